@@ -114,8 +114,8 @@ impl Bare {
         let weak = Rc::downgrade(&mirror);
         endpoint.set_sink(weak);
         let to = executor.block_on(async {
-            let address = endpoint.resolve("127.0.0.1", server.1).await.map_err(|error| trouble(&error))?;
-            let to = endpoint.insert(&address).map_err(|error| trouble(&error))?;
+            let found = endpoint.resolve("127.0.0.1", server.1).await.map_err(|error| trouble(&error))?;
+            let to = endpoint.insert(&found.address).map_err(|error| trouble(&error))?;
             let own = endpoint.address();
             endpoint.send(to, 0, &[own.as_bytes()]).map_err(|error| trouble(&error))?;
             let wait = Duration::from_secs(START_SECONDS);

@@ -99,13 +99,16 @@ fn give_out(named: Option<&Path>, tenant: TenantId, folder: &Path) -> Result<Ans
     let failed = |error| CliError::io(folder.display().to_string(), error);
     fs::create_dir_all(folder).map_err(failed)?;
     write_private(&folder.join(TENANT_KEY), format!("{}\n", base64(key.bytes())).as_bytes())?;
-    let theirs = json!({
+    let mut theirs = json!({
         "system": attach.system,
         "provider": attach.provider,
         "engines": attach.engines,
         "tenant": tenant.0,
         "tenant_key_file": TENANT_KEY,
     });
+    if let Some(addresses) = attach.fabric_addresses {
+        theirs["fabric_addresses"] = addresses.into();
+    }
     let file = folder.join("client.json");
     fs::write(&file, format!("{theirs:#}\n")).map_err(failed)?;
     let response = json!({"tenant": tenant.0, "attach_file": file});
@@ -119,7 +122,7 @@ fn endpoint(path: &Path, output: Output) -> Result<(Value, String), CliError> {
     let context = Context::real(&attach)?;
     output.timing("client init", started);
     let opened = started.elapsed().as_micros();
-    let address = context.rpc().endpoint().address().to_string();
+    let address = context.rpc().endpoint().spelled();
     drop(context);
     let targets: u32 = attach.engines.iter().map(|engine| engine.targets).sum();
     let text = fields(&[

@@ -35,6 +35,9 @@ pub struct AttachFile {
     pub system: String,
     /// libfabric provider of the data path.
     pub provider: String,
+    /// Where addresses of targets are known from; absent where the provider says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric_addresses: Option<String>,
     /// The engines.
     pub engines: Vec<EngineEntry>,
     /// File with the system key; absent for a tenant's clients.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 use weir_client::{Attach, Context};
+use weir_fabric::Addressing;
 use weir_probe::{Figures, Plan, REQUEST_LEN, TRANSFER_LEN, Turn};
 use weir_rpc::{Peer, RpcError};
 
@@ -132,8 +133,13 @@ fn to_engines(arguments: &BenchArguments, named: Option<&Path>) -> Result<Vec<Si
 /// The attach information with the ports where engines are measured by another provider: they are asked for these by
 /// their own.
 fn redirected(own: &Side, attach: &Attach, provider: &str) -> Result<Attach, CliError> {
-    // A NIC's name is its provider's.
-    let mut other = Attach { provider: provider.to_owned(), device: None, ..attach.clone() };
+    // A NIC's name is its provider's, and so is what its addresses are.
+    let mut other = Attach {
+        provider: provider.to_owned(),
+        device: None,
+        addressing: Addressing::ByProvider,
+        ..attach.clone()
+    };
     for ((rank, peer), engine) in own.peers.iter().zip(&mut other.engines) {
         let asked = weir_probe::listeners(own.context.runtime(), own.context.rpc(), peer);
         let listed = own.context.block_on(asked).map_err(|error| own.away(&error))?;

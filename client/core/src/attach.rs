@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use weir_fabric::{AuthKey, AuthKeyError, Launch, configured_client_key, configured_device};
+use weir_fabric::{Addressing, AuthKey, AuthKeyError, Launch, configured_client_key, configured_device};
 use weir_proto::capability::SystemKey;
 use weir_proto::{Rank, TenantId, TenantKey};
 
@@ -15,6 +15,9 @@ pub const AUTH_KEY_VARIABLE: &str = "WEIR_FABRIC_AUTH_KEY";
 
 /// Environment variable that overrides the attach file's `fabric_device`.
 pub const DEVICE_VARIABLE: &str = "WEIR_FABRIC_DEVICE";
+
+/// Environment variable that overrides the attach file's `fabric_addresses`.
+pub const ADDRESSES_VARIABLE: &str = "WEIR_FABRIC_ADDRESSES";
 
 /// Where the attach file is looked for when nothing names it, in this order.
 pub const ATTACH_DEFAULTS: [&str; 2] = ["/etc/weir/client/client.json", "/etc/weir/client.json"];
@@ -103,6 +106,8 @@ struct AttachFile {
     fabric_auth_key: Option<String>,
     #[serde(default)]
     fabric_device: Option<String>,
+    #[serde(default)]
+    fabric_addresses: Option<String>,
 }
 
 impl AttachFile {
@@ -113,6 +118,15 @@ impl AttachFile {
         let (launch, device) = (Launch::from_environment(), device.as_deref());
         let key = configured_client_key(text.as_deref(), &self.provider, device, &launch)?;
         Ok((key, configured_device(device, &self.provider, &launch)))
+    }
+
+    /// Where addresses of targets are known from: as the environment says, else the file, else as the provider has them.
+    fn addressing(&self) -> Result<Addressing, String> {
+        let Some(text) = set(ADDRESSES_VARIABLE).or_else(|| self.fabric_addresses.clone()) else {
+            return Ok(Addressing::ByProvider);
+        };
+        Addressing::from_name(&text)
+            .ok_or_else(|| format!("`fabric_addresses` is \"{text}\": use ports or published, as engines do"))
     }
 }
 
@@ -136,6 +150,8 @@ pub struct Attach {
     pub auth_key: Option<AuthKey>,
     /// The NIC that the client's endpoints are on; none leaves it to the provider.
     pub device: Option<String>,
+    /// Where addresses of targets are known from; the same as on engines.
+    pub addressing: Addressing,
 }
 
 impl Attach {
@@ -182,8 +198,9 @@ impl Attach {
             .map_err(|reason| AttachError::Key { path: key_path, reason })?;
         let (auth_key, device) =
             file.network().map_err(|source| AttachError::AuthKey { path: path.clone(), source })?;
+        let addressing = file.addressing().map_err(malformed)?;
         let AttachFile { system, provider, engines, .. } = file;
-        let attach = Self { system, provider, engines, key, auth_key, device };
+        let attach = Self { system, provider, engines, key, auth_key, device, addressing };
         attach.check().map_err(malformed)?;
         Ok(attach)
     }
@@ -284,6 +301,15 @@ mod tests {
         assert_eq!(on.device.as_deref(), Some("lo"));
         let named = with(r#","fabric_auth_key":"5:100""#).expect("valid");
         assert_eq!(named.auth_key, Some(AuthKey { service: 5, vni: 100 }));
+        for (line, addressing) in [
+            ("", Addressing::ByProvider),
+            (r#","fabric_addresses":"ports""#, Addressing::Ports),
+            (r#","fabric_addresses":"published""#, Addressing::Published),
+        ] {
+            assert_eq!(with(line).expect("valid").addressing, addressing);
+        }
+        let error = with(r#","fabric_addresses":"guessed""#).expect_err("there are two");
+        assert!(error.to_string().contains("ports or published"), "{error}");
         let error = with(r#","fabric_auth_key":"100""#).expect_err("no service");
         assert!(matches!(error, AttachError::AuthKey { .. }), "{error}");
     }

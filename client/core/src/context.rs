@@ -333,7 +333,9 @@ fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<d
     for engine in &attach.engines {
         let near = weir_fabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
         let (auth_keys, device) = (auth_keys.clone(), attach.device.clone());
-        let options = weir_fabric::Options { auth_keys, device, mr_method, mr_cache, protocol, ..near };
+        let addressing = attach.addressing;
+        let options =
+            weir_fabric::Options { auth_keys, device, mr_method, mr_cache, protocol, addressing, ..near };
         if let Ok(endpoint) = weir_fabric::open(runtime, &options) {
             return Ok(endpoint);
         }
@@ -346,6 +348,7 @@ fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<d
         mr_method,
         mr_cache,
         protocol,
+        addressing: attach.addressing,
         ..weir_fabric::Options::default()
     };
     weir_fabric::open(runtime, &options).map_err(|error| error.to_string())

@@ -12,11 +12,13 @@ use std::time::Duration;
 
 use cache::cache_memory;
 use clap::Parser;
-use memory::{mr_method, protocol, receive_mode};
+use memory::{addressing, mr_method, protocol, receive_mode};
 use serde::Deserialize;
 pub use spdk::SpdkConfig;
 use weir_fabric::libfabric::ReceiveMode;
-use weir_fabric::{AuthKey, Launch, MrMethod, Protocol, configured_device, configured_server_keys};
+use weir_fabric::{
+    Addressing, AuthKey, Launch, MrMethod, Protocol, configured_device, configured_server_keys,
+};
 use weir_management::TlsFiles;
 use weir_pool::{EngineInfo, GroupList};
 use weir_proto::Rank;
@@ -88,6 +90,9 @@ pub struct Flags {
     /// How messages are sent: default or, on cxi, receiver-not-ready. The same on every engine and client.
     #[arg(long, env = "WEIR_FABRIC_PROTOCOL")]
     pub fabric_protocol: Option<String>,
+    /// Where the targets' addresses are known from: ports, or published. The same on every engine and client.
+    #[arg(long, env = "WEIR_FABRIC_ADDRESSES")]
+    pub fabric_addresses: Option<String>,
     /// Address that fabric endpoints are bound to.
     #[arg(long, env = "WEIR_LISTEN")]
     pub listen: Option<String>,
@@ -213,6 +218,7 @@ struct File {
     #[serde(default)]
     probes: Vec<String>,
     fabric_protocol: Option<String>,
+    fabric_addresses: Option<String>,
     targets: Option<u32>,
     management_listen: Option<String>,
     metrics_listen: Option<String>,
@@ -294,6 +300,8 @@ pub struct Config {
     pub mr_method: MrMethod,
     /// How messages are sent.
     pub protocol: Protocol,
+    /// Where the targets' addresses are known from.
+    pub addressing: Addressing,
     /// Name or address by which others reach this engine.
     pub host: String,
     /// Address that fabric endpoints are bound to.
@@ -383,6 +391,10 @@ impl Config {
             rank,
             protocol: protocol(
                 flags.fabric_protocol.as_deref().or(file.fabric_protocol.as_deref()),
+                &provider,
+            )?,
+            addressing: addressing(
+                flags.fabric_addresses.as_deref().or(file.fabric_addresses.as_deref()),
                 &provider,
             )?,
             auth_keys: auth_keys(auth_key.as_deref(), &provider, device.as_deref())?,

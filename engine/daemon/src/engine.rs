@@ -229,6 +229,7 @@ impl Engine {
                 nic: config.device.clone(),
                 mr_method: config.mr_method,
                 protocol: config.protocol,
+                addressing: config.addressing,
                 listen: config.listen.clone(),
                 probes: config.probes.clone(),
                 // Checked with the configuration: ports end before 65536.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use weir_fabric::{AuthKey, FabricError, MrMethod, Options, Protocol, ReceiveMode};
+use weir_fabric::{Addressing, AuthKey, FabricError, MrMethod, Options, Protocol, ReceiveMode};
 use weir_media::Device;
 use weir_media::MediaError;
 use weir_media::health::Watched;
@@ -56,6 +56,8 @@ pub struct Settings {
     pub mr_method: MrMethod,
     /// How messages are sent.
     pub protocol: Protocol,
+    /// Where its address is known from.
+    pub addressing: Addressing,
     /// Address its endpoint is bound to.
     pub listen: String,
     /// Its port.
@@ -242,13 +244,14 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
     let device: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
     let (receive, auth_keys, mr_method) = (settings.receive, settings.auth_keys, settings.mr_method);
-    let (protocol, nic) = (settings.protocol, settings.nic);
+    let (protocol, nic, addressing) = (settings.protocol, settings.nic, settings.addressing);
     let options = Options {
         receive,
         auth_keys,
         device: nic,
         mr_method,
         protocol,
+        addressing,
         ..Options::listen(&provider, &listen, port)
     };
     let endpoint = weir_fabric::open(&rt, &options);

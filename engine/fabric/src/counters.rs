@@ -82,6 +82,10 @@ counters! {
         probes,
         /// Times that the endpoint was opened anew, because a peer that died had blocked its queue or had its lock.
         reopened,
+        /// Times that the endpoint's published address was told.
+        addresses_told,
+        /// Questions about it that were none, came too slowly, or were of no tenant.
+        addresses_refused,
         /// Peers inserted.
         peers_inserted,
         /// Peers given up.

@@ -31,11 +31,21 @@ pub enum FabricError {
     },
     /// The provider's endpoints have no host and port.
     #[error(
-        "the {provider} provider addresses endpoints by numbers of its NICs; engines and clients find each other by host and port, and how to get from those to such numbers is not known here yet: use tcp or verbs"
+        "the {provider} provider's addresses are no hosts and ports, so that they have to be published: leave `fabric_addresses` away, or set it to published"
     )]
     ForeignAddresses {
         /// The provider.
         provider: String,
+    },
+    /// There is no address to be had where one is to be published.
+    #[error("{host}:{port} tells no fabric address: {reason}")]
+    Unpublished {
+        /// The name.
+        host: String,
+        /// The port.
+        port: u16,
+        /// Why not, and what to do about it.
+        reason: String,
     },
     /// The provider has no such NIC.
     #[error(

@@ -20,6 +20,7 @@ mod monitor;
 mod mr_cache;
 mod pool;
 mod port_file;
+pub mod published;
 mod region;
 mod shortage;
 pub mod sim;
@@ -40,11 +41,13 @@ pub use libfabric::{Bind, Options, ReceiveMode};
 pub use memory::{Access, Buffer, MemoryHold, RemoteRegion};
 pub use message::{Message, Source};
 pub use pool::{BufferPool, POOL_BYTES_DEFAULT};
+pub use published::{Addressing, Found};
 pub use transfer::Transfer;
 pub use transport::{LOOPBACK, open, providers};
 
 use core::ops::Range;
 use std::rc::Weak;
+use weir_proto::Keys;
 use weir_runtime::LocalBoxFuture;
 
 /// Takes what arrives at an endpoint. Called from the endpoint's progress, on the context's thread; it must not
@@ -72,14 +75,24 @@ pub trait Endpoint {
     /// The address that peers reach this endpoint by.
     fn address(&self) -> Address;
 
+    /// That address as the provider spells it.
+    fn spelled(&self) -> String {
+        self.address().to_string()
+    }
+
     /// What it has done so far.
     fn counters(&self) -> &FabricCounters;
 
     /// Page-aligned memory that the endpoint can move data to and from.
     fn buffers(&self) -> &BufferPool;
 
-    /// Finds the address of a listening endpoint by name and port. Asks the system's resolver each time.
-    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Address, FabricError>>;
+    /// Says who uses the endpoint: the id by which it answers hellos, and its keys. Where addresses are published, others are
+    /// told this endpoint's from then on, and others' are believed that are sealed with these keys.
+    fn introduce(&self, _server: u64, _keys: Option<&Keys>) {}
+
+    /// Finds the address of a listening endpoint by name and port. Asks the system's resolver each time, and where
+    /// addresses are published whoever listens there.
+    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Found, FabricError>>;
 
     /// Makes a peer known. The same address gives the same id, until it is removed.
     ///

@@ -1,7 +1,7 @@
 //! Which transport a provider's name means.
 
 use crate::libfabric::{self, Options};
-use crate::{Endpoint, FabricError, Offer};
+use crate::{Addressing, Endpoint, FabricError, Offer};
 use std::rc::Rc;
 use weir_runtime::Handle;
 
@@ -20,6 +20,12 @@ pub const LOOPBACK: &[&str] = &["tcp", "shm", crate::mercury::PROTOCOLS[0], crat
 /// When the provider is missing, the address is in use or not local, or the executor is a simulated one.
 pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricError> {
     match options.provider.strip_prefix("mercury/") {
+        Some(_) if options.addressing == Addressing::Published => Err(FabricError::Provider {
+            call: "open",
+            code: 0,
+            reason: "addresses of Mercury can't be published; leave `fabric_addresses` away".to_owned(),
+            provider: options.provider.clone(),
+        }),
         Some(protocol) => open_mercury(rt, protocol, options),
         None => libfabric::open(rt, options),
     }
@@ -61,5 +67,9 @@ mod tests {
         let refused = open(&executor.handle(), &Options::near("mercury/na+sm", "127.0.0.1", 1)).err();
         let text = refused.expect("there is none").to_string();
         assert!(text.contains("mercury/na+sm") && text.contains("cargo feature"), "{text}");
+        let published =
+            Options { addressing: Addressing::Published, ..Options::near("mercury/na+sm", "127.0.0.1", 1) };
+        let refused = open(&executor.handle(), &published).err().expect("it publishes none").to_string();
+        assert!(refused.contains("fabric_addresses"), "{refused}");
     }
 }

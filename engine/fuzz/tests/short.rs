@@ -72,6 +72,11 @@ fn requests() {
 }
 
 #[test]
+fn published_addresses() {
+    check("address", 50_000);
+}
+
+#[test]
 fn channels() {
     check("channel", 3_000);
 }

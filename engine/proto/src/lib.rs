@@ -22,5 +22,5 @@ pub use capability::{Capability, CapabilityError, PoolSecret, Rights};
 pub use der::Der;
 pub use hlc::{Clock, Epoch};
 pub use id::{ContainerId, Key, ObjectId, PoolId, Rank, TargetIndex};
-pub use tenant::{TenantId, TenantKey};
+pub use tenant::{Keys, TenantId, TenantKey};
 pub use transaction::{ReaderId, TransactionId};

@@ -84,9 +84,48 @@ impl TenantKey {
     }
 }
 
+/// Where a context has its keys from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Keys {
+    /// A client: it has the key of its tenant.
+    Tenant(TenantKey),
+    /// An engine: it has the key of every tenant, and speaks for the system.
+    System(SystemKey),
+}
+
+impl Keys {
+    /// The key that requests of this context are made under.
+    #[must_use]
+    pub fn own(&self) -> TenantKey {
+        match self {
+            Self::Tenant(key) => key.clone(),
+            Self::System(key) => key.tenant(TenantId::SYSTEM),
+        }
+    }
+
+    /// The key of whoever makes requests to this context.
+    #[must_use]
+    pub fn of(&self, tenant: TenantId) -> Option<TenantKey> {
+        match self {
+            Self::Tenant(key) => (key.tenant() == tenant).then(|| key.clone()),
+            Self::System(key) => Some(key.tenant(tenant)),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_has_its_own_key_only_and_an_engine_everybodys() {
+        let system = SystemKey([3; 32]);
+        let client = Keys::Tenant(system.tenant(TenantId(4)));
+        let engine = Keys::System(system);
+        assert_eq!(engine.of(TenantId(4)), Some(client.own()));
+        assert_eq!((client.of(TenantId(5)), client.of(TenantId::SYSTEM)), (None, None));
+        assert_eq!(engine.own().tenant(), TenantId::SYSTEM);
+    }
 
     #[test]
     fn tenants_have_different_keys_and_purposes_different_ones_again() {

@@ -173,6 +173,8 @@ enum Next {
     Failed(RpcError),
     /// Try again after a pause; `None`: after the growing one.
     Again(Option<Duration>, Cow<'static, str>),
+    /// Try again, once it is known whether the server has moved.
+    Look(Rc<Session>),
 }
 
 /// Whether an error is the server's word that it is not at the request. What is said to a hello is not: it is of another
@@ -331,6 +333,10 @@ impl Asked<'_> {
                 Next::Failed(error) => {
                     exposed.give_up(course.spoke.filter(|_| is_refusal(&error)), credit).await;
                     return Err(tally.failed(error));
+                }
+                Next::Look(session) => {
+                    course.last = "no answer".into();
+                    now = Box::pin(course.look(state, &session, deadline)).await;
                 }
                 Next::Again(pause, why) => {
                     course.last = why;
@@ -491,6 +497,19 @@ impl<'a> Course<'a> {
         })
     }
 
+    /// Finds out whether a silent server has moved; in the background when the call is over. When it is now.
+    async fn look(&mut self, state: &Rc<PeerState>, session: &Rc<Session>, deadline: Instant) -> Instant {
+        let rt = &self.inner.rt;
+        let look = self.inner.look_for(state, session);
+        if rt.now() >= deadline {
+            drop(rt.spawn(look));
+        } else if rt.timeout_at(deadline, look).await.is_ok() && !state.stands(session) {
+            // What comes now goes elsewhere.
+            self.silent.0 = 0;
+        }
+        rt.now()
+    }
+
     /// Begins a try: sends the request, from when on its answer is expected.
     fn begin(
         &mut self,
@@ -567,10 +586,14 @@ impl<'a> Course<'a> {
             Err(NoAnswer::Late) => {
                 self.wait = (self.wait * 2).min(inner.config.attempt_max);
                 self.silent.0 += 1;
-                // Answers to other calls show that the server is there and only slow.
-                if self.silent.0 >= SILENT_TRIES_MAX && state.heard.get() <= self.silent.1 {
+                // Answers to other calls show that the server is there and only slow; tries are counted anew then.
+                if state.heard.get() > self.silent.1 {
+                    self.silent.0 = 0;
+                } else if self.silent.0 >= SILENT_TRIES_MAX {
                     self.silent.0 = 0;
                     inner.disconnect(state, session);
+                } else if session.is_told {
+                    return Next::Look(Rc::clone(session));
                 }
                 Next::Again(Some(Duration::ZERO), "no answer".into())
             }

@@ -33,6 +33,7 @@ impl From<FabricError> for Status {
             FabricError::AccessDenied { .. } => Der::NO_PERM,
             FabricError::Cancelled => Der::CANCELED,
             FabricError::Resolve { .. }
+            | FabricError::Unpublished { .. }
             | FabricError::BadAddress { .. }
             | FabricError::UnknownPeer
             | FabricError::Unreachable { .. } => Der::UNREACH,

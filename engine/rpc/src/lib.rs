@@ -186,6 +186,8 @@ impl Rpc {
         inner.endpoint.set_sink(sink);
         let rpc = Self { inner };
         rpc.serve_urgent(opcode::REQUEST_WITHDRAW, Rc::new(accesses::withdraw));
+        // Last: from here on others may find it.
+        rpc.inner.endpoint.introduce(id.bits(), rpc.inner.config.keys.as_ref());
         Rc::new(rpc)
     }
 

@@ -5,8 +5,9 @@
 
 use crate::wire::ClientId;
 use highway::{HighwayHash, HighwayHasher, Key};
-use weir_proto::capability::SystemKey;
-use weir_proto::{TenantId, TenantKey};
+use weir_proto::TenantKey;
+
+pub use weir_proto::Keys;
 
 /// Length of a tag in bytes: a forger who may try 2^40 times succeeds with a probability of 2^-88.
 pub const TAG_LEN: usize = 16;
@@ -19,33 +20,6 @@ pub type Tag = [u8; TAG_LEN];
 
 /// A number used once.
 pub type Nonce = [u8; NONCE_LEN];
-
-/// Where a context has its keys from.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Keys {
-    /// A client: it has the key of its tenant.
-    Tenant(TenantKey),
-    /// An engine: it has the key of every tenant, and speaks for the system.
-    System(SystemKey),
-}
-
-impl Keys {
-    /// The key that requests of this context are made under.
-    pub(crate) fn own(&self) -> TenantKey {
-        match self {
-            Self::Tenant(key) => key.clone(),
-            Self::System(key) => key.tenant(TenantId::SYSTEM),
-        }
-    }
-
-    /// The key of whoever makes requests to this context.
-    pub(crate) fn of(&self, tenant: TenantId) -> Option<TenantKey> {
-        match self {
-            Self::Tenant(key) => (key.tenant() == tenant).then(|| key.clone()),
-            Self::System(key) => Some(key.tenant(tenant)),
-        }
-    }
-}
 
 /// A key that messages are sealed with.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,6 +83,8 @@ pub(crate) fn nonce(low: u64, high: u64) -> Nonce {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use weir_proto::TenantId;
+    use weir_proto::capability::SystemKey;
 
     fn key(byte: u8) -> SealKey {
         SealKey::new([byte; 32])
@@ -136,16 +112,6 @@ mod tests {
         assert_ne!(of(1, 1), of(1, 2));
         assert_ne!(of(1, 1), of(2, 1));
         assert_ne!(of(1, 1), SealKey::of_hello(&tenant));
-    }
-
-    #[test]
-    fn a_client_has_its_own_key_only_and_an_engine_everybodys() {
-        let system = SystemKey([3; 32]);
-        let client = Keys::Tenant(system.tenant(TenantId(4)));
-        let engine = Keys::System(system);
-        assert_eq!(engine.of(TenantId(4)), Some(client.own()));
-        assert_eq!((client.of(TenantId(5)), client.of(TenantId::SYSTEM)), (None, None));
-        assert_eq!(engine.own().tenant(), TenantId::SYSTEM);
     }
 
     proptest! {

@@ -14,7 +14,7 @@ use core::ops::RangeInclusive;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
-use weir_fabric::PeerId;
+use weir_fabric::{Found, PeerId};
 use weir_proto::Der;
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Instant, race};
@@ -36,6 +36,8 @@ pub(crate) struct Session {
     pub(crate) server: ClientId,
     /// What messages are sealed with.
     pub(crate) key: Option<SealKey>,
+    /// The server's address was told: it has another one after a restart.
+    pub(crate) is_told: bool,
 }
 
 /// Numbers of the requests to one server that are not finished. They begin in order and end in any.
@@ -99,6 +101,10 @@ pub(crate) struct PeerState {
     pub(crate) outstanding: RefCell<Outstanding>,
     /// When the server was last heard.
     pub(crate) heard: Cell<Instant>,
+    /// When it was last asked for while it was silent.
+    looked: Cell<Instant>,
+    /// Why its name led nowhere, the last time that it led nowhere.
+    unresolved: Cell<String>,
 }
 
 impl PeerState {
@@ -113,12 +119,19 @@ impl PeerState {
             entry: Cell::default(),
             outstanding: RefCell::default(),
             heard: Cell::new(Instant::default()),
+            looked: Cell::default(),
+            unresolved: Cell::default(),
         }
     }
 
     /// The contact that stands.
     pub(crate) fn session(&self) -> Option<Rc<Session>> {
         self.session.borrow().clone()
+    }
+
+    /// Whether contact that was made once still stands.
+    pub(crate) fn stands(&self, session: &Rc<Session>) -> bool {
+        self.session().is_some_and(|standing| Rc::ptr_eq(&standing, session))
     }
 
     /// Whether the next request should say who we are.
@@ -174,8 +187,7 @@ impl Inner {
 
     /// Gives up contact, unless it was made anew already.
     pub(crate) fn disconnect(&self, state: &PeerState, session: &Rc<Session>) {
-        let stands = state.session().is_some_and(|standing| Rc::ptr_eq(&standing, session));
-        if stands {
+        if state.stands(session) {
             state.session.replace(None);
             self.give_up_peer(session.id);
             add(&self.metrics.disconnects, 1);
@@ -204,20 +216,36 @@ impl Inner {
         }
         let until = deadline.min(self.rt.now() + self.config.hello_timeout);
         let resolving = self.endpoint.resolve(state.peer.host(), state.peer.port());
-        let address = match self.rt.timeout_at(until, resolving).await {
-            Ok(Ok(address)) => address,
-            Ok(Err(error)) => return Err(unreachable(&error.to_string())),
-            Err(_) => return Err(unreachable("the name could not be resolved in time")),
+        let Found { address, server: expected } = match self.rt.timeout_at(until, resolving).await {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                state.unresolved.set(error.to_string());
+                return Err(unreachable(&error.to_string()));
+            }
+            // A try that the deadline cut off says less than the one before it.
+            Err(_) => {
+                let before = Some(state.unresolved.take()).filter(|reason| !reason.is_empty());
+                return Err(unreachable(
+                    &before.unwrap_or("the name could not be resolved in time".to_owned()),
+                ));
+            }
         };
+        state.unresolved.take();
         let id = self.endpoint.insert(&address).map_err(|error| unreachable(&error.to_string()))?;
         self.strangers.release(id);
         let left = self.servers.borrow_mut().enter(state, id);
         self.forget_unused(left.as_slice());
         let began = self.rt.now();
-        let outcome = self.greet(state, id, until).await;
+        let outcome = self.greet(state, id, until).await.and_then(|made| {
+            // The address was told by who had it then; whoever has it now serves something else.
+            let is_meant = expected.is_none_or(|expected| expected == made.1.bits());
+            is_meant
+                .then_some(made)
+                .ok_or_else(|| unreachable("another server answers at its address by now"))
+        });
         match outcome {
             Ok((version, server, key)) => {
-                let session = Rc::new(Session { id, version, server, key });
+                let session = Rc::new(Session { id, version, server, key, is_told: expected.is_some() });
                 state.session.replace(Some(Rc::clone(&session)));
                 state.heard.set(self.rt.now());
                 add(&self.metrics.connects, 1);
@@ -230,6 +258,36 @@ impl Inner {
                     self.give_up_peer(id);
                 }
                 Err(error)
+            }
+        }
+    }
+
+    /// A server is silent whose address was told. If it tells another one by now, or another id at the same, contact with it is
+    /// given up: nothing that is sent to where it was reaches it. One caller asks, the others wait for that.
+    pub(crate) fn look_for(
+        &self,
+        state: &Rc<PeerState>,
+        session: &Rc<Session>,
+    ) -> impl Future<Output = ()> + 'static {
+        let (weak, rt, state, session) =
+            (self.weak.clone(), self.rt.clone(), Rc::clone(state), Rc::clone(session));
+        let came = rt.now();
+        let until = came + self.config.hello_timeout;
+        async move {
+            let Ok(Ok(_turn)) = rt.timeout_at(until, state.connecting.acquire()).await else { return };
+            if !state.stands(&session) || state.looked.get() > came {
+                return;
+            }
+            // The context may end meanwhile.
+            let resolving =
+                weak.upgrade().map(|inner| inner.endpoint.resolve(state.peer.host(), state.peer.port()));
+            let Some(resolving) = resolving else { return };
+            let found = rt.timeout_at(until, resolving).await;
+            state.looked.set(rt.now());
+            if let (Ok(Ok(found)), Some(inner)) = (found, weak.upgrade())
+                && found.server != Some(session.server.bits())
+            {
+                inner.disconnect(&state, &session);
             }
         }
     }

@@ -151,3 +151,126 @@ fn a_client_that_meets_thousands_of_servers_forgets_those_that_it_calls_no_more(
     assert_eq!(client.metrics().connects.get(), 2001, "contact with the one that it goes on calling stood");
     assert_eq!(server.remembered().0, 1);
 }
+
+/// Serves at a port, and answers with that port.
+fn serve_port(fabric: &Fabric, node: &Node, port: u16) -> Rc<Rpc> {
+    let config = RpcConfig { keys: Some(Keys::System(KEY)), ..RpcConfig::default() };
+    let rpc = Rpc::new(node.handle(), fabric.endpoint(node, Some(port)), config);
+    rpc.serve(ECHO, Rc::new(move |_: Request| async move { Ok(port.to_le_bytes().to_vec()) }));
+    rpc
+}
+
+#[test]
+fn servers_that_come_back_at_each_others_published_addresses_are_not_mistaken_for_each_other() {
+    let mut exchanged = 0;
+    for seed in 1..=30 {
+        let world = World::new(seed);
+        let fabric = Fabric::new(&world);
+        fabric.configure(|config| config.published = true);
+        let (server_node, node) = (world.node("server"), world.node("client"));
+        let config = RpcConfig { keys: Some(Keys::Tenant(KEY.tenant(TenantId(5)))), ..RpcConfig::default() };
+        let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
+        let (rt, inner) = (node.handle(), world.clone());
+        exchanged += world.block_on(&node, async move {
+            let ports = [PORT, PORT + 1, PORT + 2];
+            let (mut running, mut before, mut exchanged) = (Vec::new(), Vec::new(), 0);
+            for round in 0..6 {
+                inner.crash(&server_node);
+                inner.restart(&server_node);
+                running.clear();
+                running.extend(ports.map(|port| serve_port(&fabric, &server_node, port)));
+                let now: Vec<_> = running.iter().map(|rpc: &Rc<Rpc>| rpc.endpoint().address()).collect();
+                let elsewhere =
+                    |at: usize| now.iter().enumerate().any(|(of, a)| of != at && Some(a) == before.get(at));
+                exchanged += (0..ports.len()).filter(|at| elsewhere(*at)).count();
+                // Requests to all at once, while contact with all of them is lost.
+                let options = CallOptions::within(&rt, Duration::from_secs(20));
+                let peers = ports.map(|port| Peer::new("server", port));
+                let asked = peers.iter().map(|peer| client.call(peer, ECHO, b"", None, options));
+                for ((port, rpc), reply) in ports.iter().zip(&running).zip(join_all(asked).await) {
+                    let reply = reply.unwrap_or_else(|error| panic!("seed {seed}, round {round}: {error}"));
+                    assert_eq!(reply[..], port.to_le_bytes(), "seed {seed}, round {round}");
+                    assert_eq!(reply.server(), rpc.id());
+                }
+                before = now;
+            }
+            exchanged
+        });
+    }
+    assert!(exchanged > 10, "only {exchanged} servers had another's address");
+}
+
+#[test]
+fn who_has_the_address_by_the_time_of_the_hello_is_not_mistaken_for_who_had_it_when_it_was_told() {
+    for seed in 1..=400 {
+        let world = World::new(seed);
+        let fabric = Fabric::new(&world);
+        fabric.configure(|config| config.published = true);
+        let (server_node, node) = (world.node("server"), world.node("client"));
+        let config = RpcConfig { keys: Some(Keys::Tenant(KEY.tenant(TenantId(5)))), ..RpcConfig::default() };
+        let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
+        let first = serve_port(&fabric, &server_node, PORT);
+        // Question, answer and hello take up to 60 us together.
+        let delay = Duration::from_nanos(world.rng().below(60_000));
+        let running = Rc::new(core::cell::RefCell::new(vec![first]));
+        let (inner, theirs, network) = (world.clone(), Rc::clone(&running), fabric.clone());
+        world.schedule(delay, move || {
+            inner.crash(&server_node);
+            inner.restart(&server_node);
+            theirs.replace([PORT + 1, PORT].map(|port| serve_port(&network, &server_node, port)).into());
+        });
+        let rt = node.handle();
+        let reply = world.block_on(&node, async move {
+            let options = CallOptions::within(&rt, Duration::from_secs(20));
+            client.call(&Peer::new("server", PORT), ECHO, b"", None, options).await
+        });
+        let reply = reply.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(reply[..], PORT.to_le_bytes(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_silent_server_that_tells_another_address_by_now_is_gone_over_to_without_waiting_for_it() {
+    let mut elsewhere = 0;
+    for seed in 1..=20 {
+        let world = World::new(seed);
+        let fabric = Fabric::new(&world);
+        // Nobody is told that there is nobody at an address.
+        fabric.configure(|config| (config.published, config.loss_reported) = (true, 0.0));
+        let (server_node, node) = (world.node("server"), world.node("client"));
+        let config = RpcConfig { keys: Some(Keys::Tenant(KEY.tenant(TenantId(5)))), ..RpcConfig::default() };
+        let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
+        let (rt, inner) = (node.handle(), world.clone());
+        let first = serve_port(&fabric, &server_node, PORT);
+        let peer = Peer::new("server", PORT);
+        elsewhere += world.block_on(&node, async move {
+            let call = |limit| client.call(&peer, ECHO, b"", None, CallOptions::within(&rt, limit));
+            let again = |of: &Rc<Rpc>| {
+                let before = of.endpoint().address();
+                inner.crash(&server_node);
+                inner.restart(&server_node);
+                let next = serve_port(&fabric, &server_node, PORT);
+                let moved = next.endpoint().address() != before;
+                (next, moved)
+            };
+            call(Duration::from_secs(5)).await.expect("it is there");
+            let (second, moved) = again(&first);
+            let began = rt.now();
+            let reply = call(Duration::from_secs(5)).await.expect("it is back");
+            assert_eq!(reply.server(), second.id());
+            // The first try is silent for half a second; the second one is not waited for.
+            assert!(rt.now() - began < Duration::from_millis(700), "seed {seed}: {:?}", rt.now() - began);
+            let (third, moved_again) = again(&second);
+            // Pings don't wait for a second try.
+            let mut pings = 0;
+            while call(Duration::from_millis(200)).await.is_err() {
+                pings += 1;
+                assert!(pings < 5, "seed {seed}: it is never found");
+                rt.sleep(Duration::from_millis(800)).await;
+            }
+            drop(third);
+            u32::from(moved) + u32::from(moved_again)
+        });
+    }
+    assert!(elsewhere > 20, "only {elsewhere} servers came back elsewhere");
+}

@@ -310,7 +310,7 @@ fn garbage_on_the_port_harms_nobody(provider: &str) {
     }
     let endpoint = client.rpc.endpoint();
     client.executor.block_on(async {
-        let address = endpoint.resolve("127.0.0.1", server.port).await.expect("it listens");
+        let address = endpoint.resolve("127.0.0.1", server.port).await.expect("it listens").address;
         let to = endpoint.insert(&address).expect("an address");
         for round in 0..200u64 {
             let mut bytes = vec![round.to_le_bytes()[0]; usize::try_from(round * 17).expect("small")];

@@ -120,7 +120,7 @@ fn garbage_behind_a_message_harms_only_itself() {
     talk(&pair, 1, 1, 5);
     let vandal = pair.fabric.endpoint(&pair.world.node("vandal"), None);
     let node = pair.world.node("vandal");
-    let address = pair.world.block_on(&node, vandal.resolve("server", PORT)).expect("a name");
+    let address = pair.world.block_on(&node, vandal.resolve("server", PORT)).expect("a name").address;
     let to = vandal.insert(&address).expect("an address");
     let header = Header::new(Kind::Request, PROTOCOL_MAX, ClientId::new(5), 1, Epoch(1)).encode();
     for garbage in [&b"WEIR"[..], &[0xff; 500], &header[..50]] {

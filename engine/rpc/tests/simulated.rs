@@ -595,7 +595,7 @@ fn garbage_on_the_port_is_counted_and_harms_nobody() {
     let vandal = cluster.fabric.endpoint(&cluster.world.node("vandal"), None);
     let resolving = vandal.resolve("server", PORT);
     let node = cluster.world.node("vandal");
-    let address = cluster.world.block_on(&node, resolving).expect("a name");
+    let address = cluster.world.block_on(&node, resolving).expect("a name").address;
     let to = vandal.insert(&address).expect("an address");
     let rng = weir_runtime::random::Random::new(13);
     for n in 0..1000u64 {

@@ -417,6 +417,7 @@ impl Folder {
         let attach = AttachFile {
             system: SYSTEM.to_owned(),
             provider: settings.provider.clone(),
+            fabric_addresses: None,
             engines,
             system_key_file: Some(identity.system_key.clone()),
             tenant: None,

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weir_client::{Attach, EngineAddress};
-use weir_fabric::Options;
+use weir_fabric::{Addressing, Options};
 use weir_probe::Listener;
 use weir_proto::TenantId;
 use weir_proto::capability::SystemKey;
@@ -68,6 +68,7 @@ impl Server {
             key: SystemKey(key).tenant(TenantId::SYSTEM),
             auth_key: None,
             device: None,
+            addressing: Addressing::ByProvider,
         };
         Ok((server, attach))
     }

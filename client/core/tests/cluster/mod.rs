@@ -14,6 +14,7 @@ use weir_client::{
     Rights,
 };
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
+use weir_fabric::Addressing;
 use weir_fabric::sim::Fabric;
 use weir_management::v1;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
@@ -231,6 +232,7 @@ impl Cluster {
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
             auth_key: None,
             device: None,
+            addressing: Addressing::ByProvider,
         }
     }
 

@@ -1,7 +1,7 @@
-//! How memory is posted for messages and registered for peers: settings that are one word.
+//! How memory is posted for messages and registered for peers, and how peers are found: settings that are one word.
 
 use weir_fabric::libfabric::ReceiveMode;
-use weir_fabric::{MrMethod, Protocol};
+use weir_fabric::{Addressing, MrMethod, Protocol};
 
 use super::{ConfigError, invalid};
 
@@ -21,6 +21,21 @@ pub(super) fn protocol(text: Option<&str>, provider: &str) -> Result<Protocol, C
             Err(invalid("fabric_protocol", text, &hint))
         }
         Some(protocol) => Ok(protocol),
+    }
+}
+
+pub(super) fn addressing(text: Option<&str>, provider: &str) -> Result<Addressing, ConfigError> {
+    let Some(text) = text else { return Ok(Addressing::ByProvider) };
+    let invalid = |hint: &str| Err(invalid("fabric_addresses", text, hint));
+    match Addressing::from_name(text) {
+        None => invalid("use ports or published, or leave it to the provider"),
+        Some(Addressing::Ports) if provider == "cxi" => {
+            invalid("addresses of cxi are no hosts and ports; leave it away, or use published")
+        }
+        Some(Addressing::Published) if provider.starts_with("mercury/") => {
+            invalid("addresses of Mercury can't be published; leave it away")
+        }
+        Some(addressing) => Ok(addressing),
     }
 }
 

@@ -86,6 +86,28 @@ fn the_receiver_not_ready_protocol_is_for_cxi() {
 }
 
 #[test]
+fn addresses_are_at_ports_or_published_as_the_provider_allows() {
+    let flags = |addresses: Option<&str>, provider: &str| Flags {
+        fabric_addresses: addresses.map(str::to_owned),
+        provider: Some(provider.to_owned()),
+        ..ranked()
+    };
+    for (addresses, provider, addressing) in [
+        (None, "tcp", Addressing::ByProvider),
+        (None, "cxi", Addressing::ByProvider),
+        (Some("published"), "cxi", Addressing::Published),
+        (Some("published"), "tcp", Addressing::Published),
+        (Some("ports"), "tcp", Addressing::Ports),
+    ] {
+        assert_eq!(load(GOOD, flags(addresses, provider)).expect("possible").addressing, addressing);
+    }
+    for (addresses, provider) in [("ports", "cxi"), ("guessed", "tcp")] {
+        let error = load(GOOD, flags(Some(addresses), provider)).expect_err("not there");
+        assert!(error.contains("fabric_addresses"), "{error}");
+    }
+}
+
+#[test]
 fn the_cache_is_as_large_as_flag_or_file_say() {
     let cache = |flag: Option<&str>| {
         let flags = Flags { cache_memory: flag.map(str::to_owned), ..ranked() };

@@ -52,6 +52,11 @@ const ENDPOINT: &[Exported] = &[
         "weir_engine_fabric_reopened",
         "Times that the endpoint was opened anew, because a peer that died had blocked its queue or had its lock",
     ),
+    ("weir_engine_fabric_addresses_told", "Times that the endpoint's published address was told"),
+    (
+        "weir_engine_fabric_addresses_refused",
+        "Questions about the published address that were none, came too slowly, or were of no tenant",
+    ),
     ("weir_engine_fabric_peers_inserted", "Peers inserted"),
     ("weir_engine_fabric_peers_removed", "Peers given up"),
 ];

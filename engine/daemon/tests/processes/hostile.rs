@@ -83,7 +83,7 @@ fn garbage_on_the_fabric_port_is_dropped_and_counted() {
     let sink: Rc<dyn Sink> = Rc::new(Deaf(RefCell::new(0)));
     endpoint.set_sink(Rc::downgrade(&sink));
     executor.block_on(async {
-        let address = endpoint.resolve("127.0.0.1", port).await.expect("an address");
+        let address = endpoint.resolve("127.0.0.1", port).await.expect("an address").address;
         let peer = endpoint.insert(&address).expect("a peer");
         for garbage in [vec![0; 1], vec![0xff; 72], b"WEIR".repeat(100), vec![7; 16_000]] {
             endpoint.send(peer, 1, &[&garbage]).expect("it is sent");

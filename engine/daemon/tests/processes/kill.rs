@@ -79,11 +79,12 @@ fn write(
 fn acknowledged_writes_survive_kill_nine() {
     let kills =
         std::env::var("WEIR_KILLS").map_or(KILLS, |text| text.parse().expect("WEIR_KILLS is a number"));
-    kill_under_load(System::start(3, 2), kills);
+    kill_under_load(System::start(3, 2), kills, Duration::ZERO);
 }
 
-/// Kills engines of a fresh system of three while clients write, and reads back what was acknowledged.
-pub fn kill_under_load(mut system: System, kills: u32) {
+/// Kills engines of a fresh system of three while clients write, with so much more time between two kills, and reads back what
+/// was acknowledged.
+pub fn kill_under_load(mut system: System, kills: u32, more: Duration) {
     create_pool(&system, "tank", 6 * 128);
     let context = system.context(Duration::from_mins(1));
     let (container, oid) = context.block_on(async {
@@ -100,7 +101,7 @@ pub fn kill_under_load(mut system: System, kills: u32) {
         .collect();
     for round in 0..kills {
         let pause = u64::from(round).wrapping_mul(7919) % 150;
-        std::thread::sleep(Duration::from_millis(50 + pause));
+        std::thread::sleep(Duration::from_millis(50 + pause) + more);
         let victim = usize::try_from(round).expect("few") * 7 % 3;
         system.kill(victim);
         system.spawn(victim);

@@ -10,6 +10,7 @@ mod management;
 mod membership;
 #[cfg(feature = "mercury")]
 mod mercury;
+mod published;
 #[cfg(feature = "spdk")]
 mod spdk;
 mod system;

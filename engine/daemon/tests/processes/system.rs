@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 use weir_client::{Attach, Context, ContextOptions, EngineAddress};
+use weir_fabric::Addressing;
 use weir_management::TlsFiles;
 use weir_management::v1::containers_client::ContainersClient;
 use weir_management::v1::pools_client::PoolsClient;
@@ -40,6 +41,7 @@ pub struct System {
     pub targets: u16,
     pub engines: Vec<Engine>,
     provider: &'static str,
+    addressing: Addressing,
 }
 
 /// Where ports of engines are looked for: below those that the system gives to outgoing connections, so that nobody
@@ -65,11 +67,12 @@ fn free_ports(count: u16) -> u16 {
 impl System {
     /// Writes certificates and configuration; starts nothing.
     pub fn prepare(engines: u32, targets: u16) -> Self {
-        Self::prepare_by("tcp", engines, targets)
+        Self::prepare_by(("tcp", Addressing::ByProvider), engines, targets)
     }
 
-    /// As [`System::prepare`], with another fabric provider.
-    pub fn prepare_by(provider: &'static str, engines: u32, targets: u16) -> Self {
+    /// As [`System::prepare`], with another fabric provider, or addresses that are known from elsewhere.
+    pub fn prepare_by(fabric: (&'static str, Addressing), engines: u32, targets: u16) -> Self {
+        let (provider, addressing) = fabric;
         let folder = tempfile::tempdir().expect("a folder");
         write_identity(folder.path());
         fs::write(folder.path().join("system.key"), KEY_TEXT).expect("the key");
@@ -86,7 +89,7 @@ impl System {
             }
         });
         let engines = engines.collect();
-        let system = Self { folder, targets, engines, provider };
+        let system = Self { folder, targets, engines, provider, addressing };
         for engine in &system.engines {
             fs::write(&engine.config, system.configuration(engine)).expect("the configuration");
         }
@@ -95,12 +98,12 @@ impl System {
 
     /// Prepares and starts engines, and waits until they serve.
     pub fn start(engines: u32, targets: u16) -> Self {
-        Self::start_by("tcp", engines, targets)
+        Self::start_by(("tcp", Addressing::ByProvider), engines, targets)
     }
 
-    /// As [`System::start`], with another fabric provider.
-    pub fn start_by(provider: &'static str, engines: u32, targets: u16) -> Self {
-        let mut system = Self::prepare_by(provider, engines, targets);
+    /// As [`System::start`], with another fabric provider, or addresses that are known from elsewhere.
+    pub fn start_by(fabric: (&'static str, Addressing), engines: u32, targets: u16) -> Self {
+        let mut system = Self::prepare_by(fabric, engines, targets);
         for rank in 0..system.engines.len() {
             system.spawn(rank);
         }
@@ -114,6 +117,7 @@ impl System {
             system = "test"
             rank = {}
             provider = "{}"
+            {}
             host = "127.0.0.1"
             fabric_port = {}
             targets = {}
@@ -131,6 +135,7 @@ impl System {
             "#,
             engine.rank,
             self.provider,
+            self.addressing.name().map(|name| format!("fabric_addresses = \"{name}\"")).unwrap_or_default(),
             engine.fabric_port,
             self.targets,
             engine.management,
@@ -242,6 +247,7 @@ impl System {
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
             auth_key: None,
             device: None,
+            addressing: self.addressing,
         }
     }
 

@@ -10,7 +10,7 @@ use weir_client::{Attach, Context, ContextOptions, EngineAddress};
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_daemon::verdict::Verdict;
 use weir_fabric::sim::Fabric;
-use weir_fabric::{AuthKey, Endpoint};
+use weir_fabric::{Addressing, AuthKey, Endpoint};
 use weir_management::{Failure, v1};
 use weir_media::health::Watched;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
@@ -129,12 +129,14 @@ impl MapShelter for Shelter {
 impl Cluster {
     /// Formats disks and starts all engines.
     pub fn start(seed: u64, shape: Shape) -> Self {
-        Self::start_on(seed, shape, Vec::new())
+        Self::start_on(seed, shape, Vec::new(), false)
     }
 
-    /// The same with engines on some virtual networks.
-    pub fn start_on(seed: u64, shape: Shape, networks: Vec<AuthKey>) -> Self {
+    /// The same with engines on some virtual networks, and perhaps with addresses that the provider chooses, other ones
+    /// after each restart.
+    pub fn start_on(seed: u64, shape: Shape, networks: Vec<AuthKey>, published: bool) -> Self {
         let cluster = Self::assemble(seed, shape, networks);
+        cluster.fabric.configure(|config| config.published = published);
         for rank in 0..shape.engines {
             cluster.boot(rank);
         }
@@ -342,6 +344,7 @@ impl Cluster {
             key: KEY.tenant(weir_proto::TenantId::SYSTEM),
             auth_key: None,
             device: None,
+            addressing: Addressing::ByProvider,
         }
     }
 

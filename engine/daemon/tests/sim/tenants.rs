@@ -61,9 +61,9 @@ fn connects(cluster: &Cluster, (node, context): &(Node, Context), pool: &'static
     cluster.world.block_on(node, async move { Pool::connect(&context, pool, Rights::READ).await.map(drop) })
 }
 
-pub fn are_kept_apart(seed: u64) {
+pub fn are_kept_apart(seed: u64, published: bool) {
     let shape = Shape { engines: 2, targets: 1, clients: 0 };
-    let cluster = Cluster::start_on(seed, shape, block());
+    let cluster = Cluster::start_on(seed, shape, block(), published);
     create_pool(&cluster, "first", 1, 0);
     create_pool(&cluster, "second", 2, 1);
     let (first, second) = (client(&cluster, "one", 1, 100), client(&cluster, "two", 2, 101));

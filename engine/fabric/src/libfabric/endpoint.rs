@@ -6,26 +6,64 @@ use super::ops::Op;
 use super::peers::KnownPeer;
 use super::progress::{Core, JOIN_BYTES, JOIN_MAX};
 use super::raw::Posted;
-use super::resolve;
+use super::{resolve, stack};
 use crate::counters::add;
 use crate::exposure::Exposure;
 use crate::memory::{Access, Buffer, RemoteRegion};
+use crate::published::{Asker, Teller, Told, ask};
 use crate::{
-    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, PeerId, Sink,
+    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, PeerId, Sink,
     Transfer, Wait,
 };
+use core::cell::OnceCell;
 use core::ops::Range;
 use std::rc::{Rc, Weak};
+use weir_proto::Keys;
 use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
+
+/// What an endpoint needs whose peers are found by asking for their addresses.
+pub(super) struct Published {
+    /// As which it asks, without the key.
+    anybody: Asker,
+    /// As which it asks once it was introduced.
+    asker: OnceCell<Asker>,
+    /// Where its own address is told, when it listens.
+    teller: Option<Teller>,
+}
+
+impl Published {
+    pub(super) fn new(provider: &str, format: u32, teller: Option<Teller>) -> Self {
+        let provider = stack::offered_as(provider).to_owned();
+        Self { anybody: Asker { provider, format, key: None }, asker: OnceCell::new(), teller }
+    }
+
+    fn introduce(&self, address: Address, server: u64, keys: Option<&Keys>) {
+        let Asker { provider, format, .. } = self.anybody.clone();
+        if let Some(teller) = &self.teller {
+            let told = Told { server, provider: provider.clone(), format, address };
+            teller.begin(told, keys.cloned());
+        }
+        // The first one stays: an endpoint has one owner for its whole life.
+        let _ = self.asker.set(Asker { provider, format, key: keys.map(Keys::own) });
+    }
+}
 
 pub(super) struct LibfabricEndpoint {
     core: Rc<Core>,
     rt: Handle,
     source: SourceId,
+    /// Its address as the provider spells it.
+    spelled: String,
+    published: Option<Published>,
 }
 
 impl LibfabricEndpoint {
-    pub(super) fn start(rt: &Handle, core: Rc<Core>) -> Result<Rc<dyn Endpoint>, FabricError> {
+    pub(super) fn start(
+        rt: &Handle,
+        core: Rc<Core>,
+        spelled: String,
+        published: Option<Published>,
+    ) -> Result<Rc<dyn Endpoint>, FabricError> {
         let source = rt.add_source(Rc::clone(&core) as Rc<dyn EventSource>).map_err(|error| {
             FabricError::Provider {
                 call: "epoll_ctl",
@@ -34,7 +72,7 @@ impl LibfabricEndpoint {
                 provider: core.capabilities.provider.clone(),
             }
         })?;
-        Ok(Rc::new(Self { core, rt: rt.clone(), source }))
+        Ok(Rc::new(Self { core, rt: rt.clone(), source, spelled, published }))
     }
 
     /// Whether an operation to this peer makes sense.
@@ -160,6 +198,8 @@ fn join<'a>(into: &'a mut [u8], parts: &[&[u8]]) -> &'a [u8] {
 
 impl Drop for LibfabricEndpoint {
     fn drop(&mut self) {
+        // First, so that nobody is sent to an endpoint that is gone.
+        drop(self.published.take());
         self.rt.remove_source(self.source);
         self.core.close();
     }
@@ -174,23 +214,44 @@ impl Endpoint for LibfabricEndpoint {
         self.core.address.clone()
     }
 
+    fn spelled(&self) -> String {
+        self.spelled.clone()
+    }
+
     fn counters(&self) -> &FabricCounters {
-        &self.core.counters
+        let counters = &self.core.counters;
+        if let Some(teller) = self.published.as_ref().and_then(|published| published.teller.as_ref()) {
+            let (told, refused) = teller.counts();
+            counters.addresses_told.set(told);
+            counters.addresses_refused.set(refused);
+        }
+        counters
     }
 
     fn buffers(&self) -> &BufferPool {
         &self.core.pool
     }
 
-    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Address, FabricError>> {
+    fn introduce(&self, server: u64, keys: Option<&Keys>) {
+        if let Some(published) = &self.published {
+            published.introduce(self.address(), server, keys);
+        }
+    }
+
+    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Found, FabricError>> {
         let host = host.to_owned();
+        if let Some(Published { anybody, asker, .. }) = &self.published {
+            let nonce = u128::from(self.rt.random_u64()) << 64 | u128::from(self.rt.random_u64());
+            let asker = asker.get().unwrap_or(anybody).clone();
+            return Box::pin(ask(asker, host, port, nonce.to_le_bytes()));
+        }
         if self.core.capabilities.wait != Wait::Doorbell {
-            return Box::pin(resolve::resolve(host, port));
+            return Box::pin(async move { resolve::resolve(host, port).await.map(Found::from) });
         }
         // All peers of a doorbell provider are on this node, whatever the host is called.
         let found = bell::lookup(port).and_then(|name| Address::from_bytes(name.as_bytes()));
         let reason = "no endpoint on this node listens there".to_owned();
-        let result = found.ok_or(FabricError::Resolve { host, port, reason });
+        let result = found.map(Found::from).ok_or(FabricError::Resolve { host, port, reason });
         Box::pin(core::future::ready(result))
     }
 

@@ -1,12 +1,16 @@
 //! Opening an endpoint: which provider, which address, what it can do.
 
 use super::bell::{self, Bell};
-use super::endpoint::LibfabricEndpoint;
+use super::endpoint::{LibfabricEndpoint, Published};
 use super::progress::Core;
 use super::raw::{OpenArgs, Raw};
 use super::survey::Facts;
-use super::{raw, resolve, survey};
-use crate::{Ability, Address, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol, Wait};
+use super::{raw, resolve, survey, sys};
+use crate::published::Teller;
+use crate::{
+    Ability, Address, Addressing, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol,
+    Wait,
+};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use weir_runtime::Handle;
@@ -112,6 +116,8 @@ pub struct Options {
     pub auth_keys: Vec<AuthKey>,
     /// How messages are sent, where the provider has several ways.
     pub protocol: Protocol,
+    /// Whether listening endpoints are at the port that is configured, or at an address that is told there.
+    pub addressing: Addressing,
 }
 
 impl Default for Options {
@@ -128,6 +134,7 @@ impl Default for Options {
             mr_cache: 0,
             auth_keys: Vec::new(),
             protocol: Protocol::Usual,
+            addressing: Addressing::ByProvider,
         }
     }
 }
@@ -169,6 +176,16 @@ fn default_ip(v6_first: bool) -> IpAddr {
 pub(crate) struct Own {
     pub(crate) node: Option<String>,
     pub(crate) service: Option<String>,
+}
+
+/// Where an endpoint is to be opened, whose provider has addresses of this form. One whose address is published may be at any
+/// port, and where a NIC is named at that NIC's own address. A provider with addresses of its own chooses by the NIC.
+pub(super) fn place(form: u32, published: bool, options: &Options) -> Result<Own, FabricError> {
+    if form != sys::ADDRESSES_SOCKETS || published && options.device.is_some() {
+        return Ok(Own { node: None, service: None });
+    }
+    let own = own_socket(&options.bind)?;
+    Ok(if published { Own { service: None, ..own } } else { own })
 }
 
 /// Finds the own address for providers with socket addresses.
@@ -220,16 +237,15 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         .ok_or_else(|| FabricError::NoProtocol { provider: options.provider.clone() })?;
     let facts = if options.auth_keys.len() > 1 { facts.with_auth_keys() } else { facts };
     check_device(options, facts)?;
+    let published = facts.publishes(&options.provider, options.addressing)?;
     let wait = facts.wait();
-    let (mut own, mut bell) = (Own { node: None, service: None }, None);
-    let mut name = None;
+    let own = place(facts.address_form(), published, options)?;
+    let (mut name, mut bell) = (None, None);
     if wait == Wait::Doorbell {
         bell::sweep();
         let fresh = bell::fresh_name(rt.random_u64());
         bell = Some(Bell::new(&fresh)?);
         name = Some(fresh);
-    } else {
-        own = own_socket(&options.bind)?;
     }
     let args = OpenArgs {
         provider: &options.provider,
@@ -252,9 +268,18 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         provider: options.provider.clone(),
     })?;
     // Last, so that whoever finds the port finds an endpoint that works.
-    if let (Some(bell), Bind::Listen { port, .. }) = (&mut bell, &options.bind) {
-        bell.listen(*port)?;
-    }
+    let teller = match (&options.bind, &mut bell) {
+        (Bind::Listen { host, port }, _) if published => Some(Teller::start(host, *port, &options.provider)?),
+        (Bind::Listen { port, .. }, Some(bell)) => {
+            bell.listen(*port)?;
+            None
+        }
+        _ => None,
+    };
+    let is_foreign = facts.address_form() == sys::ADDRESSES_FOREIGN;
+    let spelled = if is_foreign { raw.spell(&address) } else { None };
+    let spelled = spelled.unwrap_or_else(|| address.to_string());
+    let published = published.then(|| Published::new(&options.provider, caps.address_format, teller));
     let mut capabilities = survey::capabilities(&options.provider, &caps, facts);
     if options.without.contains(&Ability::Inject) {
         capabilities.inject = 0;
@@ -262,9 +287,11 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     if let Some(bell) = bell.as_ref().filter(|_| capabilities.channels) {
         bell.welcome_channels();
     }
-    tracing::info!(%address, %capabilities, "fabric endpoint opened");
+    tracing::info!(
+        address = spelled, published = published.is_some(), %capabilities, "fabric endpoint opened"
+    );
     let core = Core::new(rt, raw, capabilities, address, bell, options)?;
-    LibfabricEndpoint::start(rt, core)
+    LibfabricEndpoint::start(rt, core, spelled, published)
 }
 
 /// A NIC that is asked for has to be there: the provider's own answer is only that it offers nothing like that.
@@ -287,5 +314,37 @@ fn explain(error: FabricError, own: &Own, device: Option<&str>) -> FabricError {
             FabricError::Provider { call, code, reason: format!("{reason}, at {host}, {port}{on}"), provider }
         }
         error => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_and_a_port_are_asked_for_where_addresses_are_such_and_known_beforehand() {
+        let placed = |form, published, device: Option<&str>| {
+            let device = device.map(str::to_owned);
+            let options = Options { device, ..Options::listen("any", "127.0.0.1", 10_100) };
+            let Own { node, service } = place(form, published, &options).expect("an address");
+            (node, service)
+        };
+        let host = || Some("127.0.0.1".to_owned());
+        let port = Some("10100".to_owned());
+        assert_eq!(placed(sys::ADDRESSES_SOCKETS, false, None), (host(), port.clone()));
+        assert_eq!(placed(sys::ADDRESSES_SOCKETS, false, Some("lo")), (host(), port));
+        assert_eq!(placed(sys::ADDRESSES_SOCKETS, true, None), (host(), None));
+        assert_eq!(placed(sys::ADDRESSES_SOCKETS, true, Some("lo")), (None, None), "the NIC's own address");
+        for device in [None, Some("cxi1")] {
+            assert_eq!(
+                placed(sys::ADDRESSES_FOREIGN, true, device),
+                (None, None),
+                "what cxi makes of its NIC"
+            );
+        }
+        assert_eq!(placed(sys::ADDRESSES_NAMES, false, None), (None, None));
+        // Nothing is looked up that isn't used.
+        let options = Options::near("cxi", "no.such.host.invalid", 1);
+        assert!(place(sys::ADDRESSES_FOREIGN, true, &options).is_ok());
     }
 }

@@ -267,6 +267,23 @@ impl Raw {
         Ok(bytes)
     }
 
+    /// The endpoint's own address in the provider's spelling, where it has one.
+    pub(super) fn spell(&self, own: &Address) -> Option<String> {
+        let mut text = [0u8; 256];
+        let address = own.as_bytes();
+        // Names end with a zero, which an address need not carry.
+        let padded = [address, &[0]].concat();
+        // SAFETY: open; the address is one of the provider's form, and there is room for as much text as said.
+        let len = unsafe {
+            let (address, room) = (padded.as_ptr().cast(), text.as_mut_ptr().cast());
+            sys::weir_straddr(self.live().ok()?, address, room, text.len() as u64)
+        };
+        if len <= 0 {
+            return None;
+        }
+        CStr::from_bytes_until_nul(&text).ok()?.to_str().ok().map(str::to_owned)
+    }
+
     /// The completion queue's descriptor.
     pub(super) fn wait_fd(&self) -> Result<RawFd, FabricError> {
         let mut fd = -1;
@@ -508,5 +525,15 @@ mod tests {
         let error = on("absent0").expect_err("there is none");
         assert!(error.starts_with("fi_getinfo"), "{error}");
         assert!(on("l\0o").is_err(), "no name at all");
+    }
+
+    #[test]
+    fn an_address_is_spelled_as_the_provider_does() {
+        let (raw, _) =
+            Raw::open(&survey::facts("tcp").expect("built in").on_loopback()).expect("an endpoint");
+        let own = Address::from_bytes(&raw.name().expect("a name")).expect("short enough");
+        assert_eq!(raw.spell(&own), Some(format!("fi_sockaddr_in://{own}")));
+        raw.stop();
+        assert_eq!(raw.spell(&own), None);
     }
 }

@@ -20,21 +20,21 @@ pub(crate) fn blocking(host: &str, port: u16) -> Result<SocketAddr, FabricError>
     preferred.copied().ok_or_else(|| failed(host, port, "the name has no address"))
 }
 
-#[derive(Default)]
-struct Shared {
-    result: Option<Result<SocketAddr, FabricError>>,
+struct Shared<T> {
+    result: Option<Result<T, FabricError>>,
     waker: Option<Waker>,
 }
 
-/// Resolves a name without blocking this thread.
-pub(crate) async fn resolve(host: String, port: u16) -> Result<Address, FabricError> {
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(Address::from_socket(SocketAddr::new(ip, port)));
-    }
-    let shared = Arc::new(Mutex::new(Shared::default()));
-    let (theirs, name) = (Arc::clone(&shared), host.clone());
+/// Does something about a name that blocks, without blocking this thread.
+pub(crate) async fn elsewhere<T: Send + 'static>(
+    host: String,
+    port: u16,
+    work: impl FnOnce() -> Result<T, FabricError> + Send + 'static,
+) -> Result<T, FabricError> {
+    let shared = Arc::new(Mutex::new(Shared { result: None, waker: None }));
+    let theirs = Arc::clone(&shared);
     let thread = std::thread::Builder::new().name("resolver".to_owned()).spawn(move || {
-        let result = blocking(&name, port);
+        let result = work();
         let mut shared = theirs.lock().unwrap_or_else(PoisonError::into_inner);
         shared.result = Some(result);
         if let Some(waker) = shared.waker.take() {
@@ -42,7 +42,7 @@ pub(crate) async fn resolve(host: String, port: u16) -> Result<Address, FabricEr
         }
     });
     thread.map_err(|error| failed(&host, port, &format!("no thread for the resolver: {error}")))?;
-    let socket = core::future::poll_fn(|cx| {
+    core::future::poll_fn(|cx| {
         let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(result) = shared.result.take() {
             return Poll::Ready(result);
@@ -50,6 +50,14 @@ pub(crate) async fn resolve(host: String, port: u16) -> Result<Address, FabricEr
         shared.waker = Some(cx.waker().clone());
         Poll::Pending
     })
-    .await?;
-    Ok(Address::from_socket(socket))
+    .await
+}
+
+/// Resolves a name without blocking this thread.
+pub(crate) async fn resolve(host: String, port: u16) -> Result<Address, FabricError> {
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(Address::from_socket(SocketAddr::new(ip, port)));
+    }
+    let name = host.clone();
+    elsewhere(host, port, move || blocking(&name, port)).await.map(Address::from_socket)
 }

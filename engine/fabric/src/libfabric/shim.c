@@ -27,9 +27,6 @@
 #error "Weir needs libfabric 2.1 or newer: run 'make setup', or point WEIR_LIBFABRIC=system at a newer library"
 #endif
 
-/* The interface version that this code is written against. */
-#define WEIR_API FI_VERSION(2, 0)
-
 /* What addresses are: hosts and ports, names, or something of the provider's own. */
 enum { WEIR_SOCKETS, WEIR_NAMES, WEIR_FOREIGN };
 
@@ -39,6 +36,7 @@ struct weir_caps {
 	uint32_t provider_version;
 	uint32_t mr_mode;
 	uint32_t address_form;
+	uint32_t address_format;
 	uint64_t abilities;
 	uint64_t domain;
 	uint64_t inject_size;
@@ -153,6 +151,7 @@ static void describe(const struct fi_info *info, struct weir_caps *caps)
 	caps->library = fi_version();
 	caps->provider_version = info->fabric_attr->prov_version;
 	caps->address_form = address_form(info->addr_format);
+	caps->address_format = info->addr_format;
 	caps->mr_mode = (uint32_t)info->domain_attr->mr_mode;
 	caps->abilities = info->caps;
 	caps->domain = info->domain_attr->caps;
@@ -246,35 +245,6 @@ static int64_t find(const char *provider, const char *node, const char *service,
 	}
 	fi_freeinfo(list);
 	return *found ? 0 : -FI_ENODATA;
-}
-
-/*
- * Names of all providers that fi_getinfo offers, stacked ones too, each once. Returns how many there are; those beyond
- * `room` are not written.
- */
-int64_t weir_providers(char (*names)[64], uint64_t room)
-{
-	struct fi_info *list = NULL, *info;
-	uint64_t count = 0, at;
-	int ret = fi_getinfo(WEIR_API, NULL, NULL, 0, NULL, &list);
-
-	if (ret)
-		return ret;
-	for (info = list; info; info = info->next) {
-		const char *name = info->fabric_attr->prov_name;
-
-		if (!name)
-			continue;
-		for (at = 0; at < count && at < room && strncmp(names[at], name, sizeof *names - 1); at++)
-			;
-		if (at < count && at < room)
-			continue;
-		if (count < room)
-			snprintf(names[count], sizeof *names, "%s", name);
-		count++;
-	}
-	fi_freeinfo(list);
-	return (int64_t)count;
 }
 
 void weir_fabric_close(struct weir_fabric *f);
@@ -528,6 +498,14 @@ int64_t weir_getname(struct weir_fabric *f, void *address, uint64_t *len)
 
 	*len = size;
 	return ret;
+}
+
+/* An address of the provider's own form, in the provider's spelling. Returns its length with the terminating zero. */
+int64_t weir_straddr(struct weir_fabric *f, const void *address, char *text, uint64_t len)
+{
+	size_t size = len;
+
+	return fi_av_straddr(f->av, address, text, &size) ? (int64_t)size : -FI_ENOSYS;
 }
 
 int64_t weir_wait_fd(struct weir_fabric *f, int *fd)

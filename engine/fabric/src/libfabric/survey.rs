@@ -1,11 +1,12 @@
 //! What the library and its providers can do on this machine. Asked of the provider, ability by ability: several
 //! advertise what they then refuse, and some answer for another provider stacked on top.
 
-use super::open::{Bind, MESSAGE_MAX, Own, own_socket};
+use super::open::{MESSAGE_MAX, Options, place};
 use super::raw::{OpenArgs, Raw};
 use super::{bell, raw, sys};
 use crate::{
-    Ability, Address, Capabilities, FabricError, MrAccounting, MrMethod, MrMode, Offer, Protocol, Wait,
+    Ability, Address, Addressing, Capabilities, FabricError, MrAccounting, MrMethod, MrMode, Offer, Protocol,
+    Wait,
 };
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -49,6 +50,8 @@ pub(super) struct Facts {
     wait: Wait,
     /// Channels are to be used where there can be some.
     channels: bool,
+    /// What its addresses are: hosts and ports, names, or something of its own.
+    address_form: u32,
 }
 
 impl Facts {
@@ -133,6 +136,22 @@ impl Facts {
         self.wait
     }
 
+    /// What its addresses are: hosts and ports, names, or something of its own.
+    pub(super) fn address_form(self) -> u32 {
+        self.address_form
+    }
+
+    /// Whether addresses are published: where nothing leads to them from a host and a port they have to be.
+    ///
+    /// # Errors
+    /// When they have to be, and are not to be.
+    pub(super) fn publishes(self, provider: &str, addressing: Addressing) -> Result<bool, FabricError> {
+        match (addressing, self.address_form == sys::ADDRESSES_FOREIGN) {
+            (Addressing::Ports, true) => Err(FabricError::ForeignAddresses { provider: provider.to_owned() }),
+            (addressing, is_foreign) => Ok(is_foreign || addressing == Addressing::Published),
+        }
+    }
+
     /// Whether small messages may go beside the provider: to peers that are all on this node and found by name, where messages
     /// name their senders. What says that a write has ended must not overtake it.
     fn channels(self) -> bool {
@@ -162,7 +181,7 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
                 && found.domain & needs.domain_caps == needs.domain_caps
         })
     };
-    raw::probe(provider, &plain(BASE))?;
+    let found = raw::probe(provider, &plain(BASE))?;
     let multi_recv = has(plain(BASE | sys::FI_MULTI_RECV));
     let base = if multi_recv { BASE | sys::FI_MULTI_RECV } else { BASE };
     let source = has(plain(base | sys::FI_SOURCE));
@@ -179,6 +198,7 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
         turns_away: false,
         wait: Wait::Doorbell,
         channels: true,
+        address_form: found.address_form,
     };
     let has_user_ids = facts.av_user_id && {
         let needs = facts.needs();
@@ -193,9 +213,8 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
 /// Whether a provider takes our numbers for peers: some advertise what they refuse at the first insertion. An endpoint that
 /// can't be opened for the trial counts as a refusal; doing without costs nothing but a look into a table.
 fn takes_user_ids(provider: &str, needs: sys::Needs, found: &sys::Caps) -> bool {
-    let named = found.address_form == sys::ADDRESSES_NAMES;
-    let own = if named { Ok(Own { node: None, service: None }) } else { own_socket(&Bind::Any) };
-    let name = named.then(|| bell::fresh_name(TRIAL));
+    let name = (found.address_form == sys::ADDRESSES_NAMES).then(|| bell::fresh_name(TRIAL));
+    let own = place(found.address_form, false, &Options::default());
     let tried = own.and_then(|own| {
         let (raw, _) = Raw::open(&OpenArgs {
             provider,
@@ -275,8 +294,8 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
 /// What a provider on this machine can do.
 ///
 /// # Errors
-/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA, addresses
-/// that are hosts and ports or names, and a way to sleep until something arrives.
+/// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA, and a way to
+/// sleep until something arrives.
 pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
     let facts = facts(provider)?;
     let caps = raw::probe(provider, &facts.needs())?;
@@ -284,19 +303,15 @@ pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
     Ok(capabilities(provider, &caps, facts))
 }
 
-/// Whether peers can be found and woken.
+/// Whether peers can be woken.
 fn check(provider: &str, caps: &sys::Caps, facts: Facts) -> Result<(), FabricError> {
-    let provider = provider.to_owned();
-    if caps.address_form == sys::ADDRESSES_FOREIGN {
-        return Err(FabricError::ForeignAddresses { provider });
-    }
     if facts.wait == Wait::Doorbell && caps.address_form != sys::ADDRESSES_NAMES {
         // Doorbells are found by name, in memory that all processes of the node share.
         return Err(FabricError::Provider {
             call: "fi_cq_open",
             code: 0,
             reason: "its completion queues have no descriptor to sleep on".to_owned(),
-            provider,
+            provider: provider.to_owned(),
         });
     }
     Ok(())
@@ -311,9 +326,7 @@ pub fn providers() -> Result<Vec<Offer>, FabricError> {
         let found = probe(&provider);
         let lacks = |caps: u64| raw::probe(&provider, &plain(caps)).is_err();
         let mut missing = Vec::new();
-        if matches!(found, Err(FabricError::ForeignAddresses { .. })) {
-            missing.push("addresses of host and port");
-        } else if found.is_err() {
+        if found.is_err() {
             let needed = [("reliable datagrams", sys::FI_MSG), ("rma", BASE)];
             missing = needed.iter().filter(|(_, caps)| lacks(*caps)).map(|(name, _)| *name).collect();
             if missing.is_empty() {
@@ -330,19 +343,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_provider_whose_addresses_are_its_own_is_refused_with_what_it_lacks() {
+    fn only_a_provider_that_cannot_be_slept_on_is_refused_unless_it_is_found_by_name() {
         let socket = facts("tcp").expect("built in");
         let named = facts("shm").expect("built in");
         let of = |address_form| sys::Caps { address_form, ..sys::Caps::EMPTY };
-        let provider = || "cxi".to_owned();
-        for facts in [socket, named] {
-            let refused = check("cxi", &of(sys::ADDRESSES_FOREIGN), facts);
-            assert_eq!(refused, Err(FabricError::ForeignAddresses { provider: provider() }));
-        }
         assert_eq!(check("tcp", &of(sys::ADDRESSES_SOCKETS), socket), Ok(()));
+        assert_eq!(check("cxi", &of(sys::ADDRESSES_FOREIGN), socket), Ok(()));
         assert_eq!(check("shm", &of(sys::ADDRESSES_NAMES), named), Ok(()));
-        let unwakeable = check("sm2", &of(sys::ADDRESSES_SOCKETS), named);
-        assert!(matches!(unwakeable, Err(FabricError::Provider { .. })), "{unwakeable:?}");
+        for form in [sys::ADDRESSES_SOCKETS, sys::ADDRESSES_FOREIGN] {
+            let unwakeable = check("sm2", &of(form), named);
+            assert!(matches!(unwakeable, Err(FabricError::Provider { .. })), "{unwakeable:?}");
+        }
+    }
+
+    #[test]
+    fn addresses_that_are_no_hosts_and_ports_are_published_and_others_where_that_is_wanted() {
+        let socket = facts("tcp").expect("built in");
+        let foreign = Facts { address_form: sys::ADDRESSES_FOREIGN, ..socket };
+        let publishes = |facts: Facts, addressing| facts.publishes("cxi", addressing);
+        for (addressing, at_ports) in
+            [(Addressing::ByProvider, false), (Addressing::Ports, false), (Addressing::Published, true)]
+        {
+            assert_eq!(publishes(socket, addressing), Ok(at_ports));
+            assert_eq!(publishes(facts("shm").expect("built in"), addressing), Ok(at_ports));
+        }
+        for addressing in [Addressing::ByProvider, Addressing::Published] {
+            assert_eq!(publishes(foreign, addressing), Ok(true));
+        }
+        let refused = Err(FabricError::ForeignAddresses { provider: "cxi".to_owned() });
+        assert_eq!(publishes(foreign, Addressing::Ports), refused);
     }
 
     #[test]

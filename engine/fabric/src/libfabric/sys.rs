@@ -48,6 +48,7 @@ pub(super) struct Caps {
     pub(super) provider_version: u32,
     pub(super) mr_mode: u32,
     pub(super) address_form: u32,
+    pub(super) address_format: u32,
     pub(super) abilities: u64,
     pub(super) domain: u64,
     pub(super) inject_size: u64,
@@ -66,6 +67,7 @@ impl Caps {
         provider_version: 0,
         mr_mode: 0,
         address_form: ADDRESSES_SOCKETS,
+        address_format: 0,
         abilities: 0,
         domain: 0,
         inject_size: 0,
@@ -244,6 +246,12 @@ unsafe extern "C" {
     pub(super) fn weir_probe_wait(provider: *const c_char, needs: *const Needs, wait: c_int) -> i64;
     pub(super) fn weir_providers(names: *mut [c_char; 64], room: u64) -> i64;
     pub(super) fn weir_getname(f: *mut WeirFabric, address: *mut c_void, len: *mut u64) -> i64;
+    pub(super) fn weir_straddr(
+        f: *mut WeirFabric,
+        address: *const c_void,
+        text: *mut c_char,
+        len: u64,
+    ) -> i64;
     pub(super) fn weir_wait_fd(f: *mut WeirFabric, fd: *mut c_int) -> i64;
     pub(super) fn weir_wait_fds(f: *mut WeirFabric, fds: *mut WaitFd) -> i64;
     pub(super) fn weir_trywait(f: *mut WeirFabric) -> i64;

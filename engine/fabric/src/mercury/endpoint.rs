@@ -13,7 +13,7 @@ use crate::libfabric::hang_up::{cut_off, hang_up};
 use crate::libfabric::resolve;
 use crate::memory::{Access, Buffer, Memory, PAGE, RemoteRegion};
 use crate::{
-    Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, PeerId, Sink, Transfer,
+    Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, PeerId, Sink, Transfer,
 };
 use core::ops::Range;
 use std::rc::{Rc, Weak};
@@ -298,19 +298,20 @@ impl Endpoint for MercuryEndpoint {
         &self.core.pool
     }
 
-    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Address, FabricError>> {
+    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Found, FabricError>> {
         let host = host.to_owned();
         if self.core.name.socket().is_some() {
             let own = self.core.name.clone();
             return Box::pin(async move {
                 let found = resolve::resolve(host, port).await?;
-                found.socket().map_or(Ok(found), |socket| own.at(socket).address())
+                let address = found.socket().map_or(Ok(found), |socket| own.at(socket).address());
+                address.map(Found::from)
             });
         }
         // All peers are on this node, whatever the host is called.
         let reason = "no endpoint on this node listens there".to_owned();
         let found = ports::lookup(port).ok_or(FabricError::Resolve { host, port, reason });
-        Box::pin(core::future::ready(found.and_then(|name| name.address())))
+        Box::pin(core::future::ready(found.and_then(|name| name.address()).map(Found::from)))
     }
 
     fn insert(&self, address: &Address) -> Result<PeerId, FabricError> {

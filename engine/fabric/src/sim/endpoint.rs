@@ -9,7 +9,7 @@ use crate::memory::{Access, Buffer, Memory, RemoteRegion};
 use crate::message::{Message, Source};
 use crate::shortage::Shortages;
 use crate::{
-    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, MrAccounting,
+    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, MrAccounting,
     MrMethod, MrMode, POOL_BYTES_DEFAULT, PeerId, Sink, Transfer, Wait,
 };
 use core::cell::{Cell, OnceCell, RefCell};
@@ -17,6 +17,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
+use weir_proto::Keys;
 use weir_runtime::Instant;
 use weir_runtime::LocalBoxFuture;
 use weir_runtime::sim::{Node, NodeId, World};
@@ -38,6 +39,8 @@ pub(super) struct EndpointState {
     pub(super) node: NodeId,
     pub(super) address: Address,
     pub(super) alive: Cell<bool>,
+    /// The id of the server that uses it, once that is known.
+    pub(super) server: Cell<Option<u64>>,
     /// Keys of the virtual networks that it is on; none: the one that has no key.
     pub(super) auth_keys: Vec<AuthKey>,
     pub(super) unread: Rc<Cell<usize>>,
@@ -154,6 +157,8 @@ pub(super) struct SimEndpoint {
     state: Rc<EndpointState>,
     capabilities: Capabilities,
     pool: BufferPool,
+    /// Others' addresses are asked for.
+    published: bool,
 }
 
 impl SimEndpoint {
@@ -164,15 +169,17 @@ impl SimEndpoint {
         auth_keys: &[AuthKey],
         queue: Option<Rc<Queue>>,
     ) -> Rc<dyn Endpoint> {
-        let port = port.map_or_else(|| network.private_port(), u32::from);
-        let name = node.name();
-        let address = super::address(&name, port)
+        let published = network.config.borrow().published;
+        let chosen = if published { network.chosen_address(node) } else { None };
+        let address = chosen
+            .or_else(|| super::address(&node.name(), port.map_or_else(|| network.private_port(), u32::from)))
             .or_else(|| super::address("long-name", network.private_port()))
             .expect("a short name makes an address");
         let state = Rc::new(EndpointState {
             node: node.id(),
             address: address.clone(),
             alive: Cell::new(node.is_up()),
+            server: Cell::default(),
             auth_keys: auth_keys.to_vec(),
             unread: Rc::default(),
             counters: FabricCounters::default(),
@@ -185,6 +192,9 @@ impl SimEndpoint {
             busy: Cell::default(),
         });
         network.register(&address, &state);
+        if let Some(port) = port.filter(|_| published) {
+            network.publish(node, port, &state);
+        }
         let mr = network.config.borrow().mr;
         let told = mr.method == MrMethod::MatchEvents || mr.revokes;
         let mr_accounting = if told { MrAccounting::Provider } else { MrAccounting::Own };
@@ -214,7 +224,7 @@ impl SimEndpoint {
             max_transfer: TRANSFER_MAX,
         };
         let pool = BufferPool::of_plain_pages(POOL_BYTES_DEFAULT);
-        Rc::new(Self { network: Rc::clone(network), state, capabilities, pool })
+        Rc::new(Self { network: Rc::clone(network), state, capabilities, pool, published })
     }
 
     fn start(
@@ -282,7 +292,14 @@ impl Endpoint for SimEndpoint {
         &self.pool
     }
 
-    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Address, FabricError>> {
+    fn introduce(&self, server: u64, _keys: Option<&Keys>) {
+        self.state.server.set(Some(server));
+    }
+
+    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Found, FabricError>> {
+        if self.published {
+            return self.network.ask(&self.state, host, port);
+        }
         let aliases = self.network.aliases.borrow();
         let name = aliases.get(host).map_or(host, String::as_str);
         let result = super::address(name, u32::from(port)).ok_or_else(|| FabricError::Resolve {
@@ -290,7 +307,7 @@ impl Endpoint for SimEndpoint {
             port,
             reason: "the name is too long".to_owned(),
         });
-        Box::pin(core::future::ready(result))
+        Box::pin(core::future::ready(result.map(Found::from)))
     }
 
     fn insert(&self, address: &Address) -> Result<PeerId, FabricError> {

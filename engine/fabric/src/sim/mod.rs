@@ -46,6 +46,9 @@ pub struct Config {
     /// ([`crate::Capabilities::ordered_writes`]). A simulated write has arrived when it has ended, and is overtaken by
     /// nothing that is sent then.
     pub ordered_writes: bool,
+    /// Whether endpoints that are opened from now on have addresses that the provider chooses and publishes, as on `cxi`:
+    /// the number of a node and a small number that is free there, which one that is opened later gets again.
+    pub published: bool,
 }
 
 /// What a provider reports about a sender that was not inserted.
@@ -74,6 +77,7 @@ impl Default for Config {
             transfer_timeout: Duration::from_secs(1),
             mr: MrModel::default(),
             ordered_writes: false,
+            published: false,
         }
     }
 }

@@ -8,16 +8,24 @@ use crate::counters::add;
 use crate::memory::{Access, Memory, RemoteRegion};
 use crate::message::Source;
 use crate::transfer::Completer;
-use crate::{Address, AuthKey, FabricError, PeerId};
+use crate::{Address, AuthKey, FabricError, Found, PeerId};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
-use weir_runtime::sim::{NodeId, World};
+use weir_runtime::LocalBoxFuture;
+use weir_runtime::sim::{Node, NodeId, World};
+use weir_runtime::sync::oneshot;
 
 /// Tries before a sender gives up on a full receiver: with the waits below about half a second, as the receiver-not-
 /// ready protocol of the cxi provider has it.
 const FULL_RETRIES_MAX: u64 = 37;
+
+/// How many numbers a node has for the endpoints that have such addresses (`cxi`: process ids of 0 to 510).
+const PIDS: u64 = 511;
+
+/// Of how many numbers one is drawn that a new endpoint has if it is free: few, so that those of the dead are used again.
+const PIDS_DRAWN: u64 = 8;
 
 /// First port of endpoints that don't listen on a chosen one; above every 16-bit port.
 const FIRST_PRIVATE_PORT: u32 = 1 << 16;
@@ -30,6 +38,8 @@ pub(super) struct Network {
     pub(super) aliases: RefCell<BTreeMap<String, String>>,
     pub(super) stats: Cell<Stats>,
     endpoints: RefCell<BTreeMap<Address, Weak<EndpointState>>>,
+    /// Listening endpoints with addresses that nobody knows beforehand, by the node and port where these are told.
+    published: RefCell<BTreeMap<(String, u16), Weak<EndpointState>>>,
     next_port: Cell<u32>,
 }
 
@@ -65,6 +75,7 @@ impl Network {
             aliases: RefCell::default(),
             stats: Cell::default(),
             endpoints: RefCell::default(),
+            published: RefCell::default(),
             next_port: Cell::new(FIRST_PRIVATE_PORT),
         });
         let weak = Rc::downgrade(&network);
@@ -87,6 +98,59 @@ impl Network {
         if let Some(old) = old.and_then(|old| old.upgrade()) {
             old.close();
         }
+    }
+
+    /// An address of a node that no living endpoint has.
+    pub(super) fn chosen_address(&self, node: &Node) -> Option<Address> {
+        let drawn = self.world.rng().below(PIDS_DRAWN);
+        let mut addresses = (0..PIDS).filter_map(|n| {
+            let pid = (drawn + n) % PIDS;
+            Address::from_bytes(format!("{:?}#{pid}", node.id()).as_bytes())
+        });
+        let endpoints = self.endpoints.borrow();
+        let is_free = |address: &Address| {
+            let there = endpoints.get(address).and_then(Weak::upgrade);
+            there.is_none_or(|endpoint| !endpoint.alive.get())
+        };
+        addresses.find(is_free)
+    }
+
+    /// Has an endpoint's address told at a port of its node from now on.
+    pub(super) fn publish(&self, node: &Node, port: u16, endpoint: &Rc<EndpointState>) {
+        self.published.borrow_mut().insert((node.name(), port), Rc::downgrade(endpoint));
+    }
+
+    /// Asks for the address that is told at a port of a node.
+    pub(super) fn ask(
+        self: &Rc<Self>,
+        from: &Rc<EndpointState>,
+        host: &str,
+        port: u16,
+    ) -> LocalBoxFuture<'static, Result<Found, FabricError>> {
+        let (answer, answered) = oneshot::channel();
+        let name = self.aliases.borrow().get(host).cloned().unwrap_or_else(|| host.to_owned());
+        let (network, from, host) = (Rc::clone(self), Rc::clone(from), host.to_owned());
+        let closed = FabricError::Unpublished { host: host.clone(), port, reason: "nobody asks".to_owned() };
+        self.world.schedule(self.delay(0), move || {
+            let found = network.told_at(&from, name, port).ok_or_else(|| {
+                let reason = "nobody listens there".to_owned();
+                FabricError::Unpublished { host, port, reason }
+            });
+            let back = network.delay(0);
+            // Whoever asked may have given up.
+            network.world.schedule(back, move || drop(answer.send(found)));
+        });
+        Box::pin(async move { answered.await.unwrap_or(Err(closed)) })
+    }
+
+    /// What is told at a port now, to who can get there and back.
+    fn told_at(&self, from: &EndpointState, name: String, port: u16) -> Option<Found> {
+        let endpoint = self.published.borrow().get(&(name, port)).and_then(Weak::upgrade)?;
+        let cuts = self.cuts.borrow();
+        let ways = [(from.node, endpoint.node), (endpoint.node, from.node)];
+        let told = endpoint.alive.get() && !ways.iter().any(|way| cuts.contains(way));
+        let server = endpoint.server.get();
+        told.then(|| Found { address: endpoint.address.clone(), server }).filter(|_| server.is_some())
     }
 
     pub(super) fn exposed(&self) -> usize {

@@ -45,7 +45,7 @@ fn pair(seed: u64) -> Pair {
     let server = fabric.endpoint(&nodes[1], Some(7));
     let (client_inbox, server_inbox) = (listen(&client), listen(&server));
     let resolving = client.resolve("server", 7);
-    let address = world.block_on(&nodes[0], resolving).expect("a name");
+    let address = world.block_on(&nodes[0], resolving).expect("a name").address;
     let to_server = client.insert(&address).expect("an address");
     Pair { world, fabric, nodes, server: Some(server), client, server_inbox, client_inbox, to_server }
 }
@@ -182,4 +182,50 @@ fn loss_is_drawn_from_the_seed() {
     assert_eq!(outcome(7), outcome(7));
     assert_ne!(outcome(7).1, outcome(8).1);
     assert!(outcome(7).0.lost > 10 && outcome(7).0.duplicated > 1);
+}
+
+/// What a client learns of the endpoint that is published at a port of the server's node.
+fn asked(pair: &Pair, port: u16) -> Result<crate::Found, FabricError> {
+    let resolving = pair.client.resolve("server", port);
+    pair.world.block_on(&pair.nodes[0], resolving)
+}
+
+#[test]
+fn published_addresses_are_told_by_living_endpoints_and_used_again_after_their_death() {
+    let mut met = 0;
+    for seed in 1..=20 {
+        let mut pair = pair(seed);
+        pair.fabric.configure(|config| config.published = true);
+        pair.client = pair.fabric.endpoint(&pair.nodes[0], None);
+        let open = |server: u64, port: u16| {
+            let endpoint = pair.fabric.endpoint(&pair.nodes[1], Some(port));
+            endpoint.introduce(server, None);
+            endpoint
+        };
+        let first = [open(10, 20), open(11, 21)];
+        for (endpoint, (server, port)) in first.iter().zip([(10, 20), (11, 21)]) {
+            let found = asked(&pair, port).expect("it is told");
+            assert_eq!((found.server, &found.address), (Some(server), &endpoint.address()));
+            pair.client.insert(&found.address).expect("an address");
+        }
+        let before = first[1].address();
+        assert_ne!(first[0].address(), before);
+        assert!(
+            matches!(asked(&pair, 22), Err(FabricError::Unpublished { port: 22, .. })),
+            "nobody is there"
+        );
+        pair.fabric.partition_one_way(&pair.nodes[1], &pair.nodes[0]);
+        assert!(asked(&pair, 20).is_err(), "answers don't get back");
+        pair.fabric.heal();
+        pair.world.crash(&pair.nodes[1]);
+        assert!(asked(&pair, 20).is_err(), "it is dead");
+        pair.world.restart(&pair.nodes[1]);
+        let again = pair.fabric.endpoint(&pair.nodes[1], Some(20));
+        assert!(asked(&pair, 20).is_err(), "it tells nothing before it serves");
+        again.introduce(12, None);
+        let found = asked(&pair, 20).expect("it is told");
+        assert_eq!((found.server, &found.address), (Some(12), &again.address()));
+        met += u32::from(found.address == before);
+    }
+    assert!(met > 0, "no address was ever used by another endpoint");
 }

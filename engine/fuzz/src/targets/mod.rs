@@ -1,5 +1,6 @@
 //! What is fuzzed. Each target makes something nearly right of an input, uses it, and asserts what must hold.
 
+mod address;
 mod channel;
 mod entries;
 mod header;
@@ -27,7 +28,7 @@ impl core::fmt::Debug for Target {
 }
 
 /// All of them.
-pub const ALL: [Target; 8] = [
+pub const ALL: [Target; 9] = [
     Target { name: "superblock", run: superblock::run },
     Target { name: "checkpoint", run: header::run },
     Target { name: "log", run: log::run },
@@ -36,6 +37,7 @@ pub const ALL: [Target; 8] = [
     Target { name: "wire", run: wire::run },
     Target { name: "requests", run: requests::run },
     Target { name: "channel", run: channel::run },
+    Target { name: "address", run: address::run },
 ];
 
 /// The fuzzer of a name.

@@ -5,7 +5,7 @@ use core::ops::Range;
 use std::rc::{Rc, Weak};
 use weir_fabric::{
     Access, Address, Buffer, BufferPool, Capabilities, Endpoint, Exposure, FabricCounters, FabricError,
-    PeerId, RemoteRegion, Sink, Transfer,
+    Found, PeerId, RemoteRegion, Sink, Transfer,
 };
 use weir_runtime::LocalBoxFuture;
 
@@ -38,7 +38,7 @@ impl Endpoint for Recorder {
         self.inner.buffers()
     }
 
-    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Address, FabricError>> {
+    fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Found, FabricError>> {
         self.inner.resolve(host, port)
     }
 

@@ -178,7 +178,8 @@ impl Stage {
     /// The server as Mallory's endpoint knows it.
     pub fn aim(&self) -> PeerId {
         let (endpoint, host, port) = (Rc::clone(&self.mallory), self.host(), self.port);
-        let address = self.run(async move { endpoint.resolve(host, port).await }).expect("it listens");
+        let address =
+            self.run(async move { endpoint.resolve(host, port).await }).expect("it listens").address;
         self.mallory.insert(&address).expect("an address")
     }
 

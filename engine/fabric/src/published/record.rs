@@ -1,0 +1,331 @@
+//! What is asked and told about an endpoint's address, byte by byte (`docs/reference/wire.md`).
+//!
+//! Both come from anybody. Nothing in an answer is believed before its seal was found right, where the asker has a key.
+
+use crate::Address;
+use weir_proto::TenantKey;
+
+/// The begin of questions and answers.
+const MAGIC: [u8; 8] = *b"WEIRADDR";
+
+/// The form of answers that this build writes and reads.
+pub const ADDRESS_VERSION: u16 = 1;
+
+/// Length of a question, in bytes.
+pub const QUESTION_LEN: usize = 40;
+
+/// What stands before the names in an answer.
+const HEAD_LEN: usize = 32;
+
+/// Length of the seal behind an answer: a forger who may try 2^40 times succeeds with a probability of 2^-88.
+const SEAL_LEN: usize = 16;
+
+/// Longest name of a provider: what libfabric's own structures hold here.
+const PROVIDER_MAX: usize = 63;
+
+/// Longest answer, in bytes.
+pub const ANSWER_MAX: usize = HEAD_LEN + PROVIDER_MAX + Address::MAX + SEAL_LEN;
+
+/// The address follows.
+const TOLD: u16 = 0;
+/// There is no such tenant here.
+const REFUSED: u16 = 1;
+
+/// The only flag: a seal ends the answer.
+const SEALED: u8 = 1;
+
+/// What an asker says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Question {
+    /// Number of the tenant whose key the answer is to be sealed with.
+    pub tenant: u64,
+    /// A number that no earlier question had, so that no earlier answer is one to this.
+    pub nonce: [u8; 16],
+}
+
+impl Question {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(&self) -> [u8; QUESTION_LEN] {
+        let mut bytes = [0; QUESTION_LEN];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..10].copy_from_slice(&ADDRESS_VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.tenant.to_le_bytes());
+        bytes[24..].copy_from_slice(&self.nonce);
+        bytes
+    }
+
+    /// Reads a question; `None` when it is none. Those of later versions begin in the same way.
+    #[must_use]
+    pub fn decode(bytes: &[u8; QUESTION_LEN]) -> Option<Self> {
+        let is_ours = bytes.starts_with(&MAGIC) && number(bytes, 8)? >= ADDRESS_VERSION;
+        let tenant = u64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?);
+        let nonce = bytes.get(24..)?.try_into().ok()?;
+        is_ours.then_some(Self { tenant, nonce })
+    }
+}
+
+/// Two bytes of a message.
+fn number(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+/// What an engine tells of one of its endpoints.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Told {
+    /// The id by which the server answers hellos: another one after each restart.
+    pub server: u64,
+    /// The provider, as libfabric calls it.
+    pub provider: String,
+    /// What libfabric calls the form of its addresses (`FI_SOCKADDR_IN`, `FI_ADDR_CXI`, …).
+    pub format: u32,
+    /// The address.
+    pub address: Address,
+}
+
+/// Why an answer is not believed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AnswerError {
+    /// Nothing at all.
+    #[error("it hung up without an answer; is the engine just ending, or does it publish no addresses?")]
+    Nothing,
+    /// No such answer at all.
+    #[error("what listens there tells no addresses; engine and client must have the same `fabric_addresses`")]
+    Foreign,
+    /// A later form.
+    #[error("its answer is of version {0}, and only version 1 is known here: update this side")]
+    Version(u16),
+    /// The tenant is not one of the system.
+    #[error("it knows no such tenant: use the attach file and key of this system")]
+    Refused,
+    /// Somebody without keys, or with others.
+    #[error("its answer is not sealed with the key of this system")]
+    Forged,
+    /// Cut short, too long, or with impossible lengths.
+    #[error("its answer is malformed ({0})")]
+    Malformed(&'static str),
+}
+
+/// What only who has the key can make, of a question and the answer to it at a port.
+fn seal(key: &TenantKey, question: &Question, port: u16, answer: &[u8]) -> [u8; SEAL_LEN] {
+    let whole = key.derive("address", &[&question.nonce, &port.to_le_bytes(), answer]);
+    core::array::from_fn(|at| whole[at])
+}
+
+fn head(status: u16, sealed: bool) -> [u8; HEAD_LEN] {
+    let mut head = [0; HEAD_LEN];
+    head[..8].copy_from_slice(&MAGIC);
+    head[8..10].copy_from_slice(&ADDRESS_VERSION.to_le_bytes());
+    head[10..12].copy_from_slice(&status.to_le_bytes());
+    head[26] = if sealed { SEALED } else { 0 };
+    head
+}
+
+/// The answer to who is of no tenant here.
+#[must_use]
+pub fn refusal() -> Vec<u8> {
+    head(REFUSED, false).to_vec()
+}
+
+impl Told {
+    /// The answer to a question that came to this port, sealed where there is a key. `None`: the provider's name is longer
+    /// than any.
+    #[must_use]
+    pub fn encode(&self, question: &Question, port: u16, key: Option<&TenantKey>) -> Option<Vec<u8>> {
+        let mut head = head(TOLD, key.is_some());
+        head[12..16].copy_from_slice(&self.format.to_le_bytes());
+        head[16..24].copy_from_slice(&self.server.to_le_bytes());
+        head[24] = u8::try_from(self.provider.len()).ok().filter(|len| usize::from(*len) <= PROVIDER_MAX)?;
+        head[25] = u8::try_from(self.address.as_bytes().len()).ok()?;
+        let mut answer = [&head, self.provider.as_bytes(), self.address.as_bytes()].concat();
+        if let Some(key) = key {
+            answer.extend(seal(key, question, port, &answer));
+        }
+        Some(answer)
+    }
+
+    /// Reads the answer to a question that was asked at this port.
+    ///
+    /// # Errors
+    /// See [`AnswerError`].
+    pub fn decode(
+        answer: &[u8],
+        question: &Question,
+        port: u16,
+        key: Option<&TenantKey>,
+    ) -> Result<Self, AnswerError> {
+        use AnswerError::{Foreign, Forged, Malformed, Nothing, Refused, Version};
+        if answer.is_empty() {
+            return Err(Nothing);
+        }
+        if !answer.starts_with(&MAGIC) {
+            return Err(Foreign);
+        }
+        let [version, status] = [8, 10].map(|at| number(answer, at));
+        match version {
+            None => return Err(Malformed("it is cut short")),
+            Some(ADDRESS_VERSION) => {}
+            Some(other) => return Err(Version(other)),
+        }
+        match status {
+            Some(TOLD) => {}
+            Some(REFUSED) => return Err(Refused),
+            _ => return Err(Malformed("it has no known status")),
+        }
+        let sealed = answer.get(26).is_some_and(|flags| flags & SEALED != 0);
+        let told = match (sealed, key) {
+            (false, Some(_)) => return Err(Forged),
+            (false, None) => answer,
+            (true, key) => {
+                let (told, tag) =
+                    answer.split_last_chunk::<SEAL_LEN>().ok_or(Malformed("it is cut short"))?;
+                // Constant time: the outcome must not tell how many bytes of a guess were right.
+                let differ = |key| {
+                    seal(key, question, port, told).iter().zip(tag).fold(0, |sum, (a, b)| sum | (a ^ b))
+                };
+                if key.is_some_and(|key| differ(key) != 0) {
+                    return Err(Forged);
+                }
+                told
+            }
+        };
+        Self::parse(told)
+    }
+
+    fn parse(told: &[u8]) -> Result<Self, AnswerError> {
+        let wrong = AnswerError::Malformed;
+        let (head, names) = told.split_first_chunk::<HEAD_LEN>().ok_or(wrong("it is cut short"))?;
+        let (provider_len, address_len) = (usize::from(head[24]), usize::from(head[25]));
+        if head[26] & !SEALED != 0 || head[27..].iter().any(|byte| *byte != 0) {
+            return Err(wrong("it has bytes that mean nothing here"));
+        }
+        if provider_len > PROVIDER_MAX || names.len() != provider_len + address_len {
+            return Err(wrong("its lengths are not those of its parts"));
+        }
+        let (provider, address) = names.split_at(provider_len);
+        let provider =
+            str::from_utf8(provider).ok().filter(|name| name.bytes().all(|b| b.is_ascii_graphic()));
+        let word = |at: usize| head.iter().skip(at).take(8).rev().fold(0, |sum, b| sum << 8 | u64::from(*b));
+        Ok(Self {
+            server: word(16),
+            provider: provider.ok_or(wrong("its provider has no name"))?.to_owned(),
+            format: u32::try_from(word(12) & u64::from(u32::MAX)).unwrap_or(0),
+            address: Address::from_bytes(address).ok_or(wrong("its address is empty or too long"))?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weir_proto::TenantId;
+    use weir_proto::capability::SystemKey;
+
+    const PORT: u16 = 10_100;
+
+    fn key(tenant: u64) -> TenantKey {
+        SystemKey([6; 32]).tenant(TenantId(tenant))
+    }
+
+    fn question() -> Question {
+        Question { tenant: 4, nonce: [9; 16] }
+    }
+
+    fn told() -> Told {
+        let address = Address::from_bytes(&[1, 2, 3, 4, 5, 6, 0, 0]).expect("short enough");
+        Told { server: 77, provider: "cxi".to_owned(), format: 7, address }
+    }
+
+    #[test]
+    fn the_layout_is_that_of_the_reference() {
+        let mut asked = b"WEIRADDR".to_vec();
+        asked.extend([1, 0, 0, 0, 0, 0, 0, 0]);
+        asked.extend(4u64.to_le_bytes());
+        asked.extend([9; 16]);
+        assert_eq!(question().encode()[..], asked);
+        let mut answer = b"WEIRADDR".to_vec();
+        answer.extend([1, 0, 0, 0, 7, 0, 0, 0]);
+        answer.extend(77u64.to_le_bytes());
+        answer.extend([3, 8, 0, 0, 0, 0, 0, 0]);
+        answer.extend(b"cxi\x01\x02\x03\x04\x05\x06\x00\x00");
+        assert_eq!(told().encode(&question(), PORT, None), Some(answer.clone()));
+        answer[26] = 1;
+        let sealed = told().encode(&question(), PORT, Some(&key(4))).expect("short names");
+        assert_eq!((sealed.len(), &sealed[..answer.len()]), (answer.len() + 16, &answer[..]));
+    }
+
+    #[test]
+    fn an_answer_holds_for_its_question_port_and_tenant_alone() {
+        let sealed = told().encode(&question(), PORT, Some(&key(4))).expect("short names");
+        let read = |question, port, tenant| Told::decode(&sealed, &question, port, Some(&key(tenant)));
+        assert_eq!(read(question(), PORT, 4), Ok(told()));
+        let other = Question { nonce: [8; 16], ..question() };
+        assert_eq!(read(other, PORT, 4), Err(AnswerError::Forged), "a recorded one");
+        assert_eq!(read(question(), PORT + 1, 4), Err(AnswerError::Forged), "another target's");
+        assert_eq!(read(question(), PORT, 5), Err(AnswerError::Forged), "another tenant's");
+        let open = told().encode(&question(), PORT, None).expect("short names");
+        assert_eq!(Told::decode(&open, &question(), PORT, Some(&key(4))), Err(AnswerError::Forged));
+        assert_eq!(Told::decode(&open, &question(), PORT, None), Ok(told()), "nobody has keys");
+        let refused = Told::decode(&refusal(), &question(), PORT, Some(&key(4)));
+        assert_eq!(refused, Err(AnswerError::Refused));
+    }
+
+    #[test]
+    fn what_is_no_answer_is_told_apart_by_what_is_wrong() {
+        let read = |bytes: &[u8]| Told::decode(bytes, &question(), PORT, None).expect_err("no answer");
+        let good = told().encode(&question(), PORT, None).expect("short names");
+        assert_eq!(read(b""), AnswerError::Nothing);
+        assert_eq!(read(b"HTTP/1.1 400 Bad Request\r\n\r\n, and so on"), AnswerError::Foreign);
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            read(&bytes)
+        };
+        assert_eq!(with(8, 2), AnswerError::Version(2));
+        for (at, byte) in
+            [(10, 9), (24, 64), (24, 200), (24, 2), (25, 7), (25, 255), (26, 2), (31, 1), (32, 200)]
+        {
+            assert!(matches!(with(at, byte), AnswerError::Malformed(_)), "byte {at}");
+        }
+        for len in 8..good.len() {
+            assert!(matches!(read(&good[..len]), AnswerError::Malformed(_)), "{len} bytes");
+        }
+        let (mut long, mut none) = (good.clone(), good[..HEAD_LEN + 3].to_vec());
+        long.push(0);
+        none[25] = 0;
+        assert!(matches!(read(&long), AnswerError::Malformed(_)));
+        assert!(matches!(read(&none), AnswerError::Malformed(_)), "no address at all");
+    }
+
+    proptest! {
+        #[test]
+        fn answers_survive_the_round_trip_and_no_altered_one_is_believed(
+            server: u64, format: u32, tenant: u64, nonce: [u8; 16], port: u16, at: usize, bit in 0..8u8,
+            provider in "[!-~]{0,63}", bytes in prop::collection::vec(any::<u8>(), 1..=Address::MAX),
+        ) {
+            let address = Address::from_bytes(&bytes).expect("short enough");
+            let told = Told { server, provider, format, address };
+            let question = Question { tenant, nonce };
+            prop_assert_eq!(Question::decode(&question.encode()), Some(question));
+            let mut answer = told.encode(&question, port, Some(&key(tenant))).expect("short names");
+            prop_assert!(answer.len() <= ANSWER_MAX);
+            prop_assert_eq!(Told::decode(&answer, &question, port, Some(&key(tenant))), Ok(told));
+            let at = at % answer.len();
+            answer[at] ^= 1 << bit;
+            prop_assert!(Told::decode(&answer, &question, port, Some(&key(tenant))).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_an_answer_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300), keyed: bool) {
+            let key = keyed.then(|| key(1));
+            let _ = Told::decode(&bytes, &question(), PORT, key.as_ref());
+            let mut begun = MAGIC.to_vec();
+            begun.extend([1, 0, 0, 0]);
+            begun.extend(&bytes);
+            if let Ok(told) = Told::decode(&begun, &question(), PORT, None) {
+                prop_assert!(told.address.as_bytes().len() <= Address::MAX && told.provider.len() <= PROVIDER_MAX);
+            }
+        }
+    }
+}
