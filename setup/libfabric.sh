@@ -34,6 +34,7 @@ fetch_source() {
 # compile: configures, builds and installs into $prefix in one rename, so that a prefix that exists is whole.
 compile() {
     cd "$sources/tree"
+    patch -p1 <"$WEIR_REPO/setup/libfabric-rxm.patch"
     [[ -x configure ]] || ./autogen.sh
     local off=() provider
     for provider in rxd udp sockets sm2 lnx mrail psm2 psm3 efa opx ucx usnic bgq cxi lpp \
