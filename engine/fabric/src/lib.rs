@@ -41,7 +41,7 @@ pub use memory::{Access, Buffer, MemoryHold, RemoteRegion};
 pub use message::{Message, Source};
 pub use pool::{BufferPool, POOL_BYTES_DEFAULT};
 pub use transfer::Transfer;
-pub use transport::{LOOPBACK, open, providers};
+pub use transport::{LOOPBACK, open, providers, tested};
 
 use core::ops::Range;
 use std::rc::Weak;

@@ -3,18 +3,17 @@
 mod inbox;
 
 use core::time::Duration;
-use inbox::{Inbox, listen};
+use inbox::{Inbox, listen, providers_with_keys, providers_within};
 use std::rc::Rc;
-use weir_fabric::libfabric::probe;
 use weir_fabric::{
-    Ability, Access, Endpoint, LOOPBACK, Message, Options, ReceiveMode, RemoteRegion, Source, open,
+    Ability, Access, Endpoint, Message, Options, ReceiveMode, RemoteRegion, Source, open,
 };
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 
 #[test]
 fn forged_keys_ranges_and_directions_move_no_byte_and_the_peers_go_on_talking() {
-    for provider in LOOPBACK.iter().filter(|provider| provider.ends_with("tcp")) {
+    for provider in providers_with_keys() {
         forge(provider);
     }
 }
@@ -71,10 +70,7 @@ fn forge(provider: &str) {
 
 #[test]
 fn a_slab_that_is_held_does_not_stop_reception_and_is_posted_again_when_released() {
-    for provider in ["tcp", "shm"] {
-        if !probe(provider).expect("built in").within_process() {
-            continue;
-        }
+    for provider in providers_within() {
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
         let small = |provider: &str| Options {
@@ -137,10 +133,7 @@ async fn next(rt: &Handle, inbox: &Inbox) -> Message {
 
 #[test]
 fn standard_receives_take_one_message_each_and_are_posted_again_when_it_is_dropped() {
-    for provider in ["tcp", "shm"] {
-        if !probe(provider).expect("built in").within_process() {
-            continue;
-        }
+    for provider in providers_within() {
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
         let [one, other] = standard_pair(&rt, provider, 4);
@@ -167,10 +160,7 @@ fn standard_receives_take_one_message_each_and_are_posted_again_when_it_is_dropp
 
 #[test]
 fn a_receiver_that_has_run_out_of_receive_memory_is_counted() {
-    for (provider, buffers) in [("tcp", 1), ("tcp", 4), ("shm", 1), ("shm", 4)] {
-        if !probe(provider).expect("built in").within_process() {
-            continue;
-        }
+    for (provider, buffers) in providers_within().into_iter().flat_map(|name| [(name, 1), (name, 4)]) {
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
         let [one, other] = standard_pair(&rt, provider, buffers);
