@@ -6,7 +6,7 @@ use core::time::Duration;
 use inbox::{Inbox, listen, providers_with_keys, providers_within};
 use std::rc::Rc;
 use weir_fabric::{
-    Ability, Access, Endpoint, Message, Options, ReceiveMode, RemoteRegion, Source, open,
+    Ability, Access, Buffer, Endpoint, Message, Options, ReceiveMode, RemoteRegion, Source, open,
 };
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
@@ -66,6 +66,32 @@ fn forge(provider: &str) {
         }
         assert!(!other_inbox.messages.borrow().is_empty(), "messages get through again");
     });
+}
+
+#[test]
+fn memory_is_moved_to_by_one_endpoint_and_then_by_another() {
+    for provider in providers_within() {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        let endpoints = [0, 1, 2].map(|_| {
+            let endpoint = open(&rt, &Options::near(provider, "127.0.0.1", 1)).expect("an endpoint");
+            (listen(&endpoint), endpoint)
+        });
+        let [(_, owner), readers @ ..] = &endpoints;
+        executor.block_on(async {
+            let mut secret = owner.buffers().alloc(4096).expect("memory");
+            // Memory that outlives each of them.
+            let mut local = Buffer::from_vec(vec![0; 4096]);
+            for (value, (_, reader)) in (1..).zip(readers) {
+                secret.fill(value);
+                let exposure = owner.expose(&secret, 0..4096, Access::Read).expect("exposed");
+                let to = reader.insert(&owner.address()).expect("an address");
+                let read = reader.read(to, &mut local, 0..4096, exposure.region());
+                assert_eq!(rt.timeout(Duration::from_secs(10), read).await, Ok(Ok(())), "{provider}");
+                assert!(local.iter().all(|byte| *byte == value), "{provider}");
+            }
+        });
+    }
 }
 
 #[test]

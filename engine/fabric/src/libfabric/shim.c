@@ -642,12 +642,12 @@ int64_t weir_cq_failure(struct weir_fabric *f, struct weir_failure *failure)
 	return 1;
 }
 
-/* Registers memory. `remote_read` and `remote_write` say what peers may do; `local` adds what this side does. */
-int64_t weir_mr_register(struct weir_fabric *f, const void *buf, uint64_t len, int remote_read, int remote_write, int local,
-			 uint64_t key, void **out, uint64_t *key_out, void **desc)
+/* Registers memory for a usage, a place in `accesses`. */
+int64_t weir_mr_register(struct weir_fabric *f, const void *buf, uint64_t len, uint32_t usage, uint64_t key, void **out,
+			 uint64_t *key_out, void **desc)
 {
-	uint64_t access = (remote_read ? FI_REMOTE_READ : 0) | (remote_write ? FI_REMOTE_WRITE : 0) |
-			  (local ? FI_SEND | FI_RECV | FI_READ | FI_WRITE : 0);
+	static const uint64_t accesses[] = { FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_RECV, FI_READ | FI_WRITE };
+	uint64_t access = accesses[usage];
 	struct fid_mr *mr;
 	int ret = fi_mr_reg(f->domain, buf, len, access, 0, key, 0, &mr, NULL);
 
