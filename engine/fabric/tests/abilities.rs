@@ -128,6 +128,26 @@ fn an_endpoint_is_on_the_device_that_is_named_and_one_that_is_not_there_is_said(
 }
 
 #[test]
+fn who_listens_at_loopback_is_found_there() {
+    for provider in providers_within() {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+        let port = free.expect("a port").port();
+        let listener = open(&rt, &Options::listen(provider, "127.0.0.1", port)).expect("an endpoint");
+        let sender = open(&rt, &Options::near(provider, "127.0.0.1", port)).expect("an endpoint");
+        let (_sender, inbox) = (listen(&sender), listen(&listener));
+        executor.block_on(async {
+            let address = sender.resolve("127.0.0.1", port).await.expect("it listens");
+            let to = sender.insert(&address).expect("an address");
+            sender.send(to, 0, &[b"found"]).expect("accepted");
+            let arrived = rt.timeout(Duration::from_secs(10), inbox.notify.notified()).await;
+            assert!(arrived.is_ok(), "{provider}: nothing arrived at {address}");
+        });
+    }
+}
+
+#[test]
 fn messages_have_a_buffer_each_where_no_slab_takes_several() {
     for provider in providers_within().into_iter().chain(["tcp_rxm"]) {
         let executor = Executor::new().expect("an executor");

@@ -6,7 +6,7 @@ use super::ops::Op;
 use super::peers::KnownPeer;
 use super::progress::{Core, JOIN_BYTES, JOIN_MAX};
 use super::raw::Posted;
-use super::resolve;
+use super::{resolve, stack};
 use crate::counters::add;
 use crate::exposure::Exposure;
 use crate::memory::{Access, Buffer, RemoteRegion};
@@ -15,6 +15,7 @@ use crate::{
     Transfer, Wait,
 };
 use core::ops::Range;
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
 
@@ -185,7 +186,13 @@ impl Endpoint for LibfabricEndpoint {
     fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Address, FabricError>> {
         let host = host.to_owned();
         if self.core.capabilities.wait != Wait::Doorbell {
-            return Box::pin(resolve::resolve(host, port));
+            let own = self.core.address.socket().filter(|_| !stack::has_loopback(self.core.raw.provider()));
+            return Box::pin(async move {
+                let found = resolve::resolve(host, port).await?;
+                // Who is asked for at loopback is on this node, and so at the address of the same device.
+                let near = found.socket().filter(|socket| socket.ip().is_loopback()).and(own);
+                Ok(near.map_or(found, |own| Address::from_socket(SocketAddr::new(own.ip(), port))))
+            });
         }
         // All peers of a doorbell provider are on this node, whatever the host is called.
         let found = bell::lookup(port).and_then(|name| Address::from_bytes(name.as_bytes()));

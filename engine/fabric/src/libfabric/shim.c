@@ -21,14 +21,13 @@
 #include <rdma/fi_ext.h>
 #include <rdma/fi_cxi_ext.h>
 
+#include "api.h"
 #include "queue.h"
+#include "verbs.h"
 
 #if FI_VERSION_LT(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), FI_VERSION(2, 1))
 #error "Weir needs libfabric 2.1 or newer: run 'make setup', or point WEIR_LIBFABRIC=system at a newer library"
 #endif
-
-/* The interface version that this code is written against. */
-#define WEIR_API FI_VERSION(2, 0)
 
 /* What addresses are: hosts and ports, names, or something of the provider's own. */
 enum { WEIR_SOCKETS, WEIR_NAMES, WEIR_FOREIGN };
@@ -143,7 +142,7 @@ static uint32_t address_form(uint32_t format)
 {
 	if (format == FI_ADDR_STR)
 		return WEIR_NAMES;
-	return format <= FI_SOCKADDR_IB ? WEIR_SOCKETS : WEIR_FOREIGN;
+	return format <= FI_SOCKADDR_IN6 ? WEIR_SOCKETS : WEIR_FOREIGN;
 }
 
 static void describe(const struct fi_info *info, struct weir_caps *caps)
@@ -225,7 +224,10 @@ static struct fi_info *make_hints(const char *provider, const struct weir_needs 
 	return hints;
 }
 
-/* The first offer of exactly this provider, alone; utility providers stacked on it don't count. */
+/*
+ * The first offer of exactly this provider, alone; utility providers stacked on it don't count. Nor do addresses of InfiniBand's
+ * own, which verbs offers beside those of the network interface.
+ */
 static int64_t find(const char *provider, const char *node, const char *service, const struct weir_needs *needs,
 		    struct fi_info **found)
 {
@@ -241,40 +243,11 @@ static int64_t find(const char *provider, const char *node, const char *service,
 	if (ret)
 		return ret;
 	for (info = list; info && !*found; info = info->next) {
-		if (!strcmp(info->fabric_attr->prov_name, provider))
+		if (!strcmp(info->fabric_attr->prov_name, provider) && info->addr_format != FI_SOCKADDR_IB)
 			*found = fi_dupinfo(info);
 	}
 	fi_freeinfo(list);
 	return *found ? 0 : -FI_ENODATA;
-}
-
-/*
- * Names of all providers that fi_getinfo offers, stacked ones too, each once. Returns how many there are; those beyond
- * `room` are not written.
- */
-int64_t weir_providers(char (*names)[64], uint64_t room)
-{
-	struct fi_info *list = NULL, *info;
-	uint64_t count = 0, at;
-	int ret = fi_getinfo(WEIR_API, NULL, NULL, 0, NULL, &list);
-
-	if (ret)
-		return ret;
-	for (info = list; info; info = info->next) {
-		const char *name = info->fabric_attr->prov_name;
-
-		if (!name)
-			continue;
-		for (at = 0; at < count && at < room && strncmp(names[at], name, sizeof *names - 1); at++)
-			;
-		if (at < count && at < room)
-			continue;
-		if (count < room)
-			snprintf(names[count], sizeof *names, "%s", name);
-		count++;
-	}
-	fi_freeinfo(list);
-	return (int64_t)count;
 }
 
 void weir_fabric_close(struct weir_fabric *f);
@@ -308,6 +281,8 @@ static int64_t open_domain(struct weir_fabric *f, const struct weir_mr_settings 
 		return failed(error, "fi_fabric", ret);
 	if ((ret = fi_domain(f->fabric, f->info, &f->domain, NULL)))
 		return failed(error, "fi_domain", ret);
+	if ((ret = weir_verbs_check(f->info, f->domain)))
+		return failed(error, WEIR_KEEPS_REGISTRATIONS, ret);
 	if ((ret = set_mr_method(f, mr)))
 		return failed(error, "fi_control(FI_OPT_CXI_SET_*)", ret);
 	return 0;
@@ -378,6 +353,7 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 	}
 	if (address)
 		set_name(f, address);
+	weir_verbs_set_port(f->info, service);
 	f->wait = wait;
 	f->queue = queue;
 	f->min_multi_recv = min_multi_recv;
@@ -633,7 +609,7 @@ int64_t weir_cq_failure(struct weir_fabric *f, struct weir_failure *failure)
 	failure->flags = entry.flags;
 	failure->len = entry.len;
 	failure->buf = entry.buf;
-	failure->code = entry.err;
+	failure->code = weir_verbs_failure(f->info, &entry);
 	failure->provider_code = entry.prov_errno;
 	failure->source = entry.src_addr;
 	/* The size means something only where an unknown source is reported. */
@@ -647,7 +623,7 @@ int64_t weir_mr_register(struct weir_fabric *f, const void *buf, uint64_t len, u
 			 uint64_t *key_out, void **desc)
 {
 	static const uint64_t accesses[] = { FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_RECV, FI_READ | FI_WRITE };
-	uint64_t access = accesses[usage];
+	uint64_t access = weir_verbs_access(f->info, accesses[usage]);
 	struct fid_mr *mr;
 	int ret = fi_mr_reg(f->domain, buf, len, access, 0, key, 0, &mr, NULL);
 
