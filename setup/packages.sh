@@ -16,8 +16,8 @@ cluster=(docker.io containerd runc iptables debootstrap ca-certificates jq opens
 lint=(shellcheck protobuf-compiler)
 # Measuring beside RocksDB: the library, and libclang for its binding.
 bench=(librocksdb-dev libclang-dev)
-# A virtual machine with emulated drives, and what its first process needs.
-machine=(qemu-system-x86 busybox-static cpio)
+# A virtual machine with emulated drives or soft RoCE, and what runs in it.
+machine=(qemu-system-x86 busybox-static cpio xz-utils iproute2 ibverbs-providers librdmacm1)
 
 # missing PACKAGE...: those of the packages that are not installed, one a line.
 missing() {
