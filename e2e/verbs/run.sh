@@ -44,7 +44,7 @@ done < <(test_programs)
 machine_root "$root" e2e/verbs/init "$built/weir-engine" "$built/weir" "$work"/tests/* "$(command -v rdma)"
 cp -r "${kernel%/*}/modules" "$root/modules"
 # What the verbs provider loads, and what that loads for soft RoCE.
-libraries=$(ldconfig -p | awk '$1 == "libibverbs.so.1" && !found++ { sub("/[^/]*$", "", $NF); print $NF }')
+libraries=$(/sbin/ldconfig -p | awk '$1 == "libibverbs.so.1" && !found++ { sub("/[^/]*$", "", $NF); print $NF }')
 drivers=$(dirname "$(realpath "$libraries"/libibverbs/librxe-*.so)")
 for library in "$libraries"/{libibverbs,librdmacm}.so.1 "$drivers"/librxe-*.so; do
     install -D "$library" "$root$library"
@@ -62,5 +62,5 @@ machine_pack "$root" "$work/initramfs"
 
 machine_attempt() { :; }
 machine_run verbs "$work/console" "$SECONDS_MAX" "$kernel" "$work/initramfs" "" -smp 2 -m 2048
-grep -E '^(tests|engine|machine):|verbs' "$work/console"
+grep -E '^(tests|engine|machine|verbs):|^(Provider|verbs|tcp|Ratio) ' "$work/console"
 say "verbs: passed in $SECONDS s"
