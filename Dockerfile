@@ -39,8 +39,12 @@ COPY target/images/bin/ /
 FROM ${BINARIES} AS binaries
 
 # --- what runs ---------------------------------------------------------------------------------------------------
-# Engine: the storage daemon, under the user that the operator gives its pods. The operator hands it the data directory.
+# Engine: the storage daemon, under the user that the operator gives its pods. The operator hands it the data directory. The
+# libraries are loaded for the provider verbs.
 FROM debian:bookworm-slim AS engine
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends ibverbs-providers librdmacm1 \
+    && rm -rf /var/lib/apt/lists/*
 COPY --from=binaries /weir-engine /usr/local/bin/weir-engine
 USER 10777:10777
 ENTRYPOINT ["/usr/local/bin/weir-engine"]
@@ -60,7 +64,7 @@ ENTRYPOINT ["/usr/local/bin/weir-csi"]
 # fusermount3 mounts for users other than root.
 FROM debian:bookworm-slim AS client
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends fuse3 \
+    && apt-get install -y --no-install-recommends fuse3 ibverbs-providers librdmacm1 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=binaries /weir-mountd /weir /usr/local/bin/
 RUN ln -s weir /usr/local/bin/daos && ln -s weir /usr/local/bin/dmg

@@ -46,6 +46,11 @@ nvme: ## Test a store and an engine on emulated NVMe drives, by passed-through c
 	@setup/setup.sh machine
 	@e2e/nvme/run.sh
 
+.PHONY: verbs
+verbs: ## Test fabric, RPC and an engine on soft RoCE, by the verbs provider, in a virtual machine (TESTS=all for all tests)
+	@setup/setup.sh machine
+	@e2e/verbs/run.sh $(TESTS)
+
 .PHONY: e2e
 e2e: ## Test on a real Kubernetes cluster: the story of `make run` with assertions, then bad input
 	@setup/setup.sh cluster

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds libfabric once into the cache, static, with the providers that need no special hardware.
+# Builds libfabric once into the cache, static, with the providers that need no special hardware, and with verbs, for which
+# programs load what they need when they are asked for it (setup/verbs_on_demand.c).
 #
 #   libfabric.sh build    builds it unless it is there; prints the prefix
 #   libfabric.sh prefix   prints the prefix and does nothing else
@@ -33,17 +34,25 @@ fetch_source() {
 # compile: configures, builds and installs into $prefix in one rename, so that a prefix that exists is whole.
 compile() {
     cd "$sources/tree"
+    patch -p1 <"$WEIR_REPO/setup/libfabric-rxm.patch"
     [[ -x configure ]] || ./autogen.sh
     local off=() provider
-    for provider in rxd udp sockets sm2 lnx mrail verbs psm2 psm3 efa opx ucx usnic bgq cxi lpp \
+    for provider in rxd udp sockets sm2 lnx mrail psm2 psm3 efa opx ucx usnic bgq cxi lpp \
         hook_debug hook_hmem perf trace profile monitor dmabuf_peer_mem; do
         off+=("--disable-$provider")
     done
+    # Without memory monitors verbs keeps no registrations: kept ones let peers read and write after their end, and what was
+    # exposed to be read be written to.
     ./configure --prefix="$prefix" --enable-static --disable-shared --with-pic --with-uring=no --with-numa=no \
-        --enable-tcp --enable-shm --enable-rxm --disable-xpmem "${off[@]}" CFLAGS="-O2 -g1"
+        --enable-tcp --enable-shm --enable-rxm --enable-verbs --disable-xpmem --disable-memhooks-monitor \
+        --disable-uffd-monitor --disable-kdreg2 "${off[@]}" CFLAGS="-O2 -g1"
     make -j"$(nproc)"
     rm -rf "$prefix.new"
     make install DESTDIR="$prefix.new"
+    gcc -std=gnu11 -O2 -g1 -fPIC -Wall -Wextra -Werror -c "$WEIR_REPO/setup/verbs_on_demand.c" -o verbs_on_demand.o
+    ar rs "$prefix.new$prefix/lib/libfabric.a" verbs_on_demand.o
+    # Whoever links the archive needs none of the two libraries.
+    sed -i -E 's/ -l(rdmacm|ibverbs)\>//g' "$prefix.new$prefix"/lib/{libfabric.la,pkgconfig/libfabric.pc}
     # The Slingshot extension's header: constants only, used where a vendor's libfabric is linked.
     cp prov/cxi/include/fi_cxi_ext.h "$prefix.new$prefix/include/rdma/"
     rm -rf "$prefix"

@@ -7,16 +7,17 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 
 # Compiling and unit tests: a C tool chain (libfabric, C test programs), clang for the C ABI's second compiler, and
-# fusermount3 for the mount daemon's tests; autotools and dpkg-dev for libfabric's source.
-build=(build-essential pkg-config clang fuse3 autoconf automake libtool dpkg-dev ca-certificates git jq)
+# fusermount3 for the mount daemon's tests; autotools and dpkg-dev for libfabric's source, and what its verbs are built on.
+build=(build-essential pkg-config clang fuse3 autoconf automake libtool dpkg-dev libibverbs-dev librdmacm-dev ca-certificates
+    git jq)
 # Container engine and what a node image is made of.
 cluster=(docker.io containerd runc iptables debootstrap ca-certificates jq openssl libcap2-bin procps)
 # Checking the scripts, and generating the protocols' Go code.
 lint=(shellcheck protobuf-compiler)
 # Measuring beside RocksDB: the library, and libclang for its binding.
 bench=(librocksdb-dev libclang-dev)
-# A virtual machine with emulated drives, and what its first process needs.
-machine=(qemu-system-x86 busybox-static cpio)
+# A virtual machine with emulated drives or soft RoCE, and what runs in it.
+machine=(qemu-system-x86 busybox-static cpio xz-utils iproute2 ibverbs-providers librdmacm1)
 
 # missing PACKAGE...: those of the packages that are not installed, one a line.
 missing() {

@@ -6,7 +6,7 @@
 #   setup.sh cluster   what the story and the images need: build, the Docker engine, kind, a node image, helm, prometheus
 #   setup.sh lint      what the lints and generated files need: build, shellcheck, protoc, golangci-lint, controller-gen, cargo-deny
 #   setup.sh bench     what the benchmarks need: build, RocksDB to measure beside
-#   setup.sh machine   what a virtual machine with emulated drives needs: build, QEMU, a kernel
+#   setup.sh machine   what virtual machines with emulated drives or soft RoCE need: build, QEMU, kernels
 #   setup.sh all       all of the above but bench (the default)
 #   setup.sh assets    prints the directory with etcd, kube-apiserver and kubectl (KUBEBUILDER_ASSETS), after making it
 #
@@ -37,7 +37,8 @@ setup_assets() {
 setup_machine() {
     setup_build
     "$setup/packages.sh" machine
-    "$setup/machine_kernel.sh"
+    "$setup/machine_kernel.sh" drives
+    "$setup/machine_kernel.sh" rdma
 }
 
 setup_test() {

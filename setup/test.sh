@@ -11,6 +11,8 @@ cargo build --locked --workspace --bins
 WEIR_BUILT=1 cargo test --locked --workspace --no-fail-fast
 say "NVMe: a store and an engine on emulated drives in a virtual machine"
 e2e/nvme/run.sh
+say "Verbs: fabric, RPC and an engine on soft RoCE in a virtual machine"
+e2e/verbs/run.sh
 say "Go: operator on a real API server, CSI driver with csi-sanity, chart"
 KUBEBUILDER_ASSETS=$(setup/setup.sh assets)
 export KUBEBUILDER_ASSETS

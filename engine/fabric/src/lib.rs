@@ -43,7 +43,7 @@ pub use message::{Message, Source};
 pub use pool::{BufferPool, POOL_BYTES_DEFAULT};
 pub use published::{Addressing, Found};
 pub use transfer::Transfer;
-pub use transport::{LOOPBACK, open, providers};
+pub use transport::{LOOPBACK, open, providers, tested};
 
 use core::ops::Range;
 use std::rc::Weak;

@@ -14,7 +14,7 @@ use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
 use serde::{Deserialize, Serialize};
 use std::alloc::Layout;
-use std::cell::{OnceCell, RefCell};
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use weir_memory::{Lasting, Mapping};
 
@@ -47,11 +47,15 @@ impl Drop for Home {
     }
 }
 
+/// Registrations of a whole memory for use by this side, where the provider needs such: one for each endpoint that it is used
+/// with.
+pub(crate) type LocalRegistrations = RefCell<Vec<Box<dyn Any>>>;
+
 /// One allocation of whole pages, initialised once.
 pub(crate) struct Chunk {
     home: Home,
-    /// A lasting local registration, where the provider needs one.
-    registration: OnceCell<Rc<dyn Any>>,
+    /// Lasting registrations for use by this side.
+    local: LocalRegistrations,
     /// Registrations for peers that serve again.
     kept: RefCell<Vec<Kept>>,
 }
@@ -69,7 +73,7 @@ const KEPT_MAX: usize = 4;
 
 impl Chunk {
     fn new(home: Home) -> Self {
-        Self { home, registration: OnceCell::new(), kept: RefCell::default() }
+        Self { home, local: LocalRegistrations::default(), kept: RefCell::default() }
     }
 
     /// Zeroed memory of the heap. `None` when the system has no memory left or the size overflows.
@@ -100,13 +104,13 @@ impl Drop for Chunk {
     fn drop(&mut self) {
         // Registrations are closed before their memory goes, which it does behind this.
         self.forget_kept();
-        drop(self.registration.take());
+        self.local.take();
     }
 }
 
 enum Origin {
     Pooled { chunk: Option<Chunk>, pool: Weak<PoolInner> },
-    Foreign { registration: OnceCell<Rc<dyn Any>>, _keep: Option<Box<dyn Any>> },
+    Foreign { local: LocalRegistrations, _keep: Option<Box<dyn Any>> },
 }
 
 /// Bytes at a fixed place. Freed, or given back to its pool, when the last user is gone.
@@ -156,11 +160,11 @@ impl Memory {
         matches!(self.origin, Origin::Foreign { .. })
     }
 
-    /// The slot for a local registration that lasts as long as the memory does.
-    pub(crate) fn registration(&self) -> Option<&OnceCell<Rc<dyn Any>>> {
+    /// The place for registrations that last as long as the memory does.
+    pub(crate) fn local(&self) -> Option<&LocalRegistrations> {
         match &self.origin {
-            Origin::Pooled { chunk, .. } => chunk.as_ref().map(|chunk| &chunk.registration),
-            Origin::Foreign { registration, .. } => Some(registration),
+            Origin::Pooled { chunk, .. } => chunk.as_ref().map(|chunk| &chunk.local),
+            Origin::Foreign { local, .. } => Some(local),
         }
     }
 
@@ -278,7 +282,7 @@ impl Buffer {
     pub fn from_vec(mut bytes: Vec<u8>) -> Self {
         let len = bytes.len();
         let ptr = NonNull::new(bytes.as_mut_ptr()).unwrap_or(NonNull::dangling());
-        let origin = Origin::Foreign { registration: OnceCell::new(), _keep: Some(Box::new(bytes)) };
+        let origin = Origin::Foreign { local: LocalRegistrations::default(), _keep: Some(Box::new(bytes)) };
         Self::new(Rc::new(Memory { ptr, len, origin }), len)
     }
 
@@ -290,7 +294,7 @@ impl Buffer {
     /// started on it are gone, and nobody else may access them while an operation is under way.
     #[must_use]
     pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize) -> Self {
-        let origin = Origin::Foreign { registration: OnceCell::new(), _keep: None };
+        let origin = Origin::Foreign { local: LocalRegistrations::default(), _keep: None };
         Self::new(Rc::new(Memory { ptr, len, origin }), len)
     }
 
@@ -302,7 +306,7 @@ impl Buffer {
     /// access them meanwhile.
     #[must_use]
     pub unsafe fn from_owner(ptr: NonNull<u8>, len: usize, keep: Box<dyn Any>) -> Self {
-        let origin = Origin::Foreign { registration: OnceCell::new(), _keep: Some(keep) };
+        let origin = Origin::Foreign { local: LocalRegistrations::default(), _keep: Some(keep) };
         Self::new(Rc::new(Memory { ptr, len, origin }), len)
     }
 

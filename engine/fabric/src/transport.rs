@@ -13,6 +13,16 @@ pub const LOOPBACK: &[&str] = &["tcp", "shm"];
 #[cfg(feature = "mercury")]
 pub const LOOPBACK: &[&str] = &["tcp", "shm", crate::mercury::PROTOCOLS[0], crate::mercury::PROTOCOLS[1]];
 
+/// Providers that tests run on: [`LOOPBACK`], or on machines that have others those that the environment variable
+/// `WEIR_TEST_PROVIDERS` lists, separated by commas.
+#[must_use]
+pub fn tested() -> Vec<&'static str> {
+    match std::env::var("WEIR_TEST_PROVIDERS") {
+        Ok(names) => names.leak().split(',').collect(),
+        Err(_) => LOOPBACK.to_vec(),
+    }
+}
+
 /// Opens an endpoint and has the executor drive it. A provider is libfabric's, or with `mercury/` before it a protocol of
 /// Mercury, such as `mercury/ofi+tcp`.
 ///

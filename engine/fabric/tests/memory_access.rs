@@ -3,18 +3,17 @@
 mod inbox;
 
 use core::time::Duration;
-use inbox::{Inbox, listen};
+use inbox::{Inbox, listen, providers_with_keys, providers_within};
 use std::rc::Rc;
-use weir_fabric::libfabric::probe;
 use weir_fabric::{
-    Ability, Access, Endpoint, LOOPBACK, Message, Options, ReceiveMode, RemoteRegion, Source, open,
+    Ability, Access, Buffer, Endpoint, Message, Options, ReceiveMode, RemoteRegion, Source, open,
 };
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 
 #[test]
 fn forged_keys_ranges_and_directions_move_no_byte_and_the_peers_go_on_talking() {
-    for provider in LOOPBACK.iter().filter(|provider| provider.ends_with("tcp")) {
+    for provider in providers_with_keys() {
         forge(provider);
     }
 }
@@ -70,11 +69,34 @@ fn forge(provider: &str) {
 }
 
 #[test]
+fn memory_is_moved_to_by_one_endpoint_and_then_by_another() {
+    for provider in providers_within() {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        let endpoints = [0, 1, 2].map(|_| {
+            let endpoint = open(&rt, &Options::near(provider, "127.0.0.1", 1)).expect("an endpoint");
+            (listen(&endpoint), endpoint)
+        });
+        let [(_, owner), readers @ ..] = &endpoints;
+        executor.block_on(async {
+            let mut secret = owner.buffers().alloc(4096).expect("memory");
+            // Memory that outlives each of them.
+            let mut local = Buffer::from_vec(vec![0; 4096]);
+            for (value, (_, reader)) in (1..).zip(readers) {
+                secret.fill(value);
+                let exposure = owner.expose(&secret, 0..4096, Access::Read).expect("exposed");
+                let to = reader.insert(&owner.address()).expect("an address");
+                let read = reader.read(to, &mut local, 0..4096, exposure.region());
+                assert_eq!(rt.timeout(Duration::from_secs(10), read).await, Ok(Ok(())), "{provider}");
+                assert!(local.iter().all(|byte| *byte == value), "{provider}");
+            }
+        });
+    }
+}
+
+#[test]
 fn a_slab_that_is_held_does_not_stop_reception_and_is_posted_again_when_released() {
-    for provider in ["tcp", "shm"] {
-        if !probe(provider).expect("built in").within_process() {
-            continue;
-        }
+    for provider in providers_within() {
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
         let small = |provider: &str| Options {
@@ -137,10 +159,7 @@ async fn next(rt: &Handle, inbox: &Inbox) -> Message {
 
 #[test]
 fn standard_receives_take_one_message_each_and_are_posted_again_when_it_is_dropped() {
-    for provider in ["tcp", "shm"] {
-        if !probe(provider).expect("built in").within_process() {
-            continue;
-        }
+    for provider in providers_within() {
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
         let [one, other] = standard_pair(&rt, provider, 4);
@@ -167,10 +186,7 @@ fn standard_receives_take_one_message_each_and_are_posted_again_when_it_is_dropp
 
 #[test]
 fn a_receiver_that_has_run_out_of_receive_memory_is_counted() {
-    for (provider, buffers) in [("tcp", 1), ("tcp", 4), ("shm", 1), ("shm", 4)] {
-        if !probe(provider).expect("built in").within_process() {
-            continue;
-        }
+    for (provider, buffers) in providers_within().into_iter().flat_map(|name| [(name, 1), (name, 4)]) {
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
         let [one, other] = standard_pair(&rt, provider, buffers);

@@ -4,9 +4,9 @@
 mod inbox;
 
 use core::time::Duration;
-use inbox::listen;
+use inbox::{listen, providers_with_keys, providers_within};
 use std::rc::Rc;
-use weir_fabric::libfabric::{Options, open, probe};
+use weir_fabric::libfabric::{Options, open};
 use weir_fabric::sim::{Config, Fabric, MrCosts, MrModel, OPTIMIZED_KEYS};
 use weir_fabric::{Access, Buffer, Closed, Ending, Endpoint, FabricError, MrMethod, PeerId};
 use weir_runtime::real::Executor;
@@ -224,10 +224,7 @@ fn tcp_goes_on_with_a_write_whose_registration_has_ended_and_says_that_it_does_n
 
 #[test]
 fn registrations_of_pooled_memory_serve_again_and_end_with_their_memory_or_when_withdrawn() {
-    for provider in ["tcp", "shm"] {
-        if !probe(provider).expect("built in").within_process() {
-            continue;
-        }
+    for provider in providers_within() {
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
         let options = Options { mr_cache: 64, ..Options::near(provider, "127.0.0.1", 1) };
@@ -251,7 +248,7 @@ fn registrations_of_pooled_memory_serve_again_and_end_with_their_memory_or_when_
             let region = exposure.region();
             let Closed { ending, .. } = exposure.close();
             assert!(matches!(ending, Ending::Untold), "{provider}: {ending:?}");
-            if provider == "tcp" {
+            if providers_with_keys().contains(&provider) {
                 let late = rt
                     .timeout(Duration::from_secs(10), one.read(to_other, &mut local, 0..4096, region))
                     .await;

@@ -148,6 +148,15 @@ fn targets_in_one_process_serve_clients_and_each_other_and_themselves_over_shm()
     targets_and_clients("shm", "127.0.0.1");
 }
 
+#[test]
+fn targets_in_one_process_serve_clients_and_each_other_and_themselves_over_what_else_is_tested() {
+    let known =
+        |provider: &&str| *provider == "tcp" || *provider == "shm" || provider.starts_with("mercury/");
+    for provider in weir_fabric::tested().into_iter().filter(|provider| !known(provider)) {
+        targets_and_clients(provider, "127.0.0.1");
+    }
+}
+
 #[cfg(feature = "mercury")]
 #[test]
 fn targets_in_one_process_serve_clients_and_each_other_and_themselves_over_mercury() {
@@ -162,7 +171,7 @@ fn targets_that_listen_at_no_particular_address_are_reached_by_that_of_the_defau
 
 #[test]
 fn a_port_that_is_taken_is_refused_with_its_name() {
-    for provider in weir_fabric::LOOPBACK {
+    for provider in weir_fabric::tested() {
         let first = target(provider);
         let executor = Executor::new().expect("an executor");
         let options = Options::listen(provider, "127.0.0.1", first.port);

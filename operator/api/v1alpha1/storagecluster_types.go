@@ -172,8 +172,8 @@ type VolumeClaimStorage struct {
 
 // FabricSpec is the network that data travels over.
 type FabricSpec struct {
-	// provider of libfabric. The usual image has tcp and shm; verbs and cxi need an image that is built with the site's
-	// own libfabric, and neither has been run on such hardware yet.
+	// provider of libfabric. The usual image has tcp, shm and verbs; verbs needs an RDMA device in every engine's and
+	// client's pod, and cxi an image that is built with the site's own libfabric. Neither has been run on such hardware yet.
 	// +optional
 	// +kubebuilder:default=tcp
 	// +kubebuilder:validation:Enum=tcp;shm;verbs;cxi

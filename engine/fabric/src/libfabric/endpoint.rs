@@ -17,6 +17,7 @@ use crate::{
 };
 use core::cell::OnceCell;
 use core::ops::Range;
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use weir_proto::Keys;
 use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
@@ -246,7 +247,14 @@ impl Endpoint for LibfabricEndpoint {
             return Box::pin(ask(asker, host, port, nonce.to_le_bytes()));
         }
         if self.core.capabilities.wait != Wait::Doorbell {
-            return Box::pin(async move { resolve::resolve(host, port).await.map(Found::from) });
+            let own = self.core.address.socket().filter(|_| !stack::has_loopback(self.core.raw.provider()));
+            return Box::pin(async move {
+                let found = resolve::resolve(host, port).await?;
+                // Who is asked for at loopback is on this node, and so at the address of the same device.
+                let near = found.socket().filter(|socket| socket.ip().is_loopback()).and(own);
+                let address = near.map_or(found, |own| Address::from_socket(SocketAddr::new(own.ip(), port)));
+                Ok(Found::from(address))
+            });
         }
         // All peers of a doorbell provider are on this node, whatever the host is called.
         let found = bell::lookup(port).and_then(|name| Address::from_bytes(name.as_bytes()));

@@ -199,7 +199,7 @@ impl Core {
         for _ in 0..KEY_TRIES {
             // SAFETY: the exposure, the memory or the cache holds the registration; the first two end it before the
             // memory goes, and what the cache has is not used once the memory is gone.
-            match unsafe { raw.register(memory, at, len, Some(access), self.keys.draw()) } {
+            match unsafe { raw.register(memory, at, len, access.into(), self.keys.draw()) } {
                 Ok(registration) => {
                     add(&self.counters.registrations, 1);
                     return Ok(registration);

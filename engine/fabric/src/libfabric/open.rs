@@ -5,7 +5,7 @@ use super::endpoint::{LibfabricEndpoint, Published};
 use super::progress::Core;
 use super::raw::{OpenArgs, Raw};
 use super::survey::Facts;
-use super::{raw, resolve, survey, sys};
+use super::{raw, resolve, stack, survey, sys};
 use crate::published::Teller;
 use crate::{
     Ability, Address, Addressing, AuthKey, Endpoint, FabricError, MrMethod, POOL_BYTES_DEFAULT, Protocol,
@@ -227,7 +227,7 @@ pub fn usable_keys(provider: &str, keys: Vec<AuthKey>) -> Vec<AuthKey> {
 /// # Errors
 /// When the provider is missing, the address is in use or not local, or the executor is a simulated one.
 pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricError> {
-    survey::probe(&options.provider)?;
+    survey::probe(&options.provider).map_err(advise)?;
     let facts = survey::facts(&options.provider)?.without(&options.without);
     if !options.auth_keys.is_empty() && !facts.has_auth_keys() {
         return Err(FabricError::NoAuthKeys { provider: options.provider.clone() });
@@ -304,6 +304,18 @@ fn check_device(options: &Options, facts: Facts) -> Result<(), FabricError> {
     }
 }
 
+/// Says what to do when a provider's refusal doesn't.
+fn advise(error: FabricError) -> FabricError {
+    match error {
+        FabricError::Provider { call, code, reason, provider } => {
+            let advice = stack::advice(&provider, call, code).map(|advice| format!("; {advice}"));
+            let reason = reason + &advice.unwrap_or_default();
+            FabricError::Provider { call, code, reason, provider }
+        }
+        error => error,
+    }
+}
+
 /// Says which address and NIC it was about when the provider refused.
 fn explain(error: FabricError, own: &Own, device: Option<&str>) -> FabricError {
     match error {
@@ -311,7 +323,8 @@ fn explain(error: FabricError, own: &Own, device: Option<&str>) -> FabricError {
             let host = own.node.as_deref().unwrap_or("this node");
             let port = own.service.as_deref().unwrap_or("any port");
             let on = device.map(|device| format!(", on {device}")).unwrap_or_default();
-            FabricError::Provider { call, code, reason: format!("{reason}, at {host}, {port}{on}"), provider }
+            let reason = format!("{reason}, at {host}, {port}{on}");
+            advise(FabricError::Provider { call, code, reason, provider })
         }
         error => error,
     }

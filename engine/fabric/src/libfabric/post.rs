@@ -6,8 +6,7 @@ use super::open::ReceiveMode;
 use super::ops::{Op, OpId};
 use super::peers::{KnownPeer, WAIT_MAX};
 use super::progress::{Core, is_contact_loss};
-use super::raw::{Posted, RawTransfer, Registration, failure, reason};
-use super::sys;
+use super::raw::{Posted, RawTransfer, Registration, Usage, failure, reason};
 use crate::counters::add;
 use crate::memory::{Access, Buffer, Memory};
 use crate::message::SlabLease;
@@ -27,6 +26,9 @@ const GAVE_UP: i64 = -110;
 /// Stands for `-ECONNRESET`: the peer's endpoint is gone.
 const LOST: i64 = -104;
 
+/// Stands for `-ECANCELED`: the operation or the endpoint is gone.
+const CANCELLED: i64 = -125;
+
 impl Core {
     /// Posts the slabs that nobody holds any more. Until there is a sink, nothing is received.
     pub(super) fn post_slabs(&self) {
@@ -38,14 +40,18 @@ impl Core {
             let Some(memory) = returned else { return };
             let lease = SlabLease::new(Rc::clone(&memory), Rc::downgrade(&self.returns));
             let id = self.ops.add(Op::Slab(lease));
-            let desc = self.local_desc(&memory);
-            // SAFETY: the operation holds the memory and the slot until the provider releases the slab or the
-            // endpoint is stopped or replaced, after which nothing drives it.
-            let posted = unsafe {
-                match self.receive {
-                    ReceiveMode::Multi { .. } => self.raw.post_slab(&memory, desc, self.ops.context(id)),
-                    ReceiveMode::Standard { .. } => self.raw.post_buffer(&memory, desc, self.ops.context(id)),
-                }
+            let posted = match self.local_desc(&memory, Usage::Receive) {
+                // SAFETY: the operation holds the memory and the slot until the provider releases the slab or the
+                // endpoint is stopped or replaced, after which nothing drives it.
+                Ok(desc) => unsafe {
+                    match self.receive {
+                        ReceiveMode::Multi { .. } => self.raw.post_slab(&memory, desc, self.ops.context(id)),
+                        ReceiveMode::Standard { .. } => {
+                            self.raw.post_buffer(&memory, desc, self.ops.context(id))
+                        }
+                    }
+                },
+                Err(code) => Posted::Failed(code),
             };
             if posted == Posted::Yes {
                 add(&self.counters.slab_posts, 1);
@@ -83,22 +89,28 @@ impl Core {
         }
     }
 
-    /// The descriptor of local memory, where the provider wants it registered. Null elsewhere.
-    pub(super) fn local_desc(&self, memory: &Memory) -> *mut c_void {
+    /// The descriptor of local memory, where the provider wants it registered; null elsewhere. A memory has one use only.
+    ///
+    /// # Errors
+    /// The provider's refusal: it takes a null for a descriptor.
+    fn local_desc(&self, memory: &Memory, usage: Usage) -> Result<*mut c_void, i64> {
         if !self.capabilities.mr.local {
-            return core::ptr::null_mut();
+            return Ok(core::ptr::null_mut());
         }
-        let Some(cell) = memory.registration() else { return core::ptr::null_mut() };
-        if cell.get().is_none() {
-            // SAFETY: the registration is stored in the memory and closed before it is freed.
-            let made = unsafe { self.raw.register(memory, 0, memory.len(), None, self.keys.draw()) };
-            match made {
-                Ok(made) => drop(cell.set(Rc::new(made))),
-                Err(code) => tracing::warn!(reason = reason(code), "memory could not be registered"),
-            }
+        let Some(local) = memory.local() else { return Err(CANCELLED) };
+        let local = &mut *local.borrow_mut();
+        let ours = |made: &Registration| made.is_of(&self.raw).then(|| made.desc());
+        if let Some(desc) = local.iter().find_map(|made| made.downcast_ref().and_then(ours)) {
+            return Ok(desc);
         }
-        let registration = cell.get().and_then(|made| made.downcast_ref::<Registration>());
-        registration.map_or(core::ptr::null_mut(), Registration::desc)
+        // SAFETY: the registration is stored in the memory and closed before it is freed.
+        let made = unsafe { self.raw.register(memory, 0, memory.len(), usage, self.keys.draw()) };
+        let made = made.inspect_err(|code| {
+            tracing::warn!(reason = reason(*code), len = memory.len(), "memory could not be registered; where the process may not lock as much (RLIMIT_MEMLOCK), let it");
+        })?;
+        let desc = made.desc();
+        local.push(Box::new(made));
+        Ok(desc)
     }
 
     /// Gives a waiting operation to the provider.
@@ -134,8 +146,7 @@ impl Core {
                 peer: *peer,
             }),
         });
-        let cancelled = Posted::Failed(-i64::from(sys::FI_ECANCELED));
-        let Some(Some(call)) = call else { return cancelled };
+        let Some(Some(call)) = call else { return Posted::Failed(CANCELLED) };
         let context = self.ops.context(id);
         let to = match &call {
             Call::Send { peer, .. } | Call::Transfer { peer, .. } => *peer,
@@ -147,24 +158,26 @@ impl Core {
         let Some((fi_addr, ringer)) =
             self.peers.borrow().get(to).map(|peer| (peer.fi_addr, peer.ringer.clone()))
         else {
-            return cancelled;
+            return Posted::Failed(CANCELLED);
         };
         let transfers = matches!(call, Call::Transfer { .. });
         // SAFETY (both): the operation in the table holds the memory and the slot until its completion or until the
         // endpoint is stopped or replaced, and `Remains` then holds the memory on; ranges were checked when it was added.
         let posted = match call {
-            Call::Send { memory, len, .. } => {
-                let desc = self.local_desc(&memory);
+            Call::Send { memory, len, .. } => self.local_desc(&memory, Usage::Send).map(|desc| {
                 // SAFETY: as above.
                 unsafe { self.raw.send(&memory, len, desc, fi_addr, context) }
-            }
+            }),
             Call::Transfer { access, memory, at, len, addr, key, .. } => {
-                let desc = self.local_desc(&memory);
-                let job = RawTransfer { access, memory: &memory, at, len, desc, peer: fi_addr, addr, key };
-                // SAFETY: as above.
-                unsafe { self.raw.transfer(&job, context) }
+                self.local_desc(&memory, Usage::Move).map(|desc| {
+                    let job =
+                        RawTransfer { access, memory: &memory, at, len, desc, peer: fi_addr, addr, key };
+                    // SAFETY: as above.
+                    unsafe { self.raw.transfer(&job, context) }
+                })
             }
         };
+        let posted = posted.unwrap_or_else(Posted::Failed);
         if posted == Posted::Yes {
             self.ops.posted(id, fi_addr);
         }
@@ -220,7 +233,7 @@ impl Core {
 
     /// What a negative error number of a post means.
     pub(super) fn refusal(&self, code: i64) -> FabricError {
-        if code == -i64::from(sys::FI_ECANCELED) {
+        if code == CANCELLED {
             FabricError::Cancelled
         } else if is_contact_loss(code) {
             FabricError::Unreachable { reason: reason(code) }

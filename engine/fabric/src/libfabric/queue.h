@@ -1,13 +1,10 @@
 /*
- * Completion queues: how they are opened and waited for; and the version that all of this side speaks.
+ * Completion queues: how they are opened and waited for.
  */
 #ifndef WEIR_QUEUE_H
 #define WEIR_QUEUE_H
 
 #include <stdint.h>
-
-/* The interface version that this code is written against. */
-#define WEIR_API FI_VERSION(2, 0)
 
 struct fid_cq;
 struct fid_domain;

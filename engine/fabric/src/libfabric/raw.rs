@@ -433,7 +433,7 @@ impl Raw {
         (code == 1).then_some(failure)
     }
 
-    /// Registers memory for peers, or (`remote` absent) for use by this side.
+    /// Registers memory for one use.
     ///
     /// # Safety
     /// The memory must stay until the registration is dropped.
@@ -442,7 +442,7 @@ impl Raw {
         memory: &Memory,
         at: usize,
         len: usize,
-        remote: Option<Access>,
+        usage: Usage,
         key: u64,
     ) -> Result<Registration, i64> {
         let ptr = self.live().map_err(|_| -i64::from(sys::FI_ECANCELED))?;
@@ -453,9 +453,7 @@ impl Raw {
                 ptr,
                 memory.as_ptr().add(at).cast(),
                 len as u64,
-                i32::from(remote == Some(Access::Read)),
-                i32::from(remote == Some(Access::Write)),
-                i32::from(remote.is_none()),
+                usage as u32,
                 key,
                 &raw mut mr,
                 &raw mut actual,
@@ -463,6 +461,31 @@ impl Raw {
             )
         };
         if code == 0 { Ok(Registration { mr, key: actual, desc, raw: Rc::clone(self) }) } else { Err(code) }
+    }
+}
+
+/// What memory is registered for: a place in the C side's list of what that needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub(super) enum Usage {
+    /// Peers read it.
+    Read,
+    /// Peers write to it.
+    Write,
+    /// This side sends it.
+    Send,
+    /// Messages are received into it.
+    Receive,
+    /// This side moves it to or from peers' memory.
+    Move,
+}
+
+impl From<Access> for Usage {
+    fn from(access: Access) -> Self {
+        match access {
+            Access::Read => Self::Read,
+            Access::Write => Self::Write,
+        }
     }
 }
 

@@ -21,7 +21,9 @@
 #include <rdma/fi_ext.h>
 #include <rdma/fi_cxi_ext.h>
 
+#include "api.h"
 #include "queue.h"
+#include "verbs.h"
 
 #if FI_VERSION_LT(FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION), FI_VERSION(2, 1))
 #error "Weir needs libfabric 2.1 or newer: run 'make setup', or point WEIR_LIBFABRIC=system at a newer library"
@@ -141,7 +143,7 @@ static uint32_t address_form(uint32_t format)
 {
 	if (format == FI_ADDR_STR)
 		return WEIR_NAMES;
-	return format <= FI_SOCKADDR_IB ? WEIR_SOCKETS : WEIR_FOREIGN;
+	return format <= FI_SOCKADDR_IN6 ? WEIR_SOCKETS : WEIR_FOREIGN;
 }
 
 static void describe(const struct fi_info *info, struct weir_caps *caps)
@@ -224,7 +226,10 @@ static struct fi_info *make_hints(const char *provider, const struct weir_needs 
 	return hints;
 }
 
-/* The first offer of exactly this provider, alone; utility providers stacked on it don't count. */
+/*
+ * The first offer of exactly this provider, alone; utility providers stacked on it don't count. Nor do addresses of InfiniBand's
+ * own, which verbs offers beside those of the network interface.
+ */
 static int64_t find(const char *provider, const char *node, const char *service, const struct weir_needs *needs,
 		    struct fi_info **found)
 {
@@ -240,7 +245,7 @@ static int64_t find(const char *provider, const char *node, const char *service,
 	if (ret)
 		return ret;
 	for (info = list; info && !*found; info = info->next) {
-		if (!strcmp(info->fabric_attr->prov_name, provider))
+		if (!strcmp(info->fabric_attr->prov_name, provider) && info->addr_format != FI_SOCKADDR_IB)
 			*found = fi_dupinfo(info);
 	}
 	fi_freeinfo(list);
@@ -278,6 +283,8 @@ static int64_t open_domain(struct weir_fabric *f, const struct weir_mr_settings 
 		return failed(error, "fi_fabric", ret);
 	if ((ret = fi_domain(f->fabric, f->info, &f->domain, NULL)))
 		return failed(error, "fi_domain", ret);
+	if ((ret = weir_verbs_check(f->info, f->domain)))
+		return failed(error, WEIR_KEEPS_REGISTRATIONS, ret);
 	if ((ret = set_mr_method(f, mr)))
 		return failed(error, "fi_control(FI_OPT_CXI_SET_*)", ret);
 	return 0;
@@ -348,6 +355,7 @@ int64_t weir_fabric_open(const char *provider, const char *node, const char *ser
 	}
 	if (address)
 		set_name(f, address);
+	weir_verbs_set_port(f->info, service);
 	f->wait = wait;
 	f->queue = queue;
 	f->min_multi_recv = min_multi_recv;
@@ -611,7 +619,7 @@ int64_t weir_cq_failure(struct weir_fabric *f, struct weir_failure *failure)
 	failure->flags = entry.flags;
 	failure->len = entry.len;
 	failure->buf = entry.buf;
-	failure->code = entry.err;
+	failure->code = weir_verbs_failure(f->info, &entry);
 	failure->provider_code = entry.prov_errno;
 	failure->source = entry.src_addr;
 	/* The size means something only where an unknown source is reported. */
@@ -620,12 +628,12 @@ int64_t weir_cq_failure(struct weir_fabric *f, struct weir_failure *failure)
 	return 1;
 }
 
-/* Registers memory. `remote_read` and `remote_write` say what peers may do; `local` adds what this side does. */
-int64_t weir_mr_register(struct weir_fabric *f, const void *buf, uint64_t len, int remote_read, int remote_write, int local,
-			 uint64_t key, void **out, uint64_t *key_out, void **desc)
+/* Registers memory for a usage, a place in `accesses`. */
+int64_t weir_mr_register(struct weir_fabric *f, const void *buf, uint64_t len, uint32_t usage, uint64_t key, void **out,
+			 uint64_t *key_out, void **desc)
 {
-	uint64_t access = (remote_read ? FI_REMOTE_READ : 0) | (remote_write ? FI_REMOTE_WRITE : 0) |
-			  (local ? FI_SEND | FI_RECV | FI_READ | FI_WRITE : 0);
+	static const uint64_t accesses[] = { FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_RECV, FI_READ | FI_WRITE };
+	uint64_t access = weir_verbs_access(f->info, accesses[usage]);
 	struct fid_mr *mr;
 	int ret = fi_mr_reg(f->domain, buf, len, access, 0, key, 0, &mr, NULL);
 

@@ -316,9 +316,7 @@ unsafe extern "C" {
         f: *mut WeirFabric,
         buf: *const c_void,
         len: u64,
-        remote_read: c_int,
-        remote_write: c_int,
-        local: c_int,
+        usage: u32,
         key: u64,
         out: *mut *mut c_void,
         key_out: *mut u64,
@@ -338,12 +336,30 @@ unsafe extern "C" {
     pub(super) fn weir_lock_break(lock: *mut c_void);
     pub(super) fn weir_strerror(code: i64) -> *const c_char;
     #[cfg(test)]
+    pub(super) fn weir_verbs_code(code: i32, status: i32) -> i32;
+    #[cfg(test)]
     pub(super) fn weir_constant(which: u32) -> u64;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_verbs_says_of_the_way_to_a_peer_is_a_loss_of_contact_and_what_it_says_of_an_access_is_not() {
+        const EIO: i32 = 5;
+        // SAFETY: it looks at two numbers.
+        let code = |code, status| unsafe { weir_verbs_code(code, status) };
+        // Retries exceeded, and the peer not ready too often.
+        for status in [12, 13] {
+            assert!(super::super::progress::is_contact_loss(-i64::from(code(EIO, status))), "{status}");
+        }
+        // Local protection, and remote access.
+        for status in [4, 10] {
+            assert_eq!(code(EIO, status), EIO);
+        }
+        assert_eq!(code(FI_ECANCELED, 5), FI_ECANCELED, "flushed");
+    }
 
     #[test]
     fn constants_are_those_of_the_librarys_headers() {

@@ -62,10 +62,10 @@ pub fn say_ready() {
 /// A name and what to do with a provider.
 pub type Scenario = (&'static str, fn(&str));
 
-/// Plays each scenario on each provider, or those that the program's first argument is part of the label of.
+/// Plays each scenario on each provider that is tested, or those that the program's first argument is part of the label of.
 pub fn play(scenarios: &[Scenario]) {
     let filter = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
-    for provider in weir_fabric::LOOPBACK {
+    for provider in weir_fabric::tested() {
         for (name, scenario) in scenarios {
             let label = format!("{provider}: {name}");
             if filter.as_ref().is_some_and(|filter| !label.contains(filter.as_str())) {

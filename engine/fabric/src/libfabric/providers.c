@@ -1,5 +1,5 @@
 /*
- * Which providers the library has.
+ * The providers that the library offers.
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -7,7 +7,7 @@
 
 #include <rdma/fabric.h>
 
-#include "queue.h"
+#include "api.h"
 
 /*
  * Names of all providers that fi_getinfo offers, stacked ones too, each once. Returns how many there are; those beyond
