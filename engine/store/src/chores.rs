@@ -126,6 +126,9 @@ const GATHERING: u32 = 8;
 
 /// Objects with changes of this epoch or earlier are visited.
 fn ripe(core: &Core, horizon: u64) -> u64 {
+    if core.is_space_scarce() {
+        return horizon;
+    }
     let gathering = (core.config.retention / GATHERING).as_nanos();
     horizon.saturating_sub(u64::try_from(gathering).unwrap_or(u64::MAX))
 }

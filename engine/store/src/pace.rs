@@ -121,7 +121,8 @@ impl Core {
         pace.steps.set(0);
     }
 
-    fn is_space_scarce(&self) -> bool {
+    /// Whether so little of the device is free that aggregation comes first.
+    pub(crate) fn is_space_scarce(&self) -> bool {
         self.space.borrow().free() < self.layout.data_blocks / SCARCE_DIVISOR
     }
 

@@ -208,6 +208,28 @@ fn background_aggregation_keeps_overwrites_from_piling_up_but_not_snapshots() {
 }
 
 #[test]
+fn changes_gather_for_a_part_of_the_retention_unless_space_is_scarce() {
+    for is_full in [false, true] {
+        let machine = Machine::new(7, DISK);
+        let config = StoreConfig { retention: Duration::from_secs(80), ..StoreConfig::default() };
+        let (store, shard) = start(&machine, config);
+        let handle = machine.handle();
+        machine.run(async move {
+            for round in 0..2 {
+                put(&shard, "d", "a", handle.wall_ns() + round, &pattern(round, 5000)).await.expect("stored");
+            }
+            if is_full {
+                fill(&shard, 10, 60_000).await;
+            }
+        });
+        machine.sleep(Duration::from_secs(85));
+        assert_eq!(store.stats().aggregated > 0, is_full);
+        machine.sleep(Duration::from_secs(10));
+        assert!(store.stats().aggregated > 0);
+    }
+}
+
+#[test]
 fn readers_keep_what_they_read() {
     let machine = Machine::new(6, DISK);
     let (_store, shard) = start(&machine, quiet());
