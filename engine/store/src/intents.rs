@@ -481,13 +481,17 @@ impl Transactions {
         Some((Rc::clone(entry.prepared.as_ref()?), versions.collect()))
     }
 
-    /// Prepared transactions whose versions are not those that their operations store.
-    pub(crate) fn misfits(&self) -> impl Iterator<Item = TransactionKey> {
-        let fits = |entry: &Entry| {
+    /// Prepared transactions that no store leaves so, each with what is wrong.
+    pub(crate) fn misfits(&self) -> impl Iterator<Item = (TransactionKey, &'static str)> {
+        let misfit = |entry: &Entry| {
+            let prepared = entry.prepared.as_ref()?;
             let versions = entry.versions.values().map(|(version, _)| version);
-            entry.prepared.as_ref().is_none_or(|prepared| prepared.fits(versions))
+            if !prepared.fits(versions) {
+                return Some("its versions are not those that its operations store");
+            }
+            entry.decision.map(|_| "it is decided, and prepared as if it weren't")
         };
-        self.entries.iter().filter(move |(_, entry)| !fits(entry)).map(|(place, _)| *place)
+        self.entries.iter().filter_map(move |(place, entry)| Some((*place, misfit(entry)?)))
     }
 
     /// What became of a transaction, as far as it is still known.

@@ -491,9 +491,8 @@ impl Check<'_> {
             }
         }
         let data = self.inspector.layout().data_offset;
-        for (pool, container, id) in self.transactions.misfits() {
-            let subject = transaction_subject(pool, container, id);
-            let reason = format!("{subject}: its versions are not those that its operations store");
+        for ((pool, container, id), misfit) in self.transactions.misfits() {
+            let reason = format!("{}: {misfit}", transaction_subject(pool, container, id));
             self.findings.damage("index", data, 0, reason);
         }
     }

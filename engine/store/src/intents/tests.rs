@@ -93,6 +93,22 @@ fn versions_fit_the_operations_that_store_them_or_are_told_from_those() {
 }
 
 #[test]
+fn a_transaction_is_prepared_or_decided_and_not_both() {
+    let mut table = Transactions::default();
+    let place = (1, 2, TransactionId(Uuid::from_u128(5)));
+    let punch = Intent::Punch { object: ObjectId { hi: 3, lo: 9 }, scope: PunchScope::Object };
+    let operations = key::transaction(place, TransactionTail::Operations(0));
+    table.follow(&operations, Some(&encode_operations(Epoch(77), &[punch]))).expect("sound");
+    assert_eq!(table.misfits().count(), 0);
+    let decision = key::transaction(place, TransactionTail::Decision);
+    table.follow(&decision, Some(&Decision::Committed(Epoch(77)).encode(1000))).expect("sound");
+    let found: Vec<_> = table.misfits().collect();
+    assert_eq!(found, [(place, "it is decided, and prepared as if it weren't")]);
+    table.follow(&operations, None).expect("sound");
+    assert_eq!(table.misfits().count(), 0);
+}
+
+#[test]
 fn the_table_follows_entries_that_come_and_go() {
     let mut table = Transactions::default();
     let place = (1, 2, TransactionId(Uuid::from_u128(5)));
