@@ -124,23 +124,23 @@ impl MercuryEndpoint {
         if done { Ok(()) } else { Err(denied("outside the memory")) }
     }
 
-    /// A registration of local memory: the lasting one of memory that has it, else one for this use.
-    fn local(&self, memory: &Rc<Memory>) -> Result<Option<Registration>, FabricError> {
+    /// The registration of local memory for this endpoint, which the memory keeps.
+    fn local(&self, memory: &Rc<Memory>) -> Result<Rc<Registration>, FabricError> {
         let raw = &self.core.raw;
-        let register = || {
-            // SAFETY: the registration goes into the memory or into the operation, which drop it first.
-            let made = unsafe { raw.register(memory, 0, memory.len(), None) };
-            made.map_err(|code| self.refused("HG_Bulk_create", code))
-        };
-        let Some(cell) = memory.registration() else { return register().map(Some) };
-        if cell.get().is_none() {
-            drop(cell.set(Rc::new(register()?)));
+        let ours = |made: &Rc<Registration>| made.serves(raw).then(|| Rc::clone(made));
+        let kept = memory.local();
+        let found =
+            kept.and_then(|local| local.borrow().iter().find_map(|made| made.downcast_ref().and_then(ours)));
+        if let Some(found) = found {
+            return Ok(found);
         }
-        match lasting(memory) {
-            Some(found) if found.serves(raw) => Ok(None),
-            // Another endpoint's memory.
-            _ => register().map(Some),
+        // SAFETY: the registration goes into the memory and into the operation, which drop it first.
+        let made = unsafe { raw.register(memory, 0, memory.len(), None) };
+        let made = Rc::new(made.map_err(|code| self.refused("HG_Bulk_create", code))?);
+        if let Some(local) = kept {
+            local.borrow_mut().push(Box::new(Rc::clone(&made)));
         }
+        Ok(made)
     }
 
     /// Has Mercury start a transfer.
@@ -160,7 +160,6 @@ impl MercuryEndpoint {
             return Err(denied());
         }
         let own = self.local(&job.memory)?;
-        let memory = Rc::clone(&job.memory);
         let (transfer, completer) = Transfer::new();
         let kind = Kind::Transfer {
             access: job.access,
@@ -171,15 +170,13 @@ impl MercuryEndpoint {
             _memory: job.memory,
         };
         let token = core.ops.add(Op::new(peer, self.rt.now(), kind));
-        let lasting = lasting(&memory);
-        let Some(local) = own.as_ref().or(lasting) else { return Err(denied()) };
         let order = Move {
             access: job.access,
             peer: &known.addr,
             base,
             key: job.remote.key,
             offset,
-            local,
+            local: &own,
             at: job.at,
             len: job.len,
         };
@@ -190,7 +187,7 @@ impl MercuryEndpoint {
                 core.ops.with(token, |op| {
                     if let Kind::Transfer { under_way, _registration: registration, .. } = &mut op.kind {
                         *under_way = handle;
-                        *registration = own;
+                        *registration = Some(own);
                     }
                 });
                 Ok(transfer)
@@ -266,11 +263,6 @@ impl MercuryEndpoint {
             }
         }
     }
-}
-
-/// The registration that memory keeps.
-fn lasting(memory: &Memory) -> Option<&Registration> {
-    memory.registration()?.get()?.downcast_ref()
 }
 
 impl Drop for MercuryEndpoint {

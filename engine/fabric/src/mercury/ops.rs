@@ -28,7 +28,7 @@ pub(super) enum Kind {
         completer: Option<Completer>,
         under_way: *mut HgMove,
         /// Held until the operation has ended. The registration ends before its memory can go.
-        _registration: Option<Registration>,
+        _registration: Option<Rc<Registration>>,
         _memory: Rc<Memory>,
     },
 }
