@@ -11,7 +11,7 @@ use core::ptr::{NonNull, null_mut};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
 
-pub use spares::Spares;
+pub use spares::{Shelf, Spares};
 
 /// Bytes of a huge page: what one entry of the last but one level of page tables maps, on x86-64 and on arm64 with pages
 /// of 4 KiB. Where pages are larger (arm64 has them of 16 and 64 KiB, too) it is some of them.

@@ -6,9 +6,42 @@ use std::rc::Rc;
 /// Most that are kept: two clients with all their credits.
 const KEPT_MAX: usize = 64;
 
+/// What nobody uses, some of it.
+#[derive(Debug)]
+pub struct Shelf<T>(RefCell<Vec<T>>);
+
+impl<T> Default for Shelf<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Shelf<T> {
+    /// Nothing yet.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(RefCell::new(Vec::new()))
+    }
+
+    /// What was put there last, if there is anything.
+    #[inline]
+    pub fn take(&self) -> Option<T> {
+        self.0.borrow_mut().pop()
+    }
+
+    /// Puts something there. What finds no room is dropped.
+    #[inline]
+    pub fn put(&self, spare: T) {
+        let mut kept = self.0.borrow_mut();
+        if kept.len() < KEPT_MAX {
+            kept.push(spare);
+        }
+    }
+}
+
 /// Places that nobody uses.
 #[derive(Debug)]
-pub struct Spares<T>(RefCell<Vec<Rc<T>>>);
+pub struct Spares<T>(Shelf<Rc<T>>);
 
 impl<T> Default for Spares<T> {
     fn default() -> Self {
@@ -20,7 +53,7 @@ impl<T> Spares<T> {
     /// None yet.
     #[must_use]
     pub const fn new() -> Self {
-        Self(RefCell::new(Vec::new()))
+        Self(Shelf::new())
     }
 }
 
@@ -28,8 +61,7 @@ impl<T: Default> Spares<T> {
     /// A place that `fill` has filled: each field where it stays, so that nothing is put together first and copied then.
     #[inline]
     pub fn take(&self, fill: impl FnOnce(&mut T)) -> Rc<T> {
-        let spare = self.0.borrow_mut().pop();
-        let mut place = spare.unwrap_or_default();
+        let mut place = self.0.take().unwrap_or_default();
         if Rc::get_mut(&mut place).is_none() {
             // Somebody looks at it still.
             place = Rc::default();
@@ -43,10 +75,7 @@ impl<T: Default> Spares<T> {
     /// Keeps a place whose user has ended.
     #[inline]
     pub fn keep(&self, place: &Rc<T>) {
-        let mut kept = self.0.borrow_mut();
-        if kept.len() < KEPT_MAX {
-            kept.push(Rc::clone(place));
-        }
+        self.0.put(Rc::clone(place));
     }
 }
 
@@ -72,6 +101,6 @@ mod tests {
     fn no_more_than_so_many_are_kept() {
         let spares = Spares::<u32>::default();
         (0..2 * KEPT_MAX).for_each(|_| spares.keep(&Rc::default()));
-        assert_eq!(spares.0.borrow().len(), KEPT_MAX);
+        assert_eq!(core::iter::from_fn(|| spares.0.take()).count(), KEPT_MAX);
     }
 }

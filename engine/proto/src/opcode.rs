@@ -1,4 +1,5 @@
-//! Operation codes of the fabric protocol. A number is never used again for another meaning.
+//! Operation codes of the fabric protocol. A number is never used again for another meaning: 0x0107 and 0x0108 stood for reads of
+//! transactions that don't say whose they are.
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {

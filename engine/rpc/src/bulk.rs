@@ -7,7 +7,7 @@ use crate::metrics::add;
 use crate::session::PeerState;
 use crate::wire::{ClientId, SEGMENT_LEN, SEGMENTS_MAX, encode_segment};
 use crate::{Inner, Reply};
-use core::cell::{Cell, RefCell};
+use core::cell::Cell;
 use core::ops::Range;
 use core::pin::Pin;
 use core::time::Duration;
@@ -62,17 +62,10 @@ pub struct Bulk<'a> {
 
 /// What a call has of the memory that it exposes. The lists serve later calls, so that nothing is allocated.
 #[derive(Default)]
-struct Lists {
+pub(crate) struct Lists {
     exposures: Vec<Exposure>,
     descriptors: Vec<u8>,
 }
-
-/// Lists that no call uses.
-#[derive(Default)]
-pub(crate) struct SpareLists(RefCell<Vec<Lists>>);
-
-/// Most that are kept: two servers' credits.
-const SPARES_MAX: usize = 64;
 
 impl<'a> Bulk<'a> {
     /// No memory yet.
@@ -156,7 +149,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
         bulk: Bulk<'b>,
         deadline: Instant,
     ) -> Result<Self, FabricError> {
-        let lists = inner.spare_lists.0.borrow_mut().pop().unwrap_or_default();
+        let lists = inner.spare_lists.take().unwrap_or_default();
         let seen = Cell::new(Seen::Nobody);
         let mut exposed = Self {
             inner,
@@ -308,10 +301,7 @@ impl Drop for Exposed<'_, '_> {
         }
         // The exposures have ended, or are the withdrawal's.
         self.lists.descriptors.clear();
-        let mut spares = self.inner.spare_lists.0.borrow_mut();
-        if spares.len() < SPARES_MAX {
-            spares.push(core::mem::take(&mut self.lists));
-        }
+        self.inner.spare_lists.put(core::mem::take(&mut self.lists));
     }
 }
 

@@ -49,7 +49,7 @@ pub use weir_proto::limits::INLINE_MAX;
 pub use wire::ClientId;
 
 use accesses::Ledger;
-use bulk::SpareLists;
+use bulk::Lists;
 use clients::Clients;
 use config::DOORBELL_CREDITS_MAX;
 use core::cell::{Cell, RefCell};
@@ -68,7 +68,7 @@ use servers::Servers;
 use std::rc::{Rc, Weak};
 use turns::Turns;
 use weir_fabric::{Access, Endpoint, Message, PeerId, RemoteRegion, Sink, Wait};
-use weir_memory::Spares;
+use weir_memory::{Shelf, Spares};
 use weir_proto::{Clock, Der, Epoch, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
@@ -123,7 +123,7 @@ pub(crate) struct Inner {
     spare_segments: Cell<Vec<(RemoteRegion, Access)>>,
     transfers: Semaphore,
     accesses: Ledger,
-    spare_lists: SpareLists,
+    spare_lists: Shelf<Lists>,
     requests: Quota,
     bulks: Quota,
     load: Load,
@@ -173,7 +173,7 @@ impl Rpc {
             spare_segments: Cell::default(),
             transfers: Semaphore::new(config.transfers_max),
             accesses: Ledger::default(),
-            spare_lists: SpareLists::default(),
+            spare_lists: Shelf::default(),
             requests: Quota::new(credits, config.requests_max),
             bulks: Quota::new(config.bulks_max, config.bulks_max),
             load: Load::default(),

@@ -152,6 +152,17 @@ fn a_client_that_meets_thousands_of_servers_forgets_those_that_it_calls_no_more(
     assert_eq!(server.remembered().0, 1);
 }
 
+/// A fabric whose addresses are published, a server's node, and a client with its own.
+fn published(seed: u64) -> (World, Fabric, Node, Node, Rc<Rpc>) {
+    let world = World::new(seed);
+    let fabric = Fabric::new(&world);
+    fabric.configure(|config| config.published = true);
+    let (server, node) = (world.node("server"), world.node("client"));
+    let config = RpcConfig { keys: Some(Keys::Tenant(KEY.tenant(TenantId(5)))), ..RpcConfig::default() };
+    let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
+    (world, fabric, server, node, client)
+}
+
 /// Serves at a port, and answers with that port.
 fn serve_port(fabric: &Fabric, node: &Node, port: u16) -> Rc<Rpc> {
     let config = RpcConfig { keys: Some(Keys::System(KEY)), ..RpcConfig::default() };
@@ -164,12 +175,7 @@ fn serve_port(fabric: &Fabric, node: &Node, port: u16) -> Rc<Rpc> {
 fn servers_that_come_back_at_each_others_published_addresses_are_not_mistaken_for_each_other() {
     let mut exchanged = 0;
     for seed in 1..=30 {
-        let world = World::new(seed);
-        let fabric = Fabric::new(&world);
-        fabric.configure(|config| config.published = true);
-        let (server_node, node) = (world.node("server"), world.node("client"));
-        let config = RpcConfig { keys: Some(Keys::Tenant(KEY.tenant(TenantId(5)))), ..RpcConfig::default() };
-        let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
+        let (world, fabric, server_node, node, client) = published(seed);
         let (rt, inner) = (node.handle(), world.clone());
         exchanged += world.block_on(&node, async move {
             let ports = [PORT, PORT + 1, PORT + 2];
@@ -203,12 +209,7 @@ fn servers_that_come_back_at_each_others_published_addresses_are_not_mistaken_fo
 #[test]
 fn who_has_the_address_by_the_time_of_the_hello_is_not_mistaken_for_who_had_it_when_it_was_told() {
     for seed in 1..=400 {
-        let world = World::new(seed);
-        let fabric = Fabric::new(&world);
-        fabric.configure(|config| config.published = true);
-        let (server_node, node) = (world.node("server"), world.node("client"));
-        let config = RpcConfig { keys: Some(Keys::Tenant(KEY.tenant(TenantId(5)))), ..RpcConfig::default() };
-        let client = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
+        let (world, fabric, server_node, node, client) = published(seed);
         let first = serve_port(&fabric, &server_node, PORT);
         // Question, answer and hello take up to 60 us together.
         let delay = Duration::from_nanos(world.rng().below(60_000));

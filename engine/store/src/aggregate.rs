@@ -2,7 +2,8 @@
 //!
 //! A *pin* is an epoch whose state must stay: each snapshot up to the horizon, and the horizon itself, which lies the
 //! configured retention in the past. Of what is not newer than the horizon, only what is visible at a pin stays.
-//! Objects that were overwritten or punched are queued; each is visited once its oldest change is past the horizon.
+//! Objects that were overwritten or punched are queued; each is visited once its oldest change is past the horizon, and changes
+//! have gathered behind it for a while.
 
 use crate::codec::Malformed;
 use crate::extents::STEP_LOOKS;

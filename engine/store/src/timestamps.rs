@@ -307,15 +307,19 @@ impl Timestamps {
         epoch: u64,
         reader: ReaderId,
     ) -> bool {
-        let hash = hash_object(object);
-        let is_read = match scope {
+        let object = hash_object(object);
+        match scope {
             Scope::Dkey(dkey) => {
-                self.dkeys.is_read_by_others(hash_key(hash, dkey), epoch, reader)
-                    || self.whole.is_read_by_others(hash, epoch, reader)
+                let dkey = hash_key(object, dkey);
+                self.dkeys.is_read_by_others(dkey, epoch, reader)
+                    || self.whole.is_read_by_others(object, epoch, reader)
+                    || self.newest_at((object, dkey), &[Kind::Write]) == epoch
             }
-            Scope::Object => self.any.is_read_by_others(hash, epoch, reader),
-        };
-        is_read || self.newest(object, scope, &[Kind::Write]) == epoch
+            Scope::Object => {
+                self.any.is_read_by_others(object, epoch, reader)
+                    || self.any.newest(object, &[Kind::Write]) == epoch
+            }
+        }
     }
 
     /// A write outside of transactions has to be newer than this: what transactions have read or written.

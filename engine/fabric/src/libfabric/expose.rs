@@ -14,6 +14,7 @@ use core::any::Any;
 use core::ptr::NonNull;
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
+use weir_memory::Shelf;
 
 /// Tries to find a registration key that is free; keys are spread over 64 bits.
 const KEY_TRIES: usize = 8;
@@ -27,27 +28,20 @@ pub(super) struct Exposing {
     /// Registrations of the application's memory.
     cache: Option<RefCell<MrCache<Box<Live>>>>,
     /// Places without a registration, for the next ones.
-    #[expect(clippy::vec_box, reason = "it is the box that is kept")]
-    spares: RefCell<Vec<Box<Live>>>,
+    spares: Shelf<Box<Live>>,
 }
-
-/// Most places that are kept without a registration: a server's and a client's credits.
-const SPARES_MAX: usize = 64;
 
 impl Exposing {
     pub(super) fn new(method: MrMethod, accounting: MrAccounting, cache_entries: usize) -> Self {
         let cache = if cache_entries > 0 { MrCache::new(cache_entries).map(RefCell::new) } else { None };
         let keeps_pooled = method.leaves_exposed() || cache_entries > 0;
-        Self { method, accounting, keeps_pooled, cache, spares: RefCell::default() }
+        Self { method, accounting, keeps_pooled, cache, spares: Shelf::default() }
     }
 
     /// Ends a registration, and keeps its place.
     fn end(&self, mut live: Box<Live>) {
         (live.registration, live.memory) = (None, None);
-        let mut spares = self.spares.borrow_mut();
-        if spares.len() < SPARES_MAX {
-            spares.push(live);
-        }
+        self.spares.put(live);
     }
 
     /// Ends the registrations in the cache.
@@ -150,9 +144,8 @@ impl Core {
             live
         } else {
             let registration = Some(self.register(&memory, part)?);
-            let spare = self.exposing.spares.borrow_mut().pop();
-            let core = Rc::downgrade(self);
-            let mut live = spare.unwrap_or_else(|| {
+            let mut live = self.exposing.spares.take().unwrap_or_else(|| {
+                let core = Rc::downgrade(self);
                 Box::new(Live { core, memory: None, part, home: Home::None, registration: None })
             });
             live.registration = registration;

@@ -7,6 +7,7 @@ use super::ops::{Op, OpId};
 use super::peers::{KnownPeer, WAIT_MAX};
 use super::progress::{Core, is_contact_loss};
 use super::raw::{Posted, RawTransfer, Registration, Usage, failure, reason};
+use super::sys;
 use crate::counters::add;
 use crate::memory::{Access, Buffer, Memory};
 use crate::message::SlabLease;
@@ -26,8 +27,8 @@ const GAVE_UP: i64 = -110;
 /// Stands for `-ECONNRESET`: the peer's endpoint is gone.
 const LOST: i64 = -104;
 
-/// Stands for `-ECANCELED`: the operation or the endpoint is gone.
-const CANCELLED: i64 = -125;
+/// The operation or the endpoint is gone.
+const CANCELLED: i64 = -(sys::FI_ECANCELED as i64);
 
 impl Core {
     /// Posts the slabs that nobody holds any more. Until there is a sink, nothing is received.
