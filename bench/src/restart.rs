@@ -56,11 +56,20 @@ fn processes(system: &System, name: &str, word: &str) -> Result<Vec<i32>, BenchE
 
 /// Memory of a process that the system has really given it.
 pub fn resident_mib(pid: i32) -> Result<f64, BenchError> {
+    memory_mib(pid, "VmRSS:")
+}
+
+/// The most of it that it ever had.
+pub fn most_resident_mib(pid: i32) -> Result<f64, BenchError> {
+    memory_mib(pid, "VmHWM:")
+}
+
+fn memory_mib(pid: i32, field: &str) -> Result<f64, BenchError> {
     let path = Path::new("/proc").join(pid.to_string()).join("status");
     let text = fs::read_to_string(&path).map_err(BenchError::file("read", &path))?;
     let kib = text
         .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<f64>().ok());
+        .find_map(|line| line.strip_prefix(field)?.split_whitespace().next()?.parse::<f64>().ok());
     Ok(kib.unwrap_or(0.0) / 1024.0)
 }
 

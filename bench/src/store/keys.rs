@@ -19,10 +19,13 @@ use super::failed;
 use super::load::{CONTAINER, POOL, float, new_store, owner, rate};
 use super::tapped::Tapped;
 use crate::report::{BenchError, Report};
-use crate::restart::resident_mib;
+use crate::restart::{most_resident_mib, resident_mib};
 
 /// Files when nobody says how many.
 const FILES: u64 = 200_000;
+
+/// Files among which all else that the process has in memory counts for little.
+const MANY: u64 = 10_000_000;
 
 /// Bytes of the device for each file: its data and its metadata with room for a checkpoint.
 const DEVICE_BYTES_EACH: u64 = 6 * 1024;
@@ -36,6 +39,9 @@ const WIDTH: u64 = 128;
 /// Updates behind the last checkpoint when the store is killed: what the log keeps between two checkpoints at most
 /// would be some hundred thousand.
 const BEHIND_CHECKPOINT: u64 = 20_000;
+
+/// Memory that the index may take for each file while they are stored: the goal.
+const INDEX_BYTES_EACH: usize = 400;
 
 /// Part of the index that has room in memory when it is opened again.
 const MEMORY_DIVISOR: usize = 10;
@@ -108,10 +114,10 @@ pub fn sparse(handle: &Handle, path: &Path, bytes: u64) -> Result<FileDevice, Be
     FileDevice::open(handle, path).map_err(|error| failed("open", &error))
 }
 
-/// Memory of this process, in bytes.
-fn resident() -> Result<f64, BenchError> {
+/// Memory of this process, in bytes: now, or the most that it had.
+fn memory(mib: fn(i32) -> Result<f64, BenchError>) -> Result<f64, BenchError> {
     let pid = i32::try_from(std::process::id()).map_err(|error| failed("a process id", &error))?;
-    Ok(resident_mib(pid)? * float(1 << 20))
+    Ok(mib(pid)? * float(1 << 20))
 }
 
 /// Adds the rows. That of the process's memory means something where nothing was measured before (`is_alone`).
@@ -129,16 +135,16 @@ pub async fn measure(
     let device = Rc::new(Tapped::new(Rc::new(inner)));
     device.forget(Some(data.clone()));
     // Checkpoints when the log wants one, not by time: each puts changed nodes to new places, which a sparse file keeps.
-    let config =
-        StoreConfig { index_bytes: usize::MAX, checkpoint_interval: CHECKPOINT_INTERVAL, ..config_of_open() };
+    let index_bytes = usize::try_from(files).unwrap_or(usize::MAX).saturating_mul(INDEX_BYTES_EACH);
+    let config = StoreConfig { index_bytes, checkpoint_interval: CHECKPOINT_INTERVAL, ..config_of_open() };
     let (store, shard) = new_store(handle, Rc::clone(&device) as _, config.clone()).await?;
     let early = files - BEHIND_CHECKPOINT;
-    let resident_before = resident()?;
+    let resident_before = memory(resident_mib)?;
     let stored = store_files(handle, &shard, 0..early, &data).await.ok_or_else(none)?;
     store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
     device.forget(None);
     store_files(handle, &shard, early..files, &data).await.ok_or_else(none)?;
-    let resident = resident()? - resident_before;
+    let resident = memory(most_resident_mib)? - resident_before;
     let stats = store.stats();
     let (memory, log) = (stats.index.memory, stats.commit.log_written);
     let goal = Some("at most 400");
@@ -146,9 +152,9 @@ pub async fn measure(
     let name = |what: &str| format!("store, {files} files of 4 KiB: {what}");
     report.figure(&name("stored"), stored, "files/s", None);
     report.figure(&name("DRAM for each"), each(memory), "B", goal);
-    let own = ("by the store's own meter", each(memory));
     if is_alone {
-        report.beside(&name("resident memory for each"), resident / float(files), "B", own, None);
+        let goal = goal.filter(|_| files >= MANY);
+        report.figure(&name("resident memory for each, at most"), resident / float(files), "B", goal);
     }
     report.figure(&name("log for each"), each(log), "B", None);
     // As a kill leaves it: nothing is written any more.

@@ -7,9 +7,10 @@ use crate::pace::{Convoy, PIECE};
 use crate::space::{Bits, Purpose, Run};
 use crate::state::{Core, add};
 use crate::stats::CheckpointHistogram;
-use crate::tree::{NODE_HEADER, Node, dirty_nodes};
+use crate::tree::{Home, NODE_HEADER, Node, dirty_nodes};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_media::{BLOCK, MediaError, Slice};
 use weir_runtime::sync::Notify;
@@ -101,8 +102,8 @@ impl Checkpoints {
 /// What a checkpoint writes, all as of the same moment.
 struct Frozen {
     /// Children before their parents, each with its place.
-    nodes: Vec<(Rc<Node>, Run)>,
-    root: Rc<Node>,
+    nodes: VecDeque<(Rc<Node>, Run)>,
+    root: Rc<Home>,
     /// Places of nodes that the state no longer consists of.
     retired: Vec<Run>,
     maps: Vec<(usize, Rc<Bits>)>,
@@ -196,13 +197,14 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
         return Err(CheckpointError::Failed(reason));
     }
     let begin = core.rt.now();
-    let frozen = freeze(core)?;
+    let mut frozen = freeze(core)?;
     let course = Course::new(core, &frozen);
-    let mut bytes = write_nodes(core, &frozen, &course).await?;
+    let nodes = core::mem::take(&mut frozen.nodes);
+    let mut bytes = write_nodes(core, nodes, frozen.number, &course).await?;
     bytes += write_maps(core, &frozen, &course).await?;
     core.writer.written(frozen.last).await?;
     core.device.flush().await?;
-    let root = frozen.root.home.page.get().ok_or(Malformed("the root has no place"))?;
+    let root = frozen.root.page.get().ok_or(Malformed("the root has no place"))?;
     let header = Checkpoint {
         generation: core.checkpoints.generation.get() + 1,
         number: frozen.number,
@@ -269,7 +271,7 @@ fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
         tree.put(&key, &value).map_err(|_| Malformed("the usage of containers isn't in memory"))?;
     }
     let space = &mut *core.space.borrow_mut();
-    let mut nodes = Vec::new();
+    let mut nodes = VecDeque::new();
     for node in dirty_nodes(tree.root()) {
         let count = node_blocks(&node);
         let Some(run) = space.allocate(count, Purpose::Index, 1).and_then(|runs| runs.first().copied())
@@ -279,7 +281,7 @@ fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
             }
             return Err(CheckpointError::NoSpace(count));
         };
-        nodes.push((node, run));
+        nodes.push_back((node, run));
     }
     for (_, run) in &nodes {
         space.set_live(*run);
@@ -292,7 +294,7 @@ fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
     core.checkpoints.number.set(core.checkpoints.number.get() + 1);
     Ok(Frozen {
         nodes,
-        root,
+        root: Rc::clone(&root.home),
         retired,
         maps: space.freeze(),
         entries: tree.len(),
@@ -345,7 +347,7 @@ impl<'a> Course<'a> {
 }
 
 /// Nodes from the front, with their bytes, that stand one behind the other and make up one piece at most.
-fn neighbours(nodes: &[(Rc<Node>, Run)]) -> (usize, usize) {
+fn neighbours(nodes: &VecDeque<(Rc<Node>, Run)>) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     for (_, run) in nodes {
         let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
@@ -359,26 +361,33 @@ fn neighbours(nodes: &[(Rc<Node>, Run)]) -> (usize, usize) {
     (count, bytes)
 }
 
-/// Writes all nodes, neighbours together, and returns the bytes.
-async fn write_nodes(core: &Core, frozen: &Frozen, course: &Course<'_>) -> Result<u64, CheckpointError> {
+/// Writes all nodes, neighbours together, and returns the bytes. What is on the device is let go: a node that changes from then
+/// on needn't be copied, and one that has changed already isn't there twice any more.
+async fn write_nodes(
+    core: &Core,
+    mut rest: VecDeque<(Rc<Node>, Run)>,
+    number: u64,
+    course: &Course<'_>,
+) -> Result<u64, CheckpointError> {
     let mut convoy = Convoy::new(core, || course.is_late());
-    let (mut rest, mut written) = (frozen.nodes.as_slice(), 0);
-    while let Some((_, Run { block: start, .. })) = rest.first() {
-        let (count, bytes) = neighbours(rest);
-        let (nodes, after) = rest.split_at(count);
+    let mut written = 0;
+    while let Some(start) = rest.front().map(|(_, run)| run.block) {
+        let (count, bytes) = neighbours(&rest);
         let passage = convoy.way(bytes).await?;
         let mut buffer = convoy.buffer(bytes).await?;
-        let mut at = 0;
-        for (node, run) in nodes {
+        let (mut at, mut nodes) = (0, Vec::with_capacity(count));
+        for (node, run) in rest.drain(..count) {
             let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
             let page = &mut buffer[at..at + len];
-            node.home.page.set(Some(encode_node(node, run.block, frozen.number, core.id, page)?));
+            node.home.page.set(Some(encode_node(&node, run.block, number, core.id, page)?));
+            core.tree.borrow().release(&node);
+            nodes.push(node);
             at += len;
         }
         course.begin(bytes);
-        convoy.write(&passage, core.layout.data(*start), buffer);
+        // Until it is there, nobody may look for a node on the device.
+        convoy.write(&passage, core.layout.data(start), buffer, nodes);
         written += bytes as u64;
-        rest = after;
         core.turn().await;
     }
     convoy.end().await?;
@@ -395,7 +404,7 @@ async fn write_maps(core: &Core, frozen: &Frozen, course: &Course<'_>) -> Result
             buffer.copy_from_slice(&encode_map(*group as u64, frozen.number, bits, core.id));
             let slot = 1 - core.checkpoints.maps.borrow()[*group].1;
             core.checkpoints.maps.borrow_mut()[*group] = (frozen.number, slot);
-            convoy.write(&passage, core.layout.map(*group as u64, slot), buffer);
+            convoy.write(&passage, core.layout.map(*group as u64, slot), buffer, ());
         }
         course.begin(part.len() * BLOCK);
         core.turn().await;

@@ -197,14 +197,14 @@ pub(crate) async fn read_blocks_behind(
     Ok(sum)
 }
 
-/// Background writes, several under way at once.
-pub(crate) struct Convoy<'a, P> {
+/// Background writes, several under way at once, each with what is to be kept until it has ended.
+pub(crate) struct Convoy<'a, P, K> {
     core: &'a Core,
     pressed: P,
-    writes: VecDeque<(Rc<Passage>, IoFuture<()>)>,
+    writes: VecDeque<(Rc<Passage>, IoFuture<()>, K)>,
 }
 
-impl<'a, P: Fn() -> bool> Convoy<'a, P> {
+impl<'a, P: Fn() -> bool, K> Convoy<'a, P, K> {
     /// Writes that don't wait for clients while `pressed` says so.
     pub(crate) fn new(core: &'a Core, pressed: P) -> Self {
         Self { core, pressed, writes: VecDeque::new() }
@@ -232,15 +232,15 @@ impl<'a, P: Fn() -> bool> Convoy<'a, P> {
     }
 
     /// Begins a write, one of those that the passage is for.
-    pub(crate) fn write(&mut self, passage: &Rc<Passage>, offset: u64, buffer: DmaBuf) {
+    pub(crate) fn write(&mut self, passage: &Rc<Passage>, offset: u64, buffer: DmaBuf, kept: K) {
         let write = self.core.device.write(offset, vec![buffer.into()]);
-        self.writes.push_back((Rc::clone(passage), write));
+        self.writes.push_back((Rc::clone(passage), write, kept));
     }
 
     async fn end_first(&mut self) -> Result<bool, MediaError> {
-        let Some((passage, write)) = self.writes.pop_front() else { return Ok(false) };
+        let Some((passage, write, kept)) = self.writes.pop_front() else { return Ok(false) };
         write.await?;
-        drop(passage);
+        drop((passage, kept));
         Ok(true)
     }
 

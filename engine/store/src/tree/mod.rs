@@ -100,7 +100,7 @@ impl Tree {
     /// A tree over its root, with the number of its entries and the meter that all its nodes are counted on.
     pub(crate) fn new(root: Rc<Node>, len: u64, meter: Meter) -> Self {
         let dirty = usize::from(root.is_dirty());
-        let changes = Changes { retired: Vec::new(), dirty, meter };
+        let changes = Changes { retired: Vec::new(), dirty, meter, readers: Rc::default() };
         let (tick, visits, ahead) = (Cell::new(0), Cell::new(0), Cell::new(0));
         Self {
             root,
@@ -144,6 +144,13 @@ impl Tree {
         (Rc::clone(&self.root), core::mem::take(&mut self.changes.retired))
     }
 
+    /// A checkpoint needs this node of a frozen state no longer, but for its place: it has begun to write it.
+    pub(crate) fn release(&self, node: &Node) {
+        if !self.changes.has_stills() {
+            node.let_go_of_children();
+        }
+    }
+
     /// The root node as it is now.
     pub(crate) fn root(&self) -> &Rc<Node> {
         &self.root
@@ -164,7 +171,8 @@ impl Tree {
 
     /// The tree as it is now, to be read while it changes on. It shares all nodes; those that change are copied.
     pub(crate) fn still(&self) -> Self {
-        let changes = Changes { retired: Vec::new(), dirty: 0, meter: self.changes.meter.clone() };
+        let (meter, readers) = (self.changes.meter.clone(), Rc::clone(&self.changes.readers));
+        let changes = Changes { retired: Vec::new(), dirty: 0, meter, readers };
         Self {
             root: Rc::clone(&self.root),
             changes,

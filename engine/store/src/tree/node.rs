@@ -129,6 +129,18 @@ impl Child {
         }
     }
 
+    /// Lets go of the node, where it was written: whoever wants it finds it on the device.
+    fn let_go(&self) {
+        let mut link = self.0.borrow_mut();
+        let page = match &*link {
+            Link::Resident(node) => node.home.page.get(),
+            Link::Stored(_) => None,
+        };
+        if let Some(page) = page {
+            *link = Link::Stored(page);
+        }
+    }
+
     /// Gives the node's memory back when nobody else refers to it and `may` agrees.
     pub(super) fn evict(&self, may: impl FnOnce(&Node) -> bool) -> bool {
         let mut link = self.0.borrow_mut();
@@ -160,7 +172,7 @@ impl Body {
     }
 }
 
-/// Memory that nodes take, in bytes: those of the tree and those that a checkpoint being written keeps.
+/// Memory that nodes take, in bytes: those of the tree, and those that have left it and are kept for a checkpoint or a reader.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter(Rc<Cell<usize>>);
 
@@ -200,6 +212,8 @@ pub(crate) struct Node {
     /// The `used` that it had when it was last spared from eviction.
     pub(super) spared: Cell<u64>,
     pub(super) trail: Trail,
+    /// Whether it has left the tree: something else is in its place.
+    left: Cell<bool>,
     /// Names the present state of a leaf's entries, once somebody has asked for a name; 0 until then. No other state of
     /// any node ever has the same.
     pub(super) stamp: Cell<u64>,
@@ -238,6 +252,8 @@ pub(crate) struct Changes {
     pub(crate) dirty: usize,
     /// The memory of all nodes.
     pub(crate) meter: Meter,
+    /// One for the tree and one for each of its stills.
+    pub(crate) readers: Rc<()>,
 }
 
 impl Node {
@@ -255,8 +271,8 @@ impl Node {
         let mut charge = Charge { meter: meter.clone(), bytes: 0 };
         charge.set(body.memory());
         let (used, spared) = (Cell::new(0), Cell::new(u64::MAX));
-        let (trail, stamp) = (Trail::default(), Cell::new(0));
-        Rc::new(Self { home, body, charge, used, spared, trail, stamp })
+        let (trail, left, stamp) = (Trail::default(), Cell::new(false), Cell::new(0));
+        Rc::new(Self { home, body, charge, used, spared, trail, left, stamp })
     }
 
     /// Has the processor bring close what a look at a leaf and a change behind it touch first.
@@ -305,6 +321,13 @@ impl Node {
         }
     }
 
+    /// Lets go of the children that were written, if the node has left the tree: a checkpoint needs only their places.
+    pub(crate) fn let_go_of_children(&self) {
+        if let (true, Body::Branch(_, children)) = (self.left.get(), &self.body) {
+            children.iter().for_each(Child::let_go);
+        }
+    }
+
     /// Whether any child is in memory.
     pub(super) fn has_resident_children(&self) -> bool {
         match &self.body {
@@ -339,11 +362,12 @@ impl Changes {
     /// A node that leaves the tree; what is below it stays or is gone already.
     pub(super) fn removed(&mut self, node: &Node) {
         self.retire(&node.home);
+        node.left.set(true);
     }
 
     /// An empty node that leaves the tree, with the empty ones that are all there is below it.
     pub(super) fn removed_empty(&mut self, node: &Node) {
-        self.retire(&node.home);
+        self.removed(node);
         if let Body::Branch(_, children) = &node.body {
             for child in children.iter().filter_map(|child| child.node().ok()) {
                 self.removed_empty(&child);
@@ -366,14 +390,24 @@ impl Changes {
     /// As [`Changes::own`], where the node is shared or has a place on the device.
     #[cold]
     fn part(&mut self, node: &mut Rc<Node>) {
-        self.retire(&node.home);
         if Rc::strong_count(node) > 1 {
-            let (body, used) = (node.body.clone(), node.used.get());
-            *node = self.added(body);
-            node.used.set(used);
+            let copy = self.added(node.body.clone());
+            copy.used.set(node.used.get());
+            let old = core::mem::replace(node, copy);
+            self.removed(&old);
+            // Otherwise what changes below is copied, too, and the old state stays until the checkpoint has come to this node.
+            if !self.has_stills() {
+                old.let_go_of_children();
+            }
         } else if let Some(node) = Rc::get_mut(node) {
+            self.retire(&node.home);
             self.dirty += 1;
             node.home = Rc::default();
         }
+    }
+
+    /// Whether somebody reads the tree as it was: nodes that have left it may be part of that.
+    pub(crate) fn has_stills(&self) -> bool {
+        Rc::strong_count(&self.readers) > 1
     }
 }

@@ -135,7 +135,7 @@ proptest! {
     ) {
         let mut tree = Tree::default();
         let mut model = Model::new();
-        let mut frozen: Vec<(Rc<Node>, Model)> = Vec::new();
+        let mut frozen: Vec<(Tree, Model)> = Vec::new();
         let (mut next, mut live) = (0, std::collections::BTreeSet::new());
         for steps in rounds {
             for (number, len) in steps {
@@ -168,10 +168,10 @@ proptest! {
             let mut reachable = Vec::new();
             pages(&root, &mut reachable);
             prop_assert_eq!(reachable.into_iter().collect::<std::collections::BTreeSet<_>>(), live.clone());
-            frozen.push((root, model.clone()));
+            frozen.push((tree.still(), model.clone()));
         }
-        for (root, model) in frozen {
-            prop_assert_eq!(content(&Tree::new(root, model.len() as u64, Meter::default())), model);
+        for (still, model) in frozen {
+            prop_assert_eq!(content(&still), model);
         }
     }
 }
@@ -226,8 +226,13 @@ struct Disk(BTreeMap<u64, Body>);
 impl Disk {
     /// Writes what is dirty of the present state.
     fn checkpoint(&mut self, tree: &mut Tree) {
-        let (root, retired) = tree.freeze();
-        for node in dirty_nodes(&root) {
+        let mut writing = Writing::begin(tree);
+        while !self.write(tree, &mut writing, usize::MAX) {}
+    }
+
+    /// Writes so many more nodes of a checkpoint. Returns whether they were the last ones.
+    fn write(&mut self, tree: &Tree, writing: &mut Writing, count: usize) -> bool {
+        for node in writing.nodes.drain(..count.min(writing.nodes.len())) {
             let block = self.0.last_key_value().map_or(1, |(last, _)| last + 1);
             let body = match &node.body {
                 Body::Leaf(entries) => Body::Leaf(entries.clone()),
@@ -238,10 +243,15 @@ impl Disk {
             };
             self.0.insert(block, body);
             node.home.page.set(Some(PageRef { block, len: 1, crc: 0 }));
+            tree.release(&node);
         }
-        for page in retired.iter().filter_map(|home| home.page.get()) {
-            assert!(self.0.remove(&page.block).is_some(), "page {} was retired twice", page.block);
+        let is_done = writing.nodes.is_empty();
+        if is_done {
+            for page in writing.retired.drain(..).filter_map(|home| home.page.get()) {
+                assert!(self.0.remove(&page.block).is_some(), "page {} was retired twice", page.block);
+            }
         }
+        is_done
     }
 
     /// Asks until nothing is missing; returns the answer and how many nodes were read.
@@ -260,6 +270,20 @@ impl Disk {
                 }
             }
         }
+    }
+}
+
+/// A checkpoint that is being written.
+struct Writing {
+    nodes: std::collections::VecDeque<Rc<Node>>,
+    retired: Vec<Rc<Home>>,
+    root: Rc<Home>,
+}
+
+impl Writing {
+    fn begin(tree: &mut Tree) -> Self {
+        let (root, retired) = tree.freeze();
+        Self { nodes: dirty_nodes(&root).into(), retired, root: Rc::clone(&root.home) }
     }
 }
 
@@ -334,6 +358,91 @@ proptest! {
             prop_assert!(known.iter().eq(model.iter().take(known.len())));
         }
     }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn what_a_checkpoint_has_written_is_as_it_was_at_its_begin_and_let_go(
+        steps in proptest::collection::vec(
+            (proptest::collection::vec((0u16..900, proptest::option::weighted(0.7, 0usize..1500)), 1..40), 0usize..12, any::<bool>()), 20..60)
+    ) {
+        let (mut tree, mut model, mut disk) = (Tree::default(), Model::new(), Disk::default());
+        let mut under_way: Option<(Writing, Model)> = None;
+        for (changes, count, evicts) in steps {
+            for (number, len) in changes {
+                let mut key = vec![b'k'; usize::from(number % 5) * 10];
+                key.extend(number.to_be_bytes());
+                disk.ask(&tree, |tree| tree.reach([key.as_slice()]));
+                if let Some(len) = len {
+                    let value = vec![(number & 0xff) as u8; len];
+                    prop_assert_eq!(tree.put(&key, &value), Ok(model.get(&key).cloned()));
+                    model.insert(key, value);
+                } else {
+                    prop_assert_eq!(tree.remove(&key), Ok(model.remove(&key)));
+                }
+            }
+            let (mut writing, begun) =
+                under_way.take().unwrap_or_else(|| (Writing::begin(&mut tree), model.clone()));
+            if disk.write(&tree, &mut writing, count) {
+                let Writing { root, .. } = writing;
+                let body = disk.0[&root.page.get().expect("written").block].clone();
+                let (root, meter) = (Node::new(body, &Meter::default()), Meter::default());
+                let (found, _) = disk.ask(&Tree::new(root, 0, meter), |tree| {
+                    let mut found = Model::new();
+                    tree.scan::<()>(b"", |key, value| {
+                        found.insert(key.to_vec(), value.to_vec());
+                        ControlFlow::Continue(())
+                    })?;
+                    Ok(found)
+                });
+                prop_assert_eq!(found, begun);
+                prop_assert_eq!(tree.meter().bytes(), memory(tree.root()));
+            } else {
+                under_way = Some((writing, begun));
+            }
+            if evicts {
+                tree.evict(0, b"", u64::MAX, usize::MAX);
+            }
+            prop_assert!(tree.meter().bytes() >= memory(tree.root()));
+        }
+    }
+}
+
+/// Memory of nodes that have left the tree.
+fn left(tree: &Tree) -> usize {
+    tree.meter().bytes() - memory(tree.root())
+}
+
+#[test]
+fn nodes_are_copied_only_until_a_checkpoint_has_written_them() {
+    let (mut tree, mut disk) = (Tree::default(), Disk::default());
+    // Neighbours that have much in common, and others nothing, make branches of some eighty children.
+    let key = |number: u32| [&(number / 16).to_be_bytes()[..], &[7; 400], &number.to_be_bytes()].concat();
+    let change = |tree: &mut Tree, numbers: core::ops::Range<u32>, value: u8| {
+        for number in numbers {
+            tree.put(&key(number), &[value; 1800]).expect("in memory");
+        }
+    };
+    change(&mut tree, 0..8_000, 1);
+    let mut writing = Writing::begin(&mut tree);
+    let count = writing.nodes.len();
+    assert!(!disk.write(&tree, &mut writing, count / 2));
+    let before = tree.meter().bytes();
+    change(&mut tree, 0..3_600, 2);
+    let branches = 12 * NODE_BYTES;
+    assert!(
+        left(&tree) <= branches && tree.meter().bytes() < before + before / 8,
+        "written ones were copied"
+    );
+    change(&mut tree, 4_400..8_000, 2);
+    let copies = left(&tree);
+    assert!(copies > before / 3, "others need to be");
+    assert!(!disk.write(&tree, &mut writing, count / 4));
+    assert!(left(&tree) < copies * 2 / 3, "copies stay");
+    assert!(disk.write(&tree, &mut writing, count));
+    assert_eq!(left(&tree), 0);
 }
 
 #[test]
