@@ -61,6 +61,15 @@ with_lock() {
     ) 9>"$WEIR_CACHE/locks/$lock_name"
 }
 
+# with_passing_go_cache: has Go build in a cache of this script's own, which goes when the script ends. What pinned programs are
+# made of nobody asks for again, and it is gigabytes.
+with_passing_go_cache() {
+    mkdir -p "$WEIR_CACHE"
+    GOCACHE=$(mktemp -d "$WEIR_CACHE/go-build.XXXXXX")
+    export GOCACHE
+    trap 'rm -rf "$GOCACHE"' EXIT
+}
+
 # finds_mercury: whether pkg-config finds a Mercury that the cargo feature can be built with.
 finds_mercury() {
     pkg-config --exists 'mercury >= 2.4'

@@ -70,6 +70,7 @@ if [[ $1 == list ]]; then
     printf '%s\n' "${tools[@]}" | cut -d' ' -f1,2
     exit 0
 fi
+with_passing_go_cache
 for name in "$@"; do
     with_lock "tool-$name" tool "$name"
 done

@@ -96,6 +96,7 @@ verb=${1:-}
 (($# == 0)) || shift
 case $verb in
 build)
+    with_passing_go_cache
     for name in "$@"; do
         with_lock "binary-$name" build "$name"
     done
