@@ -15,7 +15,7 @@ use weir_proto::limits::INLINE_MAX;
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::{Handle, join_all};
-use weir_store::{Data, FormatOptions, Owner, Shard, Store, StoreConfig};
+use weir_store::{Comparison, Data, FormatOptions, Owner, Shard, Store, StoreConfig};
 
 use super::failed;
 use crate::report::BenchError;
@@ -100,6 +100,8 @@ pub struct Load {
     fabric: BufferPool,
     update: Rc<[AkeyUpdate; 1]>,
     fetch: Rc<[AkeyFetch; 1]>,
+    /// Who compares large extents that are fetched.
+    comparison: Comparison,
 }
 
 impl Load {
@@ -142,7 +144,13 @@ impl Load {
             fabric,
             update: Rc::new([update]),
             fetch: Rc::new([fetch]),
+            comparison: Comparison::ByReader,
         })
+    }
+
+    /// The same load with the same memory, for a reader who doesn't compare large extents, so that the store does.
+    pub fn compared_here(&self) -> Self {
+        Self { comparison: Comparison::Here, ..self.clone() }
     }
 
     /// The same load under dkeys from another one on, with the same memory, which an engine keeps, too.
@@ -244,14 +252,15 @@ impl Load {
         .await
     }
 
-    /// Fetches one extent: a small one to `into`, a large one to memory that an engine's fabric can send.
+    /// Fetches one extent: a small one to `into`, a large one to memory that an engine's fabric can send, from where it goes to
+    /// a reader who compares it, as an engine's clients do.
     async fn fetch_one(&self, number: u64, into: &mut [u8]) -> bool {
         let (dkey, none) = (self.dkey(number), Conditions::NONE);
         let found = self.shard.fetch(CONTAINER, OBJECT, &dkey, Epoch::MAX, none, &*self.fetch).await;
         match found {
             Ok(fetch) if self.len > INLINE_MAX => {
                 let Ok(memory) = self.fabric.alloc(self.len) else { return false };
-                let landed = fetch.read_to(&*self.fetch, memory).await;
+                let landed = fetch.read_to(&*self.fetch, self.comparison, memory).await;
                 black_box(landed).is_ok_and(|landed| fetch.data_len() == self.len as u64 && landed.start == 0)
             }
             Ok(fetch) => {

@@ -74,6 +74,9 @@ pub struct Traffic {
     pub requests: u64,
     /// Requests whose data moved by RMA.
     pub bulk: u64,
+    /// Fetches whose data didn't match its checksums when it came, and was asked for once more: it was altered on the engine's
+    /// device, where the second answer tells of it and the engine counts it, or on the way.
+    pub altered: u64,
 }
 
 struct Inner {
@@ -237,8 +240,14 @@ impl Context {
     }
 
     pub(crate) fn count(&self, bulk: bool) {
-        let Traffic { requests, bulk: moved } = self.0.traffic.get();
-        self.0.traffic.set(Traffic { requests: requests + 1, bulk: moved + u64::from(bulk) });
+        let traffic = self.0.traffic.get();
+        let (requests, bulk) = (traffic.requests + 1, traffic.bulk + u64::from(bulk));
+        self.0.traffic.set(Traffic { requests, bulk, ..traffic });
+    }
+
+    pub(crate) fn count_altered(&self) {
+        let traffic = self.0.traffic.get();
+        self.0.traffic.set(Traffic { altered: traffic.altered + 1, ..traffic });
     }
 
     /// The peer that serves a target; `None` when the attach file doesn't have it.

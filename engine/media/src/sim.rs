@@ -89,6 +89,8 @@ struct State {
     halted: bool,
     /// Bytes that can't be read.
     unreadable: Vec<Range<u64>>,
+    /// Bits that the next read of their byte gets flipped.
+    misread: Vec<(u64, u8)>,
     stats: DeviceStats,
 }
 
@@ -119,6 +121,7 @@ impl SimDisk {
             halt_at: None,
             halted: false,
             unreadable: Vec::new(),
+            misread: Vec::new(),
             stats: DeviceStats::default(),
         };
         Self {
@@ -208,6 +211,11 @@ impl SimDisk {
         state.current.flip_bit(offset, bit);
     }
 
+    /// Flips one bit on its way to who reads this byte next; the content stays. Said twice, that happens to the next two reads.
+    pub fn misread(&self, offset: u64, bit: u8) {
+        self.state.borrow_mut().misread.push((offset, bit));
+    }
+
     /// Reads that touch these bytes fail from now on.
     pub fn make_unreadable(&self, bytes: Range<u64>) {
         self.state.borrow_mut().unreadable.push(bytes);
@@ -262,6 +270,16 @@ impl State {
 
     fn is_unreadable(&self, offset: u64, len: u64) -> bool {
         self.unreadable.iter().any(|bytes| bytes.start < offset + len && offset < bytes.end)
+    }
+
+    /// Alters what was read from `offset` on as was said.
+    fn alter(&mut self, offset: u64, read: &mut [u8]) {
+        let within = |(at, _): &(u64, u8)| (offset..offset + read.len() as u64).contains(at);
+        let Some(found) = self.misread.iter().position(within) else { return };
+        let (at, bit) = self.misread.remove(found);
+        if let Some(byte) = usize::try_from(at - offset).ok().and_then(|at| read.get_mut(at)) {
+            *byte ^= 1 << (bit & 7);
+        }
     }
 
     /// Makes a completed write stable.
@@ -388,6 +406,7 @@ impl Device for SimDevice {
                 return Err(error);
             }
             state.current.read(offset, &mut buffer);
+            state.alter(offset, &mut buffer);
             state.stats.reads += 1;
             state.stats.read_bytes += len as u64;
             Ok(buffer)
@@ -545,6 +564,22 @@ mod tests {
                 assert_eq!(device.read(offset, DmaBuf::new(4096)).await.is_ok(), is_readable, "{offset}");
             }
         });
+    }
+
+    #[test]
+    fn a_misread_bit_is_flipped_for_one_reader_and_stays_on_the_disk() {
+        let (world, disk, device) = world(6);
+        for _ in 0..2 {
+            disk.misread(4097, 3);
+        }
+        let node = world.node("n");
+        world.block_on(&node, async move {
+            for (offset, expected) in [(0, 0), (4096, 8), (4096, 8), (4096, 0)] {
+                let read = device.read(offset, DmaBuf::new(4096)).await.expect("a healthy disk");
+                assert_eq!(read[1], expected, "{offset}");
+            }
+        });
+        assert_eq!(disk.bytes(4097, 1), [0]);
     }
 
     #[test]

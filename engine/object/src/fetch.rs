@@ -4,9 +4,9 @@ use weir_pool::Operation;
 use weir_proto::limits::INLINE_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, FetchReply, FetchRequest, Fetched, validate};
 use weir_proto::transaction::decode_read;
-use weir_proto::{Der, Epoch, ReaderId, Rights, codec};
+use weir_proto::{Der, Epoch, ReaderId, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
-use weir_store::{Fetch, FetchError};
+use weir_store::{Comparison, Fetch, FetchError};
 
 use crate::refusal::{self, Place};
 use crate::service::{Access, IoService};
@@ -81,7 +81,8 @@ impl IoService {
         Ok(body)
     }
 
-    /// A reply whose data goes to the client's memory.
+    /// A reply whose data goes to the client's memory. Where the client compares it, nobody here does: that takes as long as
+    /// all else together, and memory that was looked at may take longer to read to.
     async fn pushed(
         &self,
         request: &Request,
@@ -92,7 +93,7 @@ impl IoService {
         let len = usize::try_from(found.data_len()).map_err(refusal::invalid)?;
         let payload = self.memory.take(&self.rt, request, len).await?;
         let mut landed = found
-            .read_to(akeys, payload.into_parts())
+            .read_to(akeys, comparison(request.opcode()), payload.into_parts())
             .await
             .map_err(|error| refusal::fetch(&error, place))?;
         let body = codec::encode(&reply(found, landed.sums, false));
@@ -103,6 +104,11 @@ impl IoService {
         request.push_from(0, buffer, range).await?;
         Ok(body)
     }
+}
+
+/// Who compares the data of a fetch.
+const fn comparison(opcode: u16) -> Comparison {
+    if opcode::is_compared_by_client(opcode) { Comparison::ByReader } else { Comparison::Here }
 }
 
 async fn find(

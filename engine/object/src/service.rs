@@ -46,11 +46,13 @@ impl IoService {
         service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
+        service.serve(rpc, opcode::OBJECT_FETCH_TO_COMPARE, Operation::Fetch);
         service.serve(rpc, opcode::OBJECT_PUNCH, Operation::Punch);
         service.serve(rpc, opcode::OBJECT_LIST, Operation::List);
         service.serve(rpc, opcode::OBJECT_QUERY_KEY, Operation::Query);
         service.serve(rpc, opcode::OBJECT_SEARCH_KEY, Operation::Query);
         service.serve(rpc, opcode::TRANSACTION_FETCH, Operation::Fetch);
+        service.serve(rpc, opcode::TRANSACTION_FETCH_TO_COMPARE, Operation::Fetch);
         service.serve(rpc, opcode::TRANSACTION_LIST, Operation::List);
         service.serve(rpc, opcode::TRANSACTION_SEARCH_KEY, Operation::Query);
         service.serve(rpc, opcode::TRANSACTION_COMMIT, Operation::Commit);

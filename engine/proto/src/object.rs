@@ -175,7 +175,8 @@ pub struct Fetched {
     /// CRC-32C of this akey's returned data, one per requested extent (one for a single value). Made of the stored
     /// checksums, which are the writer's, and not of the data: for a whole chunk it is the stored one, for several it is
     /// what they imply for the bytes together. Only for a chunk of which a part is returned the engine computes one, and
-    /// verifies the stored one afterwards.
+    /// verifies the stored one afterwards. Other data has been compared with them unless the client has said that it does
+    /// ([`crate::opcode::OBJECT_FETCH_TO_COMPARE`]).
     pub checksums: Vec<u32>,
 }
 

@@ -62,6 +62,11 @@ opcodes! {
     TRANSACTION_LIST = 0x010b,
     /// [`crate::transaction::Read`] of an [`OBJECT_SEARCH_KEY`] → as that.
     TRANSACTION_SEARCH_KEY = 0x010c,
+    /// As [`OBJECT_FETCH`], of a client that compares all data with the reply's checksums: the engine doesn't compare what it need
+    /// not, so that the data may be damaged. Where it doesn't match, the client asks once more with [`OBJECT_FETCH`].
+    OBJECT_FETCH_TO_COMPARE = 0x010d,
+    /// As [`OBJECT_FETCH_TO_COMPARE`], for [`TRANSACTION_FETCH`].
+    TRANSACTION_FETCH_TO_COMPARE = 0x010e,
 
     /// [`crate::pool::ConnectRequest`] → [`crate::pool::ConnectReply`].
     POOL_CONNECT = 0x0201,
@@ -165,5 +170,18 @@ pub const fn settles_groups(opcode: u16) -> bool {
 /// Whether requests of this opcode belong to a transaction, at its epoch.
 #[must_use]
 pub const fn is_of_transaction(opcode: u16) -> bool {
-    matches!(opcode, TRANSACTION_FETCH | TRANSACTION_LIST | TRANSACTION_SEARCH_KEY | TRANSACTION_COMMIT)
+    matches!(
+        opcode,
+        TRANSACTION_FETCH
+            | TRANSACTION_FETCH_TO_COMPARE
+            | TRANSACTION_LIST
+            | TRANSACTION_SEARCH_KEY
+            | TRANSACTION_COMMIT
+    )
+}
+
+/// Whether requests of this opcode are fetches whose data the client compares with its checksums.
+#[must_use]
+pub const fn is_compared_by_client(opcode: u16) -> bool {
+    matches!(opcode, OBJECT_FETCH_TO_COMPARE | TRANSACTION_FETCH_TO_COMPARE)
 }

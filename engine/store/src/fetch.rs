@@ -14,6 +14,7 @@ use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path};
 use crate::land::Course;
 use crate::paging::{Fault, Halt, Still};
+use crate::read::Comparison;
 use crate::shard::Shard;
 use crate::spelling::Spelling;
 use crate::state::{Core, add};
@@ -172,7 +173,7 @@ impl Fetch {
         match &self.what {
             What::Only(only) => match only.copy(&self.guard.core, into, false) {
                 Ok(copied) => copied.map(drop),
-                Err(blocks) => only.read(&self.guard.core, blocks, into, false).await.map(drop),
+                Err(blocks) => only.read(&self.guard.core, blocks, into, None).await.map(drop),
             },
             What::Any(any) => Box::pin(any.read(&self.guard.core, into)).await,
         }
@@ -180,13 +181,15 @@ impl Fetch {
 
     /// Like [`Fetch::read_summed`], to memory that the device itself may fill: what lies on it in whole chunks, one behind
     /// the other, as large values do, is read there and compared with its checksums, and not copied, as long as the memory
-    /// has room for the blocks around it and begins at one.
+    /// has room for the blocks around it and begins at one. `comparison` says who compares; where it is the reader, nobody
+    /// has, and whoever gets the memory must.
     ///
     /// # Errors
     /// As [`Fetch::read`]; the memory is gone then, with the transfers that may still fill it.
     pub async fn read_to<M: Lasting>(
         &self,
         asked: &[AkeyFetch],
+        comparison: Comparison,
         mut memory: M,
     ) -> Result<Landed<M>, FetchError> {
         let core = &self.guard.core;
@@ -197,7 +200,8 @@ impl Fetch {
             let lost = || FetchError::Failed("its memory is still with the device".to_owned());
             match Landing::new(memory) {
                 Ok(mut landing) if landing.room() >= course.room() => {
-                    let sum = course.read(core, blocks, (from, len, extent), &mut landing).await?;
+                    let sum =
+                        course.read(core, blocks, (from, len, extent), comparison, &mut landing).await?;
                     let memory = landing.into_memory().ok_or_else(lost)?;
                     return Ok(Landed { memory, start: course.start(), sums: vec![vec![sum]] });
                 }
@@ -205,7 +209,7 @@ impl Fetch {
                 Err(unaligned) => memory = unaligned,
             }
         }
-        let sums = self.read_summed(asked, memory.bytes()).await?;
+        let sums = self.read_and_sum(asked, comparison, memory.bytes()).await?;
         Ok(Landed { memory, start: 0, sums })
     }
 
@@ -230,9 +234,19 @@ impl Fetch {
     ///
     /// # Errors
     /// As [`Fetch::read`].
-    pub async fn read_summed(
+    pub fn read_summed(
         &self,
         asked: &[AkeyFetch],
+        into: &mut [u8],
+    ) -> impl Future<Output = Result<Vec<Vec<u32>>, FetchError>> {
+        self.read_and_sum(asked, Comparison::Here, into)
+    }
+
+    /// As [`Fetch::read_summed`].
+    async fn read_and_sum(
+        &self,
+        asked: &[AkeyFetch],
+        comparison: Comparison,
         into: &mut [u8],
     ) -> Result<Vec<Vec<u32>>, FetchError> {
         let into = room(into, self.data_len())?;
@@ -240,11 +254,11 @@ impl Fetch {
             What::Only(only) => {
                 let sum = match only.copy(&self.guard.core, into, true) {
                     Ok(copied) => copied,
-                    Err(blocks) => only.read(&self.guard.core, blocks, into, true).await,
+                    Err(blocks) => only.read(&self.guard.core, blocks, into, Some(comparison)).await,
                 };
                 sum.map(|sum| vec![vec![sum]])
             }
-            What::Any(any) => Box::pin(any.read_summed(&self.guard.core, asked, into)).await,
+            What::Any(any) => Box::pin(any.read_summed(&self.guard.core, asked, comparison, into)).await,
         };
         read.inspect_err(|error| self.count(error))
     }
@@ -280,8 +294,8 @@ impl Any {
 
     async fn read(&self, core: &Core, into: &mut [u8]) -> Result<(), FetchError> {
         match &self.long {
-            Some(long) => long.read(core, &self.found, into, false).await.map(drop),
-            None => self.read_all(core, into, &mut Sums::none()).await,
+            Some(long) => long.read(core, &self.found, into, None).await.map(drop),
+            None => self.read_all(core, into, &mut Sums::wanted(None)).await,
         }
     }
 
@@ -289,14 +303,15 @@ impl Any {
         &self,
         core: &Core,
         asked: &[AkeyFetch],
+        comparison: Comparison,
         into: &mut [u8],
     ) -> Result<Vec<Vec<u32>>, FetchError> {
         if let Some(long) = &self.long {
-            return long.read(core, &self.found, into, true).await;
+            return long.read(core, &self.found, into, Some(comparison)).await;
         }
-        let mut sums = Sums(Some(Vec::new()));
+        let mut sums = Sums::wanted(Some(comparison));
         self.read_all(core, into, &mut sums).await?;
-        let mut sums = sums.0.unwrap_or_default().into_iter();
+        let mut sums = sums.into_all().into_iter();
         let found = self.found.akeys.iter().zip(&self.found.pieces).zip(asked);
         Ok(found.map(|((found, pieces), asked)| sum_up(&asked.value, found, pieces, &mut sums)).collect())
     }

@@ -1,7 +1,7 @@
-//! Large values read to where they leave from, and compared with their checksums there.
+//! Large values read to where they leave from, and compared with their checksums there or by who gets them.
 
 use crate::error::FetchError;
-use crate::read::{check, is_within, small};
+use crate::read::{Comparison, check, is_within, small};
 use crate::state::Core;
 use crate::value::Blocks;
 use weir_media::{BLOCK, Landing, Lasting};
@@ -55,12 +55,14 @@ impl Course {
         core.device.lend(self.offset, self.room()).is_some()
     }
 
-    /// Reads. Returns the checksum of the bytes that are wanted.
+    /// Reads. Returns the checksum of the bytes that are wanted. `comparison`: who compares them with it. Where that is the
+    /// reader, the processor doesn't touch whole chunks, and the device finds the memory as it left it.
     pub(crate) async fn read<M: Lasting>(
         &self,
         core: &Core,
         blocks: &Blocks,
         (from, len, extent): (u64, usize, Option<Extent>),
+        comparison: Comparison,
         landing: &mut Landing<M>,
     ) -> Result<u32, FetchError> {
         let short = FetchError::Buffer { needed: self.room() as u64, given: landing.room() as u64 };
@@ -68,6 +70,6 @@ impl Course {
         let bytes = core.device.read(self.offset, buffer).await?;
         let data = &bytes[self.before..self.before + small(self.high - self.low)];
         let place = (from, from + len as u64, extent);
-        check(core, blocks, (self.low, data), self.offset + self.before as u64, place, true, None)
+        check(core, blocks, (self.low, data), self.offset + self.before as u64, place, Some(comparison), None)
     }
 }

@@ -82,6 +82,7 @@ pub use inspect::{
 pub use intents::Decision;
 pub use list::ListPage;
 pub use operation::Operation;
+pub use read::Comparison;
 pub use scrub::{Rot, ScrubReport};
 pub use shard::Shard;
 pub use stats::{

@@ -10,7 +10,7 @@
 
 use crate::checksum::join;
 use crate::error::FetchError;
-use crate::read::read_blocks;
+use crate::read::{Comparison, read_blocks};
 use crate::state::Core;
 use crate::value::Blocks;
 use core::cell::Cell;
@@ -187,7 +187,7 @@ pub(crate) async fn read_blocks_behind(
         };
         let (piece, after) = rest.split_at_mut(left.min(rest.len()));
         let passage = core.make_way(piece.len()).await;
-        let of_piece = read_blocks(core, blocks, at, extent, piece, true).await?;
+        let of_piece = read_blocks(core, blocks, at, extent, piece, Some(Comparison::Here)).await?;
         drop(passage);
         sum = join(sum, of_piece, piece.len() as u64);
         at += piece.len() as u64;

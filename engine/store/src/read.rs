@@ -1,4 +1,4 @@
-//! Reading of values: from the index, the cache or the device, compared with their checksums.
+//! Reading of values: from the index, the cache or the device, compared with their checksums here or by who gets them.
 
 use crate::checksum::join;
 use crate::codec::{Malformed, crc32c, crc32c_of_copy};
@@ -7,6 +7,20 @@ use crate::state::{Core, add};
 use crate::value::{Blocks, Inline, Lone, Payload, Summed};
 use weir_media::{BLOCK, DmaBuf};
 use weir_proto::object::Extent;
+
+/// Who compares what a fetch reads from the device with the checksums that are stored with it.
+///
+/// Data that was left to the reader is worth nothing before that: it never comes without its checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comparison {
+    /// The store: nothing that is damaged on the device is handed out, and damage is counted and told with its place.
+    Here,
+    /// Whoever gets the data, with the checksums that come with it. Those are made of the stored ones, so that the store's
+    /// comparison of a whole chunk finds nothing that the reader's doesn't. **The data may be damaged**: who finds that it
+    /// doesn't match has to fetch it once more with [`Comparison::Here`], which tells damage on the device from what happened on
+    /// the way. Chunks of which a part is wanted, and values that go to the cache, are compared by the store all the same.
+    ByReader,
+}
 
 pub(crate) fn small(value: u64) -> usize {
     usize::try_from(value).unwrap_or(usize::MAX)
@@ -47,19 +61,19 @@ pub(crate) fn is_within(value: u64, from: u64, len: usize) -> Result<(), Malform
 
 /// Reads bytes of a value in blocks, with whole checksummed pieces around them. Where the device is memory they are
 /// compared and copied in place. Holds one buffer at a time, so that fetches never wait for each other's. Returns the
-/// checksum of the bytes, if it is wanted.
+/// checksum of the bytes, if it is wanted, with who compares them; without one nobody else could.
 pub(crate) async fn read_blocks(
     core: &Core,
     blocks: &Blocks,
     from: u64,
     extent: Option<Extent>,
     into: &mut [u8],
-    wants_sum: bool,
+    sums: Option<Comparison>,
 ) -> Result<u32, FetchError> {
-    if let Some(sum) = blocks.lone().and_then(|lone| read_cached(core, lone, from, into, wants_sum)) {
+    if let Some(sum) = blocks.lone().and_then(|lone| read_cached(core, lone, from, into, sums.is_some())) {
         return Ok(sum);
     }
-    read_device(core, blocks, from, extent, into, wants_sum).await
+    read_device(core, blocks, from, extent, into, sums).await
 }
 
 /// As [`read_blocks`], where the cache doesn't have the value.
@@ -69,9 +83,12 @@ pub(crate) async fn read_device(
     from: u64,
     extent: Option<Extent>,
     into: &mut [u8],
-    wants_sum: bool,
+    sums: Option<Comparison>,
 ) -> Result<u32, FetchError> {
     is_within(blocks.len(), from, into.len())?;
+    let lone = blocks.lone();
+    // The cache is to have nothing that is damaged.
+    let sums = sums.map(|who| if lone.is_some() { Comparison::Here } else { who });
     let end = from + into.len() as u64;
     let chunks = blocks.chunks;
     let wanted = chunks.range(chunks.at(from)).start..chunks.range(chunks.at(end - 1)).end;
@@ -86,7 +103,7 @@ pub(crate) async fn read_device(
         }
         // A run ends on a block; a chunk may go on in the next run.
         if !is_boundary(low) || !is_boundary(high) {
-            return read_scattered(core, blocks, (from, into, extent), wants_sum).await;
+            return read_scattered(core, blocks, (from, into, extent), sums).await;
         }
         let before = (low - start) % BLOCK as u64;
         let offset = core.layout.data(run.block) + (low - start - before);
@@ -101,9 +118,9 @@ pub(crate) async fn read_device(
         };
         let data = &bytes[small(before)..small(before + high - low)];
         let place = (from, end, extent);
-        let checked = check(core, blocks, (low, data), offset + before, place, wants_sum, Some(&mut *into))?;
+        let checked = check(core, blocks, (low, data), offset + before, place, sums, Some(&mut *into))?;
         sum = join(sum, checked, end.min(high) - from.max(low));
-        if let Some(Lone { block, checksum, .. }) = blocks.lone() {
+        if let Some(Lone { block, checksum, .. }) = lone {
             core.cache.insert(block, checksum, data);
         }
     }
@@ -132,7 +149,7 @@ async fn read_scattered(
     core: &Core,
     blocks: &Blocks,
     (from, into, extent): (u64, &mut [u8], Option<Extent>),
-    wants_sum: bool,
+    sums: Option<Comparison>,
 ) -> Result<u32, FetchError> {
     let mut all = DmaBuf::new(small(blocks.len()));
     let mut at = 0;
@@ -146,20 +163,20 @@ async fn read_scattered(
     let offset = core.layout.data(blocks.runs.first().map_or(0, |run| run.block));
     let data = &all[..small(blocks.len())];
     let place = (from, from + into.len() as u64, extent);
-    check(core, blocks, (0, data), offset, place, wants_sum, Some(into))
+    check(core, blocks, (0, data), offset, place, sums, Some(into))
 }
 
 /// Checks the chunks in `data`, which starts at `low` of the value and stands at `offset` of the device, and copies
 /// what is wanted of them, unless it is wanted where it is. Returns the checksum of that, if it is wanted: made of the
 /// chunks' own, and for a part of a chunk computed before the chunk is compared with its own, so that no byte is without one
-/// at any time.
+/// at any time. Whole chunks are not looked at where the reader compares.
 pub(crate) fn check(
     core: &Core,
     blocks: &Blocks,
     (low, data): (u64, &[u8]),
     offset: u64,
     (from, end, extent): (u64, u64, Option<Extent>),
-    wants_sum: bool,
+    sums: Option<Comparison>,
     mut into: Option<&mut [u8]>,
 ) -> Result<u32, FetchError> {
     let (chunks, high) = (blocks.chunks, low + data.len() as u64);
@@ -172,9 +189,16 @@ pub(crate) fn check(
         let wanted = range.start.max(begin)..range.end.min(end);
         let place = || small(wanted.start - from)..small(wanted.end - from);
         let is_whole = wanted == range;
-        if wants_sum && !wanted.is_empty() {
+        if sums.is_some() && !wanted.is_empty() {
             let own = stored.filter(|_| is_whole).unwrap_or_else(|| crc32c(&data[within(wanted.clone())]));
             sum = join(sum, own, wanted.end - wanted.start);
+        }
+        // A chunk without a checksum is damage of the index, which the reader could not tell.
+        if is_whole && stored.is_some() && sums == Some(Comparison::ByReader) {
+            if let Some(into) = &mut into {
+                into[place()].copy_from_slice(&data[within(range)]);
+            }
+            continue;
         }
         let found = match &mut into {
             Some(into) if is_whole => crc32c_of_copy(data, within(range.clone()), &mut into[place()]),
@@ -215,7 +239,7 @@ pub(crate) async fn load(core: &Core, payload: &Payload) -> Result<Vec<u8>, Fetc
             let is_altered = cached.is_some_and(|lone| crc32c(&bytes) != lone.checksum);
             add(&core.counters.checksum_errors, u64::from(is_altered));
             if is_altered || cached.is_none() {
-                read_device(core, blocks, 0, None, &mut bytes, false).await?;
+                read_device(core, blocks, 0, None, &mut bytes, None).await?;
             }
             Ok(bytes)
         }

@@ -1,10 +1,11 @@
 //! Fetches.
 
 use weir_fabric::Buffer;
-use weir_proto::limits::PAYLOAD_MAX;
+use weir_proto::limits::{INLINE_MAX, PAYLOAD_MAX};
 use weir_proto::object::{AkeyFetch, Conditions, Extent, FetchReply, FetchRequest, Fetched, Value};
 use weir_proto::transaction::encode_read;
-use weir_proto::{Key, codec, opcode};
+use weir_proto::{Der, Key, codec, opcode};
+use weir_runtime::Instant;
 
 use super::update::check_conditions;
 use super::{Object, Place};
@@ -46,11 +47,37 @@ impl<'a> AkeyRead<'a> {
     }
 }
 
+/// What is done, for errors.
+const OPERATION: &str = "fetch";
+
 const FETCH_CONDITIONS: Conditions = Conditions(8 | 64 | 128);
+
+/// What is asked for, however often.
+struct Wish<'a> {
+    dkey: &'a Key,
+    conditions: Conditions,
+    akeys: Vec<AkeyFetch>,
+    /// Most bytes that may come.
+    wanted: u64,
+    deadline: Instant,
+}
+
+/// How it is asked for.
+#[derive(Clone, Copy)]
+struct Manner {
+    /// The engine leaves it to this side to compare data with its checksums, which this side does in any case.
+    to_compare: bool,
+    /// The data may come to the memory of the caller straight.
+    lends: bool,
+}
 
 impl Object {
     /// Reads akeys of one dkey. What was found stands in the result, in the order of `reads`; a missing akey has
-    /// size 0.
+    /// size 0. After an error the memory's content is undefined; it may have damaged data, too, while the call runs.
+    ///
+    /// Data is compared with the checksums of who wrote it before it is said to be there. What is longer than a message
+    /// the engine doesn't compare as well; if it doesn't match, the engine is asked once more, for data that it has compared:
+    /// damage on its device is told with its place then, and what happened on the way is made good.
     ///
     /// # Errors
     /// `NONEXIST` under a fetch condition, `REC_SIZE` when the record size is not the akey's, `CSUM` when data was
@@ -62,28 +89,59 @@ impl Object {
         conditions: Conditions,
         reads: &mut [AkeyRead<'_>],
     ) -> Result<Vec<Fetched>> {
-        let opcode = if self.reader.is_some() { opcode::TRANSACTION_FETCH } else { opcode::OBJECT_FETCH };
-        let question = Question::new("fetch", self, opcode);
-        check_conditions(question.operation, conditions, FETCH_CONDITIONS)?;
+        check_conditions(OPERATION, conditions, FETCH_CONDITIONS)?;
         let wanted = weir_proto::object::validate(reads.iter().map(|read| (&read.akey, &read.value)))
-            .map_err(|error| Error::invalid(question.operation, error))?;
-        let akeys: Vec<AkeyFetch> = reads
-            .iter()
-            .map(|read| AkeyFetch {
-                akey: read.akey.clone(),
-                value: read.value.clone(),
-                conditions: read.conditions,
-            })
-            .collect();
+            .map_err(|error| Error::invalid(OPERATION, error))?;
+        let akeys = reads.iter().map(|read| AkeyFetch {
+            akey: read.akey.clone(),
+            value: read.value.clone(),
+            conditions: read.conditions,
+        });
+        let wish = Wish { dkey, conditions, akeys: akeys.collect(), wanted, deadline: context.until() };
+        let to_compare = wanted > INLINE_MAX as u64;
+        let outcome = self.ask(context, &wish, Manner { to_compare, lends: true }, reads).await;
+        let lends = match &outcome {
+            Err(Error::Checksum { .. }) if to_compare => {
+                context.count_altered();
+                // What came may lie where there are holes by now.
+                for read in reads.iter_mut().filter(|read| read.zero_holes) {
+                    scatter::zero(&mut read.into, 0, usize::MAX);
+                }
+                // To memory of our own, which nobody else can have altered.
+                false
+            }
+            // An engine of before there was anything else.
+            Err(error) if to_compare && error.is(Der::NOSYS) => true,
+            _ => return outcome,
+        };
+        // Boxed, since it is rare and part of every fetch's future.
+        Box::pin(self.ask(context, &wish, Manner { to_compare: false, lends }, reads)).await
+    }
+
+    /// Asks for data, compares it with its checksums and puts it in its place.
+    async fn ask(
+        &self,
+        context: &Context,
+        wish: &Wish<'_>,
+        manner: Manner,
+        reads: &mut [AkeyRead<'_>],
+    ) -> Result<Vec<Fetched>> {
+        let opcode = match (self.reader.is_some(), manner.to_compare) {
+            (false, false) => opcode::OBJECT_FETCH,
+            (false, true) => opcode::OBJECT_FETCH_TO_COMPARE,
+            (true, false) => opcode::TRANSACTION_FETCH,
+            (true, true) => opcode::TRANSACTION_FETCH_TO_COMPARE,
+        };
+        let question = Question::new(OPERATION, self, opcode);
         let build = |map_version| {
             let wanted = FetchRequest {
                 capability: self.container.state.capability.clone(),
                 object: self.oid,
-                dkey: dkey.clone(),
+                dkey: wish.dkey.clone(),
                 map_version,
                 epoch: self.epoch,
-                conditions,
-                akeys: akeys.clone(),
+                conditions: wish.conditions,
+                akeys: wish.akeys.clone(),
             };
             encode_read(self.reader, wanted)
         };
@@ -94,18 +152,21 @@ impl Object {
                 Value::Array { extents, .. } => 1 + extents.len(),
             })
             .sum();
-        let lent = lend(context, reads, wanted);
+        let lent = if manner.lends { lend(context, reads, wish.wanted) } else { None };
         let direct = lent.is_some();
         let payload = match lent {
             Some(lent) => Payload::Deliver(lent.into()),
-            None => Payload::Receive { len: wanted, descriptors },
+            None => Payload::Receive { len: wish.wanted, descriptors },
         };
         let exchange = self
-            .exchange(context, &question, Place::Dkey(dkey), &payload, &build)
+            .exchange_until(context, wish.deadline, &question, Place::Dkey(wish.dkey), &payload, &build)
             .await
             .map_err(|refusal| refusal.error)?;
         let (reply, behind) =
             codec::decode_prefix::<FetchReply>(exchange.body()).map_err(|error| question.protocol(error))?;
+        if reply.akeys.len() != reads.len() {
+            return Err(question.protocol(format!("{} akeys for {}", reply.akeys.len(), reads.len())));
+        }
         if direct && !reply.inline {
             return delivered(&question, reads, reply);
         }
@@ -113,8 +174,10 @@ impl Object {
         let data = usize::try_from(reply.data_len).ok().and_then(|len| data.get(..len)).ok_or_else(|| {
             question.protocol(format!("the reply holds less than {} bytes", reply.data_len))
         })?;
-        if reply.akeys.len() != reads.len() {
-            return Err(question.protocol(format!("{} akeys for {}", reply.akeys.len(), reads.len())));
+        // All of it before any of it is put anywhere: a second answer may be of another state.
+        let mut rest = data;
+        for (read, found) in reads.iter().zip(&reply.akeys) {
+            rest = verify(&question, &read.value, found, rest)?;
         }
         let mut rest = data;
         for (read, found) in reads.iter_mut().zip(&reply.akeys) {
@@ -137,73 +200,63 @@ fn lend(context: &Context, reads: &mut [AkeyRead<'_>], wanted: u64) -> Option<Ve
     Some(read.into.iter_mut().map(|piece| lender.sink(piece)).collect())
 }
 
-/// Checks data that has gone to its place already.
+/// Compares data that has gone to its place already.
 fn delivered(question: &Question<'_>, reads: &[AkeyRead<'_>], reply: FetchReply) -> Result<Vec<Fetched>> {
     let ([read], [found]) = (reads, &reply.akeys[..]) else {
-        return Err(question.protocol(format!("{} akeys for {}", reply.akeys.len(), reads.len())));
+        return Err(question.protocol("it wrote data of several akeys where one was asked for"));
     };
-    let Value::Array { record_size, extents } = &read.value else { return Ok(reply.akeys) };
     let pieces: Vec<&[u8]> = read.into.iter().map(|piece| &**piece).collect();
-    let mut from = 0;
-    for (extent, expected) in extents.iter().zip(&found.checksums) {
-        let len = usize::try_from(extent.count.saturating_mul(u64::from(*record_size))).unwrap_or(usize::MAX);
-        let actual = crc32c_of(scatter::part(&pieces, from, len));
-        if actual != *expected {
-            let subject = question.subject.to_string();
-            return Err(Error::Checksum {
-                operation: question.operation,
-                subject,
-                expected: *expected,
-                actual,
-            });
+    let (mut from, mut number) = (0, 0);
+    let mut compare = |len: usize| {
+        let part = scatter::part(&pieces, from, len);
+        let checked = compare(question, len, found.checksums.get(number), || crc32c_of(part));
+        (from, number) = (from + len, number + 1);
+        checked
+    };
+    match &read.value {
+        Value::Single { .. } => compare(scatter::total(&pieces))?,
+        Value::Array { record_size, extents } => {
+            for extent in extents {
+                let len = extent.count.saturating_mul(u64::from(*record_size));
+                compare(usize::try_from(len).unwrap_or(usize::MAX))?;
+            }
         }
-        from += len;
     }
     Ok(reply.akeys)
 }
 
-/// Checks one akey's bytes at the start of `data` and copies them to their place; returns what follows them.
-fn deliver<'d>(
+/// Hands out the bytes of each extent of one akey, or of its single value, which lie at the start of `data`; returns what
+/// follows them.
+fn cut<'d>(
     question: &Question<'_>,
-    read: &mut AkeyRead<'_>,
+    value: &Value,
     found: &Fetched,
     data: &'d [u8],
+    mut each: impl FnMut(usize, &'d [u8]) -> Result<()>,
 ) -> Result<&'d [u8]> {
-    let cut = |data: &'d [u8], len: u64| {
+    let split = |data: &'d [u8], len: u64| {
         usize::try_from(len)
             .ok()
             .and_then(|len| data.split_at_checked(len))
             .ok_or_else(|| question.protocol("the reply holds less data than it describes"))
     };
-    match &read.value {
+    match value {
         // Whoever makes room for a longer value by what an engine says must not run out of memory.
         Value::Single { .. } if found.size > PAYLOAD_MAX => {
             Err(question.protocol(format!("it says that a value has {} bytes", found.size)))
         }
         Value::Single { size } => {
-            let (bytes, rest) = cut(data, found.size.min(*size))?;
-            verify(question, bytes, found.checksums.first())?;
-            scatter::scatter(&mut read.into, 0, bytes);
+            let (bytes, rest) = split(data, found.size.min(*size))?;
+            each(0, bytes)?;
             Ok(rest)
         }
         Value::Array { record_size: 0, .. } => Ok(data),
         Value::Array { .. } if found.size == 0 => Ok(data),
         Value::Array { record_size, extents } => {
-            let record = u64::from(*record_size);
-            let (mut rest, mut base) = (data, 0_usize);
+            let mut rest = data;
             for (number, extent) in extents.iter().enumerate() {
-                let (bytes, behind) = cut(rest, extent.count.saturating_mul(record))?;
-                verify(question, bytes, found.checksums.get(number))?;
-                for present in &found.present {
-                    let (start, end) = (present.index.max(extent.index), present.end().min(extent.end()));
-                    if start < end {
-                        let at = |index: u64| {
-                            usize::try_from((index - extent.index) * record).unwrap_or(usize::MAX)
-                        };
-                        scatter::scatter(&mut read.into, base + at(start), &bytes[at(start)..at(end)]);
-                    }
-                }
-                base += bytes.len();
+                let (bytes, behind) = split(rest, extent.count.saturating_mul(u64::from(*record_size)))?;
+                each(number, bytes)?;
                 rest = behind;
             }
             Ok(rest)
@@ -211,9 +264,54 @@ fn deliver<'d>(
     }
 }
 
-fn verify(question: &Question<'_>, bytes: &[u8], expected: Option<&u32>) -> Result<()> {
-    let Some(&expected) = expected else { return Ok(()) };
-    let actual = crc32c(bytes);
+/// Compares one akey's bytes at the start of `data` with their checksums; returns what follows them.
+fn verify<'d>(question: &Question<'_>, value: &Value, found: &Fetched, data: &'d [u8]) -> Result<&'d [u8]> {
+    cut(question, value, found, data, |number, bytes| {
+        compare(question, bytes.len(), found.checksums.get(number), || crc32c(bytes))
+    })
+}
+
+/// Copies one akey's bytes at the start of `data` to their place; returns what follows them.
+fn deliver<'d>(
+    question: &Question<'_>,
+    read: &mut AkeyRead<'_>,
+    found: &Fetched,
+    data: &'d [u8],
+) -> Result<&'d [u8]> {
+    let (value, into) = (&read.value, &mut read.into);
+    let mut base = 0_usize;
+    cut(question, value, found, data, |number, bytes| {
+        let Value::Array { record_size, extents } = value else {
+            scatter::scatter(into, 0, bytes);
+            return Ok(());
+        };
+        let extent = extents[number];
+        for present in &found.present {
+            let (start, end) = (present.index.max(extent.index), present.end().min(extent.end()));
+            if start < end {
+                let at = |index: u64| {
+                    usize::try_from((index - extent.index) * u64::from(*record_size)).unwrap_or(usize::MAX)
+                };
+                scatter::scatter(into, base + at(start), &bytes[at(start)..at(end)]);
+            }
+        }
+        base += bytes.len();
+        Ok(())
+    })
+}
+
+/// Compares the checksum of bytes with the engine's, which there must be: nobody else may have compared them.
+fn compare(
+    question: &Question<'_>,
+    len: usize,
+    expected: Option<&u32>,
+    actual: impl FnOnce() -> u32,
+) -> Result<()> {
+    let Some(&expected) = expected else {
+        let missing = || Err(question.protocol(format!("the reply has no checksum of {len} bytes")));
+        return if len == 0 { Ok(()) } else { missing() };
+    };
+    let actual = actual();
     if actual == expected {
         return Ok(());
     }

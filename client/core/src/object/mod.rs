@@ -13,6 +13,7 @@ use core::fmt;
 use weir_layout::Layout;
 use weir_proto::pool::{PoolMap, PoolTarget, TargetState};
 use weir_proto::{Der, Epoch, Key, ObjectId, ReaderId};
+use weir_runtime::Instant;
 
 use crate::container::Container;
 use crate::context::Context;
@@ -99,7 +100,19 @@ impl Object {
         payload: &crate::payload::Payload<'_>,
         build: &dyn Fn(u32) -> Vec<u8>,
     ) -> core::result::Result<Exchange, Refusal> {
-        let deadline = context.until();
+        self.exchange_until(context, context.until(), question, place, payload, build).await
+    }
+
+    /// The same for who has a deadline already.
+    async fn exchange_until(
+        &self,
+        context: &Context,
+        deadline: Instant,
+        question: &Question<'_>,
+        place: Place<'_>,
+        payload: &crate::payload::Payload<'_>,
+        build: &dyn Fn(u32) -> Vec<u8>,
+    ) -> core::result::Result<Exchange, Refusal> {
         let mut uncertain = false;
         let pool = self.container.pool();
         loop {

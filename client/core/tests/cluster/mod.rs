@@ -27,7 +27,7 @@ use weir_store::{FormatOptions, Owner, Store, StoreConfig};
 use unmarked::Unmarked;
 
 pub const FABRIC_PORT: u16 = 10_100;
-const DISK_BYTES: u64 = 96 << 20;
+pub const DISK_BYTES: u64 = 96 << 20;
 pub const KEY: SystemKey = SystemKey([42; 32]);
 pub const POOL: &str = "tank";
 
@@ -210,6 +210,11 @@ impl Cluster {
     /// An engine's node.
     pub fn engine(&self, rank: u32) -> &Node {
         &self.engines[rank as usize].node
+    }
+
+    /// The disk of a target of an engine.
+    pub fn disk(&self, (rank, target): (usize, usize)) -> SimDisk {
+        self.engines[rank].disks[target].clone()
     }
 
     /// The targets of an engine that serve.

@@ -103,6 +103,8 @@ fn hostile_requests_get_errors() {
     let opcodes = [
         opcode::OBJECT_UPDATE,
         opcode::OBJECT_FETCH,
+        opcode::OBJECT_FETCH_TO_COMPARE,
+        opcode::TRANSACTION_FETCH_TO_COMPARE,
         opcode::OBJECT_LIST,
         opcode::OBJECT_SEARCH_KEY,
         opcode::POOL_CONNECT,

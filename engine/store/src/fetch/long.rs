@@ -13,6 +13,7 @@ use crate::extents::{Gathering, STEP_LOOKS, Stored};
 use crate::incarnation::{Life, life};
 use crate::key::Path;
 use crate::paging::{Halt, Still};
+use crate::read::Comparison;
 use crate::state::Core;
 use core::cell::Cell;
 use smallvec::SmallVec;
@@ -153,7 +154,7 @@ impl Long {
         core: &Core,
         found: &Found,
         into: &mut [u8],
-        wants: bool,
+        wants: Option<Comparison>,
     ) -> Result<Vec<Vec<u32>>, FetchError> {
         let (mut rest, mut sums) = (into, Vec::with_capacity(found.akeys.len()));
         for (number, (akey, pieces)) in found.akeys.iter().zip(&found.pieces).enumerate() {
@@ -171,7 +172,7 @@ impl Long {
         akey: usize,
         pieces: &Pieces,
         into: &mut [u8],
-        wants: bool,
+        wants: Option<Comparison>,
     ) -> Result<Vec<u32>, FetchError> {
         if into.is_empty() {
             return Ok(Vec::new());
@@ -194,7 +195,7 @@ impl Long {
                 at += window.count * size;
                 rest = after;
             }
-            if wants {
+            if wants.is_some() {
                 sums.push(summing.end(at));
             }
         }
@@ -207,11 +208,14 @@ async fn read_pieces(
     core: &Core,
     pieces: &Pieces,
     into: &mut [u8],
-    wants: bool,
+    wants: Option<Comparison>,
 ) -> Result<Vec<(u64, u64, u32)>, FetchError> {
-    let (mut reads, mut sums) = (Vec::new(), Sums(wants.then(Vec::new)));
+    let (mut reads, mut sums) = (Vec::new(), Sums::wanted(wants));
     fill(pieces, into, &mut reads, &mut sums)?;
     finish(core, reads, &mut sums).await?;
-    let sums = sums.0.unwrap_or_default();
-    Ok(pieces.iter().zip(sums).map(|(piece, sum)| (piece.at as u64, piece.len as u64, sum)).collect())
+    Ok(pieces
+        .iter()
+        .zip(sums.into_all())
+        .map(|(piece, sum)| (piece.at as u64, piece.len as u64, sum))
+        .collect())
 }

@@ -3,7 +3,7 @@
 use super::{FetchedAkey, InBlocks, small};
 use crate::cache::Spot;
 use crate::error::FetchError;
-use crate::read::{copy_inline, read_cached, read_device};
+use crate::read::{Comparison, copy_inline, read_cached, read_device};
 use crate::state::Core;
 use crate::tree::Node;
 use crate::value::{Blocks, Lone, Payload, Summed, Version};
@@ -138,13 +138,13 @@ impl Only {
         Some((blocks, self.from, self.len, self.extent))
     }
 
-    /// Reads the data from its blocks. Returns its checksum, if it is wanted.
+    /// Reads the data from its blocks. Returns its checksum, if it is wanted, with who compares.
     pub(super) async fn read(
         &self,
         core: &Core,
         blocks: Cow<'_, Blocks>,
         into: &mut [u8],
-        wants: bool,
+        wants: Option<Comparison>,
     ) -> Result<u32, FetchError> {
         read_device(core, &blocks, self.from, self.extent, into, wants).await
     }

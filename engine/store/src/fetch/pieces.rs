@@ -3,7 +3,7 @@
 use super::FetchedAkey;
 use crate::checksum::{join, of_zeros};
 use crate::error::FetchError;
-use crate::read::{copy_inline, read_blocks};
+use crate::read::{Comparison, copy_inline, read_blocks};
 use crate::state::Core;
 use crate::value::{Blocks, Payload};
 use smallvec::SmallVec;
@@ -33,7 +33,7 @@ pub(super) async fn finish(
     mut reads: Vec<BlockRead<'_>>,
     sums: &mut Sums,
 ) -> Result<(), FetchError> {
-    let wants = sums.are_wanted();
+    let wants = sums.comparison;
     if reads.len() < 2 {
         let Some((slot, blocks, from, extent, part)) = reads.pop() else { return Ok(()) };
         let sum = read_blocks(core, blocks, from, extent, part, wants).await?;
@@ -51,27 +51,36 @@ pub(super) async fn finish(
 }
 
 /// The checksums of pieces in their order, if somebody wants them.
-pub(super) struct Sums(pub(super) Option<Vec<u32>>);
+pub(super) struct Sums {
+    /// Who compares the data with them; `None`: nobody wants them.
+    comparison: Option<Comparison>,
+    all: Vec<u32>,
+}
 
 impl Sums {
-    pub(super) const fn none() -> Self {
-        Self(None)
+    pub(super) const fn wanted(comparison: Option<Comparison>) -> Self {
+        Self { comparison, all: Vec::new() }
+    }
+
+    /// None of them unless they are wanted.
+    pub(super) fn into_all(self) -> Vec<u32> {
+        self.all
     }
 
     const fn are_wanted(&self) -> bool {
-        self.0.is_some()
+        self.comparison.is_some()
     }
 
     /// Adds that of a piece that is known. Returns its place.
     fn push(&mut self, sum: u32) -> usize {
-        self.0.as_mut().map_or(0, |sums| {
-            sums.push(sum);
-            sums.len() - 1
-        })
+        if self.are_wanted() {
+            self.all.push(sum);
+        }
+        self.all.len().saturating_sub(1)
     }
 
     fn set(&mut self, slot: usize, sum: u32) {
-        if let Some(place) = self.0.as_mut().and_then(|sums| sums.get_mut(slot)) {
+        if let Some(place) = self.all.get_mut(slot) {
             *place = sum;
         }
     }

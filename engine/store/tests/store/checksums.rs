@@ -10,7 +10,9 @@ use weir_media::{Device, DmaBuf, Slice};
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Value};
 use weir_proto::{Epoch, Key};
 use weir_runtime::Handle;
-use weir_store::{Data, Depth, Fetch, FetchError, Field, Filter, Inspector, Part, Shard, Store, UpdateError};
+use weir_store::{
+    Comparison, Data, Depth, Fetch, FetchError, Field, Filter, Inspector, Part, Shard, Store, UpdateError,
+};
 
 const SIZE: u64 = 64 << 20;
 const NONE: Conditions = Conditions::NONE;
@@ -107,6 +109,47 @@ fn checksums_in_a_wrong_number_are_refused_before_anything_is_reserved() {
             assert!(matches!(refused, Err(UpdateError::Invalid(_))), "{refused:?}");
         }
         assert_eq!(store.space().free, free);
+    });
+}
+
+/// The same for a reader who compares.
+async fn take_to_compare(shard: &Shard, akeys: &[AkeyFetch]) -> Result<(Vec<u8>, Vec<Vec<u32>>), FetchError> {
+    let found = find(shard, akeys).await;
+    let len = found.data_len() as usize;
+    let landed = found.read_to(akeys, Comparison::ByReader, DmaBuf::new(len)).await?;
+    Ok((landed.memory[landed.start..landed.start + len].to_vec(), landed.sums))
+}
+
+#[test]
+fn what_is_left_to_the_reader_comes_with_checksums_that_tell_and_what_a_cache_would_keep_is_not_left() {
+    run(9, async |handle| {
+        let device = MemoryDevice::new(SIZE);
+        let (store, shard) = start_on(&handle, &device).await;
+        for (epoch, len) in [(1u64, 4096usize), (2, 20_000), (3, 300_000)] {
+            let value = pattern(epoch, len);
+            let name = format!("{len}");
+            update(&shard, epoch, summed(single(&name, &value), &value), &value).await.expect("stored");
+            let akeys = [whole(&name)];
+            let (data, sums) = take_to_compare(&shard, &akeys).await.expect("read");
+            assert!(data == value && sums == [[crc(&value)]]);
+            let all = device.bytes(0, SIZE as usize);
+            let block = all.chunks(4096).position(|found| *found == value[..4096]).expect("on the device");
+            let at = (block * 4096 + len / 2) as u64;
+            device.flip_bit(at, 3);
+            let before = store.stats().checksum_errors;
+            // A value of one block would stay in the cache.
+            match take_to_compare(&shard, &akeys).await {
+                Err(FetchError::Corrupt { .. }) => assert_eq!(len, 4096),
+                Err(error) => panic!("{error}"),
+                Ok((data, sums)) => {
+                    assert!(len > 4096 && data != value && sums == [[crc(&value)]], "{len}");
+                    assert_eq!(store.stats().checksum_errors, before);
+                }
+            }
+            assert!(matches!(take(&shard, &akeys).await, Err(FetchError::Corrupt { .. })), "{len}");
+            device.flip_bit(at, 3);
+            assert!(take(&shard, &akeys).await.is_ok());
+        }
     });
 }
 

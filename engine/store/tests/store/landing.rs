@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_media::{BLOCK, DmaBuf};
 use weir_proto::object::{AkeyFetch, Conditions};
 use weir_proto::{Epoch, Key};
-use weir_store::{Fetch, FetchError, Shard};
+use weir_store::{Comparison, Fetch, FetchError, Shard};
 
 const DISK: u64 = 64 << 20;
 /// The chunk that values of half a mebibyte and more are cut into.
@@ -26,17 +26,26 @@ async fn find(shard: &Shard, dkey: u64, akeys: &[AkeyFetch]) -> Fetch {
     shard.fetch(CONTAINER, ARRAY, &dkey, Epoch::MAX, Conditions::NONE, akeys).await.expect("found")
 }
 
-/// What is read to memory of so many bytes: the data, where it begins, and its checksum.
-async fn land(
+/// Data, where in its memory it begins, and its checksum.
+type Found = (Vec<u8>, usize, Vec<Vec<u32>>);
+
+/// What is read to memory of so many bytes.
+async fn land(shard: &Shard, dkey: u64, range: (u64, u64), room: u64) -> Result<Found, FetchError> {
+    land_as(Comparison::Here, shard, dkey, range, room).await
+}
+
+/// The same, compared by the store or not.
+async fn land_as(
+    comparison: Comparison,
     shard: &Shard,
     dkey: u64,
     (index, count): (u64, u64),
     room: u64,
-) -> Result<(Vec<u8>, usize, Vec<Vec<u32>>), FetchError> {
+) -> Result<Found, FetchError> {
     let akeys = asked(index, count);
     let mut memory = DmaBuf::new(room as usize);
     memory.fill(0xee);
-    let landed = find(shard, dkey, &akeys).await.read_to(&akeys, memory).await?;
+    let landed = find(shard, dkey, &akeys).await.read_to(&akeys, comparison, memory).await?;
     let data = landed.memory[landed.start..landed.start + count as usize].to_vec();
     Ok((data, landed.start, landed.sums))
 }
@@ -71,10 +80,16 @@ fn any_part_of_a_large_value_lands_with_the_blocks_around_it() {
         machine.run(async move {
             let value = store(&shard, 1, 0, LEN, behind).await;
             for (index, count) in parts {
-                let (data, start, sums) = land(&shard, 1, (index, count), LEN).await.expect("read");
-                assert!(data == value[index as usize..(index + count) as usize], "{count} from {index} on");
-                assert_eq!(start as u64, index % CHUNK, "whole chunks are read, and nothing is copied");
-                assert_eq!(sums, [[crc(&data)]], "{count} from {index} on");
+                for comparison in [Comparison::Here, Comparison::ByReader] {
+                    let found = land_as(comparison, &shard, 1, (index, count), LEN).await;
+                    let (data, start, sums) = found.expect("read");
+                    assert!(
+                        data == value[index as usize..(index + count) as usize],
+                        "{count} from {index} on"
+                    );
+                    assert_eq!(start as u64, index % CHUNK, "whole chunks are read, and nothing is copied");
+                    assert_eq!(sums, [[crc(&data)]], "{count} from {index} on");
+                }
             }
         });
     }
@@ -143,6 +158,83 @@ fn a_bit_that_has_rotted_anywhere_in_what_landed_is_met_and_nothing_is_handed_ou
     }
 }
 
+/// Whether the reader of what was found meets a bit that has rotted at `at`, which the checksums tell then; `None`: the store has
+/// met it.
+fn is_told(
+    found: Result<Found, FetchError>,
+    (index, count): (u64, u64),
+    at: u64,
+    place: u64,
+) -> Option<bool> {
+    match found {
+        Ok((data, _, sums)) => {
+            let has_it = index <= at && at < index + count;
+            assert_eq!(sums != [[crc(&data)]], has_it, "{count} from {index} on, damage at {at}");
+            Some(has_it)
+        }
+        Err(FetchError::Corrupt { location, .. }) => {
+            assert_eq!(location.offset, place + at / CHUNK * CHUNK);
+            None
+        }
+        Err(other) => panic!("{count} from {index} on, damage at {at}: {other}"),
+    }
+}
+
+#[test]
+fn a_reader_who_compares_meets_what_has_rotted_in_whole_chunks_and_the_store_what_has_in_parts() {
+    let machine = Machine::new(6, DISK);
+    let (whole, shard) = machine.start(quiet());
+    let first = Rc::new(shard);
+    let shard = Rc::clone(&first);
+    let value = machine.run(async move { store(&shard, 1, 0, LEN, true).await });
+    let place = (0..DISK / 4096).find(|at| machine.disk.bytes(at * 4096, 4096) == value[..4096]);
+    let place = place.expect("the data") * 4096;
+    let ranges = [
+        (0, LEN),
+        (CHUNK, 3 * CHUNK),
+        (CHUNK - 1, 2 * CHUNK),
+        (CHUNK + 100, 5 * CHUNK),
+        (LEN - 2 * CHUNK - 7, CHUNK + 7),
+    ];
+    let (mut by_reader, mut by_store, mut nowhere) = (0, 0, 0);
+    for at in
+        [0, CHUNK - 1, CHUNK, 2 * CHUNK + 99, 6 * CHUNK + 50, LEN - 2 * CHUNK - 8, LEN - CHUNK - 1, LEN - 1]
+    {
+        machine.disk.rot(place + at, (at % 8) as u8);
+        for (index, count) in ranges {
+            let met = (index / CHUNK..(index + count).div_ceil(CHUNK)).contains(&(at / CHUNK));
+            let chunk = at / CHUNK * CHUNK..(at / CHUNK + 1) * CHUNK;
+            let is_whole = index <= chunk.start && chunk.end <= index + count;
+            // With room to land, and with room for a copy only.
+            for room in [LEN, count] {
+                let counted = whole.stats().checksum_errors;
+                let shard = Rc::clone(&first);
+                let (found, compared) = machine.run(async move {
+                    let found = land_as(Comparison::ByReader, &shard, 1, (index, count), room).await;
+                    (found, land(&shard, 1, (index, count), room).await)
+                });
+                assert_eq!(compared.is_err(), met, "{count} from {index} on, damage at {at}");
+                let told = is_told(found, (index, count), at, place);
+                let expected = if met { is_whole.then_some(true) } else { Some(false) };
+                assert_eq!(told, expected, "{count} from {index} on, damage at {at}");
+                match told {
+                    Some(true) => by_reader += 1,
+                    Some(false) => nowhere += 1,
+                    None => by_store += 1,
+                }
+                let errors = u64::from(met) + u64::from(told.is_none());
+                assert_eq!(
+                    whole.stats().checksum_errors - counted,
+                    errors,
+                    "what is left to the reader isn't counted"
+                );
+            }
+        }
+        machine.disk.rot(place + at, (at % 8) as u8);
+    }
+    assert!(by_reader > 10 && by_store > 4 && nowhere > 10, "{by_reader} {by_store} {nowhere}");
+}
+
 /// Says when it goes.
 struct Told(Rc<Cell<bool>>);
 
@@ -162,7 +254,8 @@ fn the_memory_of_a_read_that_is_given_up_stays_until_the_device_is_done_with_it(
         store(&shard, 1, 0, LEN, true).await;
         let akeys = asked(0, LEN);
         let found = find(&shard, 1, &akeys).await;
-        let mut reading = pin!(found.read_to(&akeys, (DmaBuf::new(LEN as usize), Told(flag))));
+        let mut reading =
+            pin!(found.read_to(&akeys, Comparison::Here, (DmaBuf::new(LEN as usize), Told(flag))));
         assert!(reading.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     });
     assert!(!is_gone.get(), "the device still writes to it");

@@ -8,7 +8,7 @@ use weir_media::DmaBuf;
 use weir_proto::limits::EXTENTS_MAX;
 use weir_proto::object::{AkeyFetch, Conditions, Extent, KeyQuery, ListScope, QueryKeyReply, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, ReaderId};
-use weir_store::{Data, Fetch, FetchError, ListPage, Operation, PoolError, Shard, UpdateError};
+use weir_store::{Comparison, Data, Fetch, FetchError, ListPage, Operation, PoolError, Shard, UpdateError};
 
 /// Records looked at in one fetch.
 const LOOK_MAX: u64 = 1 << 20;
@@ -181,9 +181,11 @@ pub async fn check_fetch(
     let mut data = vec![0xee; fetch.data_len() as usize];
     let sums = fetch.read_summed(akeys, &mut data).await?;
     // Twice the room, so that whole chunks fit around what is wanted of them.
-    let landed = fetch.read_to(akeys, DmaBuf::new(2 * data.len())).await?;
-    let in_place = &landed.memory[landed.start..landed.start + data.len()];
-    equal("what was read in place", &(in_place, &landed.sums), &(&data[..], &sums))?;
+    for comparison in [Comparison::Here, Comparison::ByReader] {
+        let landed = fetch.read_to(akeys, comparison, DmaBuf::new(2 * data.len())).await?;
+        let in_place = &landed.memory[landed.start..landed.start + data.len()];
+        equal("what was read in place", &(in_place, &landed.sums), &(&data[..], &sums))?;
+    }
     let mut rest = &data[..];
     for (at, expected) in expected.unwrap_or_default().iter().enumerate() {
         let found = fetch.akeys()[at].clone();
