@@ -68,11 +68,24 @@ impl Completer {
     }
 }
 
+/// One of the two sides lets go. The last one leaves the state for the next transfer: before, it would be found in use.
+fn let_go(state: &Rc<RefCell<State>>) {
+    if Rc::strong_count(state) == 1 {
+        // The thread may be ending.
+        let _ = SPARES.try_with(|spares| spares.keep(state));
+    }
+}
+
 impl Drop for Completer {
     fn drop(&mut self) {
         self.finish(Err(FabricError::Cancelled));
-        // The thread may be ending.
-        let _ = SPARES.try_with(|spares| spares.keep(&self.state));
+        let_go(&self.state);
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        let_go(&self.state);
     }
 }
 

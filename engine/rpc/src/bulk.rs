@@ -129,9 +129,10 @@ enum Seen {
 /// under way.
 pub(crate) struct Exposed<'a, 'b> {
     inner: &'a Rc<Inner>,
-    state: &'a Rc<PeerState>,
+    state: Rc<PeerState>,
     request: u64,
-    bulk: Bulk<'b>,
+    /// Where the call has it: it is not moved.
+    bulk: &'a mut Bulk<'b>,
     lists: Lists,
     deadline: Instant,
     seen: Cell<Seen>,
@@ -144,16 +145,16 @@ pub(crate) struct Exposed<'a, 'b> {
 impl<'a, 'b> Exposed<'a, 'b> {
     pub(crate) fn new(
         inner: &'a Rc<Inner>,
-        state: &'a Rc<PeerState>,
+        state: &Rc<PeerState>,
         request: u64,
-        bulk: Bulk<'b>,
+        bulk: &'a mut Bulk<'b>,
         deadline: Instant,
     ) -> Result<Self, FabricError> {
         let lists = inner.spare_lists.take().unwrap_or_default();
         let seen = Cell::new(Seen::Nobody);
         let mut exposed = Self {
             inner,
-            state,
+            state: Rc::clone(state),
             request,
             bulk,
             lists,
@@ -237,7 +238,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
     fn withdrawal(&self) -> Withdrawal {
         Withdrawal {
             inner: Rc::clone(self.inner),
-            state: Rc::clone(self.state),
+            state: Rc::clone(&self.state),
             request: self.request,
             seen: self.seen.get(),
             until: self.deadline + WITHDRAWAL_GRACE,

@@ -58,6 +58,7 @@ use load::Load;
 use metrics::add;
 use outbox::Outbox;
 use pending::Pending;
+use pieces::Moving;
 use proof::{Ring, Strangers};
 use quota::Quota;
 use register::Register;
@@ -65,6 +66,7 @@ use request::Parts;
 use seal::SealKey;
 use server::{Served, Task};
 use servers::Servers;
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use turns::Turns;
 use weir_fabric::{Access, Endpoint, Message, PeerId, RemoteRegion, Sink, Wait};
@@ -124,6 +126,8 @@ pub(crate) struct Inner {
     transfers: Semaphore,
     accesses: Ledger,
     spare_lists: Shelf<Lists>,
+    /// Lists of pieces that move, of transfers that were several.
+    spare_moving: Shelf<VecDeque<Moving>>,
     requests: Quota,
     bulks: Quota,
     load: Load,
@@ -174,6 +178,7 @@ impl Rpc {
             transfers: Semaphore::new(config.transfers_max),
             accesses: Ledger::default(),
             spare_lists: Shelf::default(),
+            spare_moving: Shelf::default(),
             requests: Quota::new(credits, config.requests_max),
             bulks: Quota::new(config.bulks_max, config.bulks_max),
             load: Load::default(),

@@ -123,7 +123,7 @@ pub(crate) type Places = (Permit, Leave);
 /// The pieces that are moving. Those that are left when nobody waits for them any more are seen to their end: the client's
 /// memory is theirs until then.
 pub(crate) struct UnderWay<'a> {
-    /// All but the newest, oldest first. It allocates for a second one only.
+    /// All but the newest, oldest first: a list that an earlier transfer has left, when there is a second one.
     older: VecDeque<Moving>,
     newest: Option<Moving>,
     inner: &'a Inner,
@@ -141,7 +141,11 @@ impl<'a> UnderWay<'a> {
         if let Some(accesses) = self.accesses {
             accesses.begin();
         }
-        self.older.extend(self.newest.replace(moving));
+        let Some(before) = self.newest.replace(moving) else { return };
+        if self.older.capacity() == 0 {
+            self.older = self.inner.spare_moving.take().unwrap_or_default();
+        }
+        self.older.push_back(before);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -165,6 +169,9 @@ impl<'a> UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if self.is_empty() {
+            if self.older.capacity() > 0 {
+                self.inner.spare_moving.put(core::mem::take(&mut self.older));
+            }
             return;
         }
         let Some(accesses) = self.accesses.cloned() else { return };

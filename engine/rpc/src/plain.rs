@@ -6,8 +6,8 @@
 use crate::call::{Asked, Letter, Ticket};
 use crate::proof::Proof;
 use crate::quota::{Class, Permit};
-use crate::session::Session;
-use crate::{INLINE_MAX, Reply};
+use crate::session::{PeerState, Session};
+use crate::{INLINE_MAX, Inner, Reply};
 use core::pin::Pin;
 use core::task::{Context, Poll};
 use std::rc::Rc;
@@ -28,6 +28,47 @@ pub(crate) struct Sent<'a> {
     pub(crate) refused: Option<Box<FabricError>>,
 }
 
+impl<'a> Sent<'a> {
+    /// A request that can be sent now: there is contact and a credit, and whatever `leave` takes beside.
+    #[inline]
+    pub(crate) fn begin<L>(
+        asked: &Asked<'a>,
+        leave: impl FnOnce(&Inner, &PeerState, Class) -> Option<L>,
+    ) -> Option<(L, Self)> {
+        let Asked { inner, to, opcode, body, options, .. } = *asked;
+        let (now, wall) = inner.rt.times();
+        // Withdrawals take no credit.
+        if opcode == REQUEST_WITHDRAW || body.len() > INLINE_MAX || now >= options.deadline {
+            return None;
+        }
+        let state = inner.peer_state(to);
+        let session = state.session()?;
+        let class = Class::of(options.priority);
+        let leave = leave(inner, &state, class)?;
+        let credit = inner.requests.try_acquire(state.place.lane(), class)?;
+        let Letter { wall_deadline, .. } = Letter::new(inner, opcode, body, options, (now, wall));
+        let ticket = Ticket::new(inner, state);
+        Some((leave, Self { ticket, session, credit, wall_deadline, at: now, refused: None }))
+    }
+
+    /// Has it sent, and expects the answer. `waiting`: who is to be woken, where that is known. `send` is of one caller, so that
+    /// all of this is put where it is called.
+    #[inline]
+    pub(crate) fn post(
+        &mut self,
+        asked: &Asked<'a>,
+        waiting: Option<&Context<'_>>,
+        send: impl FnOnce(&Self, &Letter<'_>) -> Result<(), FabricError>,
+    ) {
+        let Asked { inner, opcode, body, options, .. } = *asked;
+        let letter = Letter { opcode, body, options, wall_deadline: self.wall_deadline };
+        let due = letter.due(self.at, inner.config.attempt_min);
+        let proof = || Proof::Session(Rc::clone(&self.session));
+        inner.expect(self.ticket.id, self.session.id, &self.ticket.state, proof, due, waiting);
+        self.refused = send(self, &letter).err().map(Box::new);
+    }
+}
+
 /// A call that is made. It ends with the reply, or with how far it has got without: `None` where nothing was sent.
 pub(crate) struct Plain<'a> {
     asked: &'a Asked<'a>,
@@ -38,27 +79,6 @@ impl<'a> Plain<'a> {
     #[inline]
     pub(crate) fn new(asked: &'a Asked<'a>) -> Self {
         Self { asked, sent: None }
-    }
-
-    /// Sends the request, where nothing has to be waited for.
-    #[inline]
-    fn send(&self, cx: &Context<'_>) -> Option<Sent<'a>> {
-        let Asked { inner, to, opcode, body, options, .. } = *self.asked;
-        let (now, wall) = inner.rt.times();
-        // Withdrawals take no credit.
-        if opcode == REQUEST_WITHDRAW || body.len() > INLINE_MAX || now >= options.deadline {
-            return None;
-        }
-        let state = inner.peer_state(to);
-        let session = state.session()?;
-        let credit = inner.requests.try_acquire(state.place.lane(), Class::of(options.priority))?;
-        let letter = Letter::new(inner, opcode, body, options, (now, wall));
-        let ticket = Ticket::new(inner, state);
-        let due = letter.due(now, inner.config.attempt_min);
-        let proof = || Proof::Session(Rc::clone(&session));
-        inner.expect(ticket.id, session.id, &ticket.state, proof, due, Some(cx));
-        let refused = inner.post(&ticket, &session, &letter, None, false, now).err().map(Box::new);
-        Some(Sent { ticket, session, credit, wall_deadline: letter.wall_deadline, at: now, refused })
     }
 }
 
@@ -75,7 +95,13 @@ impl<'a> Future for Plain<'a> {
                 Poll::Ready(None) => Poll::Ready(Err(this.sent.take())),
             };
         }
-        this.sent = this.send(cx);
+        this.sent = Sent::begin(this.asked, |_, _, _| Some(())).map(|((), sent)| sent);
+        if let Some(sent) = &mut this.sent {
+            let inner = this.asked.inner;
+            sent.post(this.asked, Some(cx), |sent, letter| {
+                inner.post(&sent.ticket, &sent.session, letter, None, false, sent.at)
+            });
+        }
         match &this.sent {
             Some(Sent { refused: None, .. }) => Poll::Pending,
             _ => Poll::Ready(Err(this.sent.take())),

@@ -195,7 +195,10 @@ impl Core {
     /// Wakes the peers that transfers need. Most have ended when they were posted: the provider has copied, and whoever
     /// the memory belongs to may sleep on.
     pub(super) fn ring_for_transfers(&self) {
-        for (to, id) in self.unrung.take() {
+        loop {
+            // Nothing is borrowed meanwhile, and the list stays for the next ones.
+            let next = self.unrung.borrow_mut().pop();
+            let Some((to, id)) = next else { return };
             let under_way = self.ops.with(id, |op| op.peer() == Some(to)).unwrap_or(false);
             let ringer = self.peers.borrow().get(to).and_then(|peer| peer.ringer.clone());
             if let Some(ringer) = ringer.filter(|_| under_way) {

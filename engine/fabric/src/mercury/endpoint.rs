@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "registering memory with Mercury, and moving it")]
 
 use super::names::Name;
-use super::ops::{Kind, Op};
+use super::ops::{Kind, Op, Queued};
 use super::pieces::Head;
 use super::ports::{self, Port};
 use super::progress::{Core, Exposed, explain};
@@ -18,9 +18,6 @@ use crate::{
 use core::ops::Range;
 use std::rc::{Rc, Weak};
 use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
-
-/// Bound of messages on their way out, each in a request of up to 20 KiB: as much memory as on libfabric.
-const SENDS_MAX: usize = 3276;
 
 pub(super) struct MercuryEndpoint {
     core: Rc<Core>,
@@ -238,15 +235,23 @@ impl MercuryEndpoint {
         Ok(known.is_self)
     }
 
-    /// Sends one request: a message or a piece of one.
+    /// Whether a message of so many pieces may go out to a peer.
+    fn has_room(&self, to: PeerId, pieces: usize) -> Result<(), FabricError> {
+        let core = &self.core;
+        let known = core.peers.borrow().get(to).ok_or(FabricError::UnknownPeer)?;
+        core.ops.room(&known.queue, pieces).map_err(|(used, limit)| FabricError::NoBuffers {
+            wanted: pieces * core.piece,
+            used: used * core.piece,
+            limit: limit * core.piece,
+        })
+    }
+
+    /// Sends one request: a message or a piece of one, for which there is room.
     fn send_piece(&self, to: PeerId, context: u64, head: Head, parts: &[&[u8]]) -> Result<(), FabricError> {
         let core = &self.core;
         let known = core.peers.borrow().get(to).ok_or(FabricError::UnknownPeer)?;
-        if core.ops.sends() >= SENDS_MAX {
-            let (used, limit) = (core.ops.sends() * core.piece, SENDS_MAX * core.piece);
-            return Err(FabricError::NoBuffers { wanted: core.piece, used, limit });
-        }
-        let kind = Kind::Send { context, handle: core::ptr::null_mut() };
+        let queued = Queued::new(&known.queue);
+        let kind = Kind::Send { context, handle: core::ptr::null_mut(), _queued: queued };
         let token = core.ops.add(Op::new(to, self.rt.now(), kind));
         match core.raw.send(&known.addr, &head.encode(), parts, token) {
             Ok(sent) => {
@@ -358,6 +363,7 @@ impl Endpoint for MercuryEndpoint {
             return Err(FabricError::TooLarge { len, max: core.capabilities.max_message });
         }
         self.reachable(to)?;
+        self.has_room(to, len.div_ceil(core.piece).max(1))?;
         let message = core.next_message.get();
         core.next_message.set(message.wrapping_add(1));
         if len <= core.piece {

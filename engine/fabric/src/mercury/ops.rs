@@ -5,7 +5,7 @@ use super::sys::{HgHandle, HgMove};
 use crate::PeerId;
 use crate::memory::{Access, Memory};
 use crate::transfer::Completer;
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::rc::Rc;
 use weir_runtime::Instant;
@@ -17,10 +17,37 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Longest time that a transfer takes which nobody waits for any more: after it the connection is as good as dead.
 const ABANDONED_MAX: Duration = Duration::from_secs(2);
 
+/// Bound of messages on their way out, each in a request of up to 20 KiB: as much memory as on libfabric.
+const SENDS_MAX: usize = 3276;
+
+/// How many places have to be free for each that a peer has. One alone then gets a third of all, enough for a client with a thousand
+/// credits. The more others have, the fewer one may have, so that some are left for those whose messages are taken.
+const FREE_FOR_EACH: usize = 2;
+
+/// How many messages are on their way out to one peer.
+#[derive(Clone, Default)]
+pub(super) struct Queue(Rc<Cell<usize>>);
+
+/// A message on its way out, as long as this lives.
+pub(super) struct Queued(Queue);
+
+impl Queued {
+    pub(super) fn new(queue: &Queue) -> Self {
+        queue.0.set(queue.0.get() + 1);
+        Self(queue.clone())
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.0.0.set(self.0.0.get().saturating_sub(1));
+    }
+}
+
 /// What an operation is, with everything that has to live until it ends.
 pub(super) enum Kind {
     /// A message, or a piece of one.
-    Send { context: u64, handle: *mut HgHandle },
+    Send { context: u64, handle: *mut HgHandle, _queued: Queued },
     /// A read or write of a peer's memory. Without a completer nobody waits for it any more.
     Transfer {
         access: Access,
@@ -120,9 +147,12 @@ impl Ops {
         self.table.borrow_mut().ops.iter_mut().flatten().for_each(f);
     }
 
-    /// Messages on their way out.
-    pub(super) fn sends(&self) -> usize {
-        self.table.borrow().sends
+    /// Whether there is room for so many more messages to a peer, else how many are on their way out and what bounds that. Those
+    /// to a peer that takes none keep nobody else's answers from going out.
+    pub(super) fn room(&self, queue: &Queue, count: usize) -> Result<(), (usize, usize)> {
+        let sends = self.table.borrow().sends;
+        let fits = (queue.0.get() + count) * FREE_FOR_EACH <= SENDS_MAX.saturating_sub(sends);
+        if fits { Ok(()) } else { Err((sends, SENDS_MAX)) }
     }
 
     /// Number of operations.
@@ -137,5 +167,34 @@ impl Ops {
         table.free.clear();
         table.sends = 0;
         table.ops.drain(..).flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn send(queue: &Queue) -> Op {
+        let kind = Kind::Send { context: 0, handle: core::ptr::null_mut(), _queued: Queued::new(queue) };
+        Op::new(PeerId(1), Instant::default(), kind)
+    }
+
+    #[test]
+    fn peers_that_take_nothing_leave_room_for_another_one() {
+        let (ops, queues) = (Ops::default(), [(); 8].map(|()| Queue::default()));
+        let mut tokens = Vec::new();
+        while let Some(queue) = queues.iter().find(|queue| ops.room(queue, 1).is_ok()) {
+            tokens.push(ops.add(send(queue)));
+        }
+        let counts = queues.each_ref().map(|queue| queue.0.get());
+        assert!(counts[0] >= 1024 && counts.iter().all(|count| *count > 0), "{counts:?}");
+        // One of the longest messages, in pieces.
+        let late = Queue::default();
+        assert!(ops.room(&late, 20).is_ok(), "{counts:?}");
+        assert_eq!(ops.room(&late, SENDS_MAX), Err((tokens.len(), SENDS_MAX)));
+        for token in tokens {
+            drop(ops.take(token));
+        }
+        assert!(queues.iter().all(|queue| queue.0.get() == 0) && ops.room(&late, 1024).is_ok());
     }
 }

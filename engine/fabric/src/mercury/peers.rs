@@ -1,6 +1,7 @@
 //! The peers that an endpoint knows.
 
 use super::names::Name;
+use super::ops::Queue;
 use super::raw::PeerAddress;
 use crate::{Address, PeerId};
 use core::cell::Cell;
@@ -20,6 +21,8 @@ pub(super) struct KnownPeer {
     number: u64,
     /// The endpoint itself.
     pub(super) is_self: bool,
+    /// What is on its way to it.
+    pub(super) queue: Queue,
     /// When its process was last seen, where that can be seen.
     seen: Cell<Instant>,
 }
@@ -73,8 +76,8 @@ impl Peers {
         let id = PeerId(self.made);
         self.by_address.insert(key.clone(), id);
         self.by_number.insert(number, id);
-        let seen = Cell::default();
-        self.known.insert(id, Rc::new(KnownPeer { name, key, addr, number, is_self, seen }));
+        let (queue, seen) = (Queue::default(), Cell::default());
+        self.known.insert(id, Rc::new(KnownPeer { name, key, addr, number, is_self, queue, seen }));
         id
     }
 

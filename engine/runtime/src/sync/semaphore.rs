@@ -96,19 +96,19 @@ impl Semaphore {
 
     /// Grants permits from the front of the queue, as far as they go.
     fn grant(&self) {
-        let mut wakers = Vec::new();
-        {
-            let state = &mut *self.0.borrow_mut();
-            for waiter in state.waiters.iter_mut().filter(|waiter| !waiter.granted) {
-                if waiter.permits > state.free {
-                    break;
-                }
-                state.free -= waiter.permits;
-                waiter.granted = true;
-                wakers.push(waiter.waker.clone());
-            }
+        // One after another, so that no list is allocated of those to wake; nothing is borrowed while they are.
+        while let Some(waker) = self.grant_next() {
+            waker.wake();
         }
-        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Grants those of the first who has none, if they are free. Returns whom to wake.
+    fn grant_next(&self) -> Option<Waker> {
+        let state = &mut *self.0.borrow_mut();
+        let waiter = state.waiters.iter_mut().find(|waiter| !waiter.granted)?;
+        state.free = state.free.checked_sub(waiter.permits)?;
+        waiter.granted = true;
+        Some(waiter.waker.clone())
     }
 }
 
