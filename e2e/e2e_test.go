@@ -243,7 +243,8 @@ done
 echo "$n writes, $bad errors"`
 
 func testNodePluginRestart(t *testing.T, c *kubectl.Cluster) {
-	claim(t, c, "steady", "weir", "ReadWriteMany", "64Mi")
+	// Room for all that the writer overwrites while engines keep history: ten megabytes a second, for some seconds.
+	claim(t, c, "steady", "weir", "ReadWriteMany", "256Mi")
 	pod(t, c, "worker", "steady")
 	ready(t, c, "worker")
 	type outcome struct {
