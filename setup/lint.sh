@@ -23,6 +23,8 @@ step lint-rustfmt "rustfmt" cargo fmt --all --check
 step lint-gofmt "gofmt" go_format
 step lint-deny "licences and sources of Rust dependencies" cargo deny --locked check bans licenses sources
 step lint-clippy "clippy" cargo clippy --locked --workspace --all-targets -- -D warnings
+step lint-docs "pages of the Rust crates" \
+    env RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --exclude weir-fuzz
 step lint-go "golangci-lint" golangci-lint run ./...
 step lint-generated "generated files match their source" generated_files
 say "lint: clean"

@@ -99,7 +99,7 @@ pub struct Flags {
     /// Port of target 0; target t listens on this port + t.
     #[arg(long, env = "WEIR_FABRIC_PORT")]
     pub fabric_port: Option<u16>,
-    /// Auth keys of the fabric endpoints: service:first[:last], a block of VNIs; zeros stand for what SLINGSHOT_* give.
+    /// Auth keys of the fabric endpoints: service:first or service:first:last, a block of VNIs; zeros stand for what SLINGSHOT_* give.
     #[arg(long, env = "WEIR_FABRIC_AUTH_KEY")]
     pub fabric_auth_key: Option<String>,
     /// The NIC that fabric endpoints are on, and whose service is taken from `SLINGSHOT_SVC_IDS`.

@@ -100,7 +100,7 @@ impl TlsFiles {
     }
 
     /// The management service at `address` (`host:port`), for who says himself how long connecting to it may take:
-    /// [`CONNECT_TIMEOUT`] doesn't bound the TLS handshake.
+    /// `CONNECT_TIMEOUT` doesn't bound the TLS handshake.
     ///
     /// # Errors
     /// When the files can't be used or the address doesn't parse.

@@ -15,7 +15,7 @@ const PUNCHED_MAX: usize = 2048;
 /// One operation of a transaction.
 #[derive(Clone, Debug)]
 pub enum Operation<'a> {
-    /// Stores values of akeys of one dkey; see [`Shard::update`].
+    /// Stores values of akeys of one dkey; see [`crate::Shard::update`].
     Update {
         /// The object.
         object: ObjectId,
@@ -28,7 +28,7 @@ pub enum Operation<'a> {
         /// Their values.
         data: Data<'a>,
     },
-    /// Removes an object, dkeys or akeys; see [`Shard::punch`].
+    /// Removes an object, dkeys or akeys; see [`crate::Shard::punch`].
     Punch {
         /// The object.
         object: ObjectId,

@@ -57,7 +57,7 @@ const CELLS_END: u64 = u64::MAX - 1;
 /// those that do on all shards.
 const CHUNKS_MAX: u64 = 64;
 
-/// A range of more than [`CHUNKS_MAX`] chunks in three: what lies in its first chunk, the numbers of the whole chunks
+/// A range of more than `CHUNKS_MAX` chunks in three: what lies in its first chunk, the numbers of the whole chunks
 /// between, which never begin with 0, and what lies in its last one. `None` for a shorter range, and for one that no
 /// array has.
 #[must_use]
