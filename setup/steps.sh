@@ -65,7 +65,7 @@ with_lock() {
 # made of nobody asks for again, and it is gigabytes.
 with_passing_go_cache() {
     mkdir -p "$WEIR_CACHE"
-    GOCACHE=$(mktemp -d "$WEIR_CACHE/go-build.XXXXXX")
+    GOCACHE=$(mktemp --directory --tmpdir="$WEIR_CACHE")
     export GOCACHE
     trap 'rm -rf "$GOCACHE"' EXIT
 }

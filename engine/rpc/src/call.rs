@@ -228,10 +228,10 @@ pub(crate) fn call(
     async move {
         add(&inner.metrics.calls, 1);
         let asked = Asked { inner, to, opcode, body, options, tally: Tally(Some(inner)) };
-        // Boxed: a call is moved to where it is awaited, and what hardly any call needs is most of it.
         if let Some(bulk) = bulk.as_mut().filter(|bulk| !bulk.is_empty()) {
             return asked.lend(bulk).await;
         }
+        // Boxed: a call is moved to where it is awaited, and what hardly any call needs is most of it.
         match Plain::new(&asked).await {
             Ok(reply) => Ok(reply),
             Err(Some(sent)) => Box::pin(asked.go_on(sent, Lent(None))).await,

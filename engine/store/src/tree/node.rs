@@ -253,7 +253,7 @@ pub(crate) struct Changes {
     /// The memory of all nodes.
     pub(crate) meter: Meter,
     /// One for the tree and one for each of its stills.
-    pub(crate) readers: Rc<()>,
+    pub(super) readers: Rc<()>,
 }
 
 impl Node {
@@ -322,7 +322,7 @@ impl Node {
     }
 
     /// Lets go of the children that were written, if the node has left the tree: a checkpoint needs only their places.
-    pub(crate) fn let_go_of_children(&self) {
+    pub(super) fn let_go_of_children(&self) {
         if let (true, Body::Branch(_, children)) = (self.left.get(), &self.body) {
             children.iter().for_each(Child::let_go);
         }
@@ -407,7 +407,7 @@ impl Changes {
     }
 
     /// Whether somebody reads the tree as it was: nodes that have left it may be part of that.
-    pub(crate) fn has_stills(&self) -> bool {
+    pub(super) fn has_stills(&self) -> bool {
         Rc::strong_count(&self.readers) > 1
     }
 }

@@ -9,14 +9,17 @@ use std::collections::BTreeMap;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn content(tree: &Tree) -> Model {
+fn scan(tree: &Tree) -> Result<Model, Missing> {
     let mut found = Model::new();
-    let scanned = tree.scan::<()>(b"", |key, value| {
+    tree.scan::<()>(b"", |key, value| {
         found.insert(key.to_vec(), value.to_vec());
         ControlFlow::Continue(())
-    });
-    scanned.expect("in memory");
-    found
+    })?;
+    Ok(found)
+}
+
+fn content(tree: &Tree) -> Model {
+    scan(tree).expect("in memory")
 }
 
 /// The entries that leaves have, one leaf after the other.
@@ -27,6 +30,23 @@ fn content_of_leaves(tree: &Tree) -> Model {
         leaf = entries.len().checked_sub(1).and_then(|last| tree.leaf_behind(&entries.key(last)));
     }
     found
+}
+
+/// Keys of several lengths, many of which begin alike.
+fn key_of(number: u16) -> Vec<u8> {
+    [&vec![b'k'; usize::from(number % 5) * 10][..], &number.to_be_bytes()].concat()
+}
+
+/// Sets an entry to a value of this length, or removes it, in tree and model.
+fn change(tree: &mut Tree, model: &mut Model, number: u16, len: Option<usize>) {
+    let key = key_of(number);
+    if let Some(len) = len {
+        let value = vec![(number & 0xff) as u8; len];
+        assert_eq!(tree.put(&key, &value), Ok(model.get(&key).cloned()));
+        model.insert(key, value);
+    } else {
+        assert_eq!(tree.remove(&key), Ok(model.remove(&key)));
+    }
 }
 
 fn content_back(tree: &Tree) -> Vec<Vec<u8>> {
@@ -139,15 +159,8 @@ proptest! {
         let (mut next, mut live) = (0, std::collections::BTreeSet::new());
         for steps in rounds {
             for (number, len) in steps {
-                let mut key = vec![b'k'; usize::from(number % 5) * 10];
-                key.extend(number.to_be_bytes());
-                if let Some(len) = len {
-                    let value = vec![(number & 0xff) as u8; len];
-                    prop_assert_eq!(tree.put(&key, &value), Ok(model.get(&key).cloned()));
-                    model.insert(key.clone(), value);
-                } else {
-                    prop_assert_eq!(tree.remove(&key), Ok(model.remove(&key)));
-                }
+                change(&mut tree, &mut model, number, len);
+                let key = key_of(number);
                 prop_assert_eq!(tree.get(&key), Ok(model.get(&key).cloned()));
             }
             check_nodes(&tree.root, true);
@@ -187,9 +200,7 @@ proptest! {
         let (mut tree, mut model) = (Tree::default(), Model::new());
         for (run, sorted, freeze) in runs {
             let entry = |(number, len): (u16, usize)| {
-                let mut key = vec![b'k'; usize::from(number % 5) * 10];
-                key.extend(number.to_be_bytes());
-                (key, vec![(number & 0xff) as u8; len])
+                (key_of(number), vec![(number & 0xff) as u8; len])
             };
             let mut run: Vec<_> = run.into_iter().map(entry).collect();
             if sorted {
@@ -254,6 +265,11 @@ impl Disk {
         is_done
     }
 
+    /// All entries, wherever they are.
+    fn content(&self, tree: &Tree) -> Model {
+        self.ask(tree, scan).0
+    }
+
     /// Asks until nothing is missing; returns the answer and how many nodes were read.
     fn ask<T>(&self, tree: &Tree, mut question: impl FnMut(&Tree) -> Result<T, Missing>) -> (T, usize) {
         let mut reads = 0;
@@ -311,30 +327,16 @@ proptest! {
         let (mut tree, mut model, mut disk) = (Tree::default(), Model::new(), Disk::default());
         for (steps, limit) in rounds {
             for (number, len) in steps {
-                let mut key = vec![b'k'; usize::from(number % 5) * 10];
-                key.extend(number.to_be_bytes());
+                let key = key_of(number);
                 disk.ask(&tree, |tree| tree.reach([key.as_slice()]));
-                if let Some(len) = len {
-                    let value = vec![(number & 0xff) as u8; len];
-                    prop_assert_eq!(tree.put(&key, &value), Ok(model.get(&key).cloned()));
-                    model.insert(key, value);
-                } else {
-                    prop_assert_eq!(tree.remove(&key), Ok(model.remove(&key)));
-                }
+                change(&mut tree, &mut model, number, len);
             }
             disk.checkpoint(&mut tree);
             let before = tree.tick();
             tree.evict(limit, b"", u64::MAX, usize::MAX);
             prop_assert!(tree.meter().bytes() <= limit.max(memory(tree.root())));
             prop_assert_eq!(tree.meter().bytes(), memory(tree.root()));
-            let (forward, _) = disk.ask(&tree, |tree| {
-                let mut found = Model::new();
-                tree.scan::<()>(b"", |key, value| {
-                    found.insert(key.to_vec(), value.to_vec());
-                    ControlFlow::Continue(())
-                })?;
-                Ok(found)
-            });
+            let forward = disk.content(&tree);
             prop_assert_eq!(&forward, &model);
             // What was used since is kept, however little memory there is.
             tree.evict(0, b"", before, usize::MAX);
@@ -372,16 +374,9 @@ proptest! {
         let mut under_way: Option<(Writing, Model)> = None;
         for (changes, count, evicts) in steps {
             for (number, len) in changes {
-                let mut key = vec![b'k'; usize::from(number % 5) * 10];
-                key.extend(number.to_be_bytes());
+                let key = key_of(number);
                 disk.ask(&tree, |tree| tree.reach([key.as_slice()]));
-                if let Some(len) = len {
-                    let value = vec![(number & 0xff) as u8; len];
-                    prop_assert_eq!(tree.put(&key, &value), Ok(model.get(&key).cloned()));
-                    model.insert(key, value);
-                } else {
-                    prop_assert_eq!(tree.remove(&key), Ok(model.remove(&key)));
-                }
+                change(&mut tree, &mut model, number, len);
             }
             let (mut writing, begun) =
                 under_way.take().unwrap_or_else(|| (Writing::begin(&mut tree), model.clone()));
@@ -389,15 +384,7 @@ proptest! {
                 let Writing { root, .. } = writing;
                 let body = disk.0[&root.page.get().expect("written").block].clone();
                 let (root, meter) = (Node::new(body, &Meter::default()), Meter::default());
-                let (found, _) = disk.ask(&Tree::new(root, 0, meter), |tree| {
-                    let mut found = Model::new();
-                    tree.scan::<()>(b"", |key, value| {
-                        found.insert(key.to_vec(), value.to_vec());
-                        ControlFlow::Continue(())
-                    })?;
-                    Ok(found)
-                });
-                prop_assert_eq!(found, begun);
+                prop_assert_eq!(disk.content(&Tree::new(root, 0, meter)), begun);
                 prop_assert_eq!(tree.meter().bytes(), memory(tree.root()));
             } else {
                 under_way = Some((writing, begun));
@@ -420,23 +407,23 @@ fn nodes_are_copied_only_until_a_checkpoint_has_written_them() {
     let (mut tree, mut disk) = (Tree::default(), Disk::default());
     // Neighbours that have much in common, and others nothing, make branches of some eighty children.
     let key = |number: u32| [&(number / 16).to_be_bytes()[..], &[7; 400], &number.to_be_bytes()].concat();
-    let change = |tree: &mut Tree, numbers: core::ops::Range<u32>, value: u8| {
+    let set = |tree: &mut Tree, numbers: core::ops::Range<u32>, value: u8| {
         for number in numbers {
             tree.put(&key(number), &[value; 1800]).expect("in memory");
         }
     };
-    change(&mut tree, 0..8_000, 1);
+    set(&mut tree, 0..8_000, 1);
     let mut writing = Writing::begin(&mut tree);
     let count = writing.nodes.len();
     assert!(!disk.write(&tree, &mut writing, count / 2));
     let before = tree.meter().bytes();
-    change(&mut tree, 0..3_600, 2);
+    set(&mut tree, 0..3_600, 2);
     let branches = 12 * NODE_BYTES;
     assert!(
         left(&tree) <= branches && tree.meter().bytes() < before + before / 8,
         "written ones were copied"
     );
-    change(&mut tree, 4_400..8_000, 2);
+    set(&mut tree, 4_400..8_000, 2);
     let copies = left(&tree);
     assert!(copies > before / 3, "others need to be");
     assert!(!disk.write(&tree, &mut writing, count / 4));

@@ -132,15 +132,20 @@ fn memory_without_room_for_the_blocks_around_gets_a_copy() {
     });
 }
 
+/// Stores a value of [`LEN`] bytes. Returns where it begins on the device.
+fn stored_at(machine: &Machine, shard: &Rc<Shard>) -> u64 {
+    let shard = Rc::clone(shard);
+    let value = machine.run(async move { store(&shard, 1, 0, LEN, true).await });
+    let place = (0..DISK / 4096).find(|at| machine.disk.bytes(at * 4096, 4096) == value[..4096]);
+    place.expect("the data") * 4096
+}
+
 #[test]
 fn a_bit_that_has_rotted_anywhere_in_what_landed_is_met_and_nothing_is_handed_out() {
     let machine = Machine::new(4, DISK);
     let (whole, shard) = machine.start(quiet());
     let first = Rc::new(shard);
-    let shard = Rc::clone(&first);
-    let value = machine.run(async move { store(&shard, 1, 0, LEN, true).await });
-    let place = (0..DISK / 4096).find(|at| machine.disk.bytes(at * 4096, 4096) == value[..4096]);
-    let place = place.expect("the data") * 4096;
+    let place = stored_at(&machine, &first);
     for (number, at) in [0, CHUNK - 1, 9 * CHUNK, 8 * CHUNK + 77, LEN - 1].into_iter().enumerate() {
         machine.disk.rot(place + at, 5);
         let shard = Rc::clone(&first);
@@ -185,10 +190,7 @@ fn a_reader_who_compares_meets_what_has_rotted_in_whole_chunks_and_the_store_wha
     let machine = Machine::new(6, DISK);
     let (whole, shard) = machine.start(quiet());
     let first = Rc::new(shard);
-    let shard = Rc::clone(&first);
-    let value = machine.run(async move { store(&shard, 1, 0, LEN, true).await });
-    let place = (0..DISK / 4096).find(|at| machine.disk.bytes(at * 4096, 4096) == value[..4096]);
-    let place = place.expect("the data") * 4096;
+    let place = stored_at(&machine, &first);
     let ranges = [
         (0, LEN),
         (CHUNK, 3 * CHUNK),
