@@ -68,12 +68,16 @@ settle() {
     kubectl --namespace kube-system wait --for=condition=Ready pods --all --timeout="${READY_DEADLINE}s"
 }
 
-# remove_stopped: deletes a cluster whose nodes don't all run: an engine that was killed leaves it so, and its nodes come
-# back under other addresses.
-remove_stopped() {
-    if docker ps --all --quiet --filter "label=io.x-k8s.kind.cluster=$cluster" --filter status=exited \
-        --filter status=created --filter status=dead | grep -q .; then
-        step cluster-delete "cluster $cluster: delete, its nodes have stopped" \
+# remove_ended: deletes a cluster of which a node has ended, also one that runs again. An engine that was killed leaves it
+# so: the nodes come back with it, under other addresses, and kind does not wait for a control plane that it did not make.
+remove_ended() {
+    local nodes
+    mapfile -t nodes < <(docker ps --all --quiet --filter "label=io.x-k8s.kind.cluster=$cluster")
+    ((${#nodes[@]} > 0)) || return 0
+    # What never ended has the zero time here; what was never started is 'created'.
+    if docker inspect --format '{{.State.Status}} {{.State.FinishedAt}}' "${nodes[@]}" |
+        grep -qv '^running 0001-01-01T00:00:00Z$'; then
+        step cluster-delete "cluster $cluster: delete, its nodes have ended since it was made" \
             kind_command delete cluster --name "$cluster" --kubeconfig "$KUBECONFIG"
     fi
 }
@@ -82,7 +86,7 @@ up() {
     local image
     image=$(prepare | tail -n 1)
     mkdir -p "$(dirname "$KUBECONFIG")"
-    remove_stopped
+    remove_ended
     if exists; then
         skip "cluster $cluster"
         kind_command export kubeconfig --name "$cluster" --kubeconfig "$KUBECONFIG" --quiet
