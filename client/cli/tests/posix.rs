@@ -570,6 +570,21 @@ fn a_full_pool_is_enospc_and_deleting_makes_room_again() {
 }
 
 #[test]
+fn a_file_is_overwritten_many_times_within_a_small_quota() {
+    let system = system();
+    system.run(&["container", "create", "tank", "small", "--quota", "32MiB"]);
+    let mount = system.mount("small", &[]);
+    let file = File::create(mount.path("f")).expect("created");
+    for round in 0..20_u8 {
+        for piece in 0..8 {
+            let written = file.write_all_at(&vec![round; 1 << 20], piece << 20);
+            written.and_then(|()| file.sync_all()).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+    }
+    assert_eq!(fs::read(mount.path("f")).expect("read"), vec![19; 8 << 20]);
+}
+
+#[test]
 fn a_full_quota_is_enospc_and_can_be_raised() {
     let system = system();
     system.run(&["container", "create", "tank", "small", "--quota", "32MiB"]);

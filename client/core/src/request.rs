@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use weir_fabric::Buffer;
 use weir_proto::limits::INLINE_MAX;
 use weir_proto::{Der, Rank, TargetIndex, codec, opcode};
-use weir_rpc::{CallOptions, Reply, RpcError};
+use weir_rpc::{CallOptions, Reply, RpcError, Status};
 use weir_runtime::Instant;
 
 use crate::Result;
@@ -289,6 +289,9 @@ fn describe(question: &Question<'_>, server: String, waited: Duration, error: Rp
     let operation = question.operation;
     let subject = || question.subject.to_string();
     match error {
+        RpcError::Remote(Status { der, message }) if let Some(der) = der.lasting() => {
+            Error::Refused { operation, subject: subject(), der, message }
+        }
         RpcError::Remote(status) if is_passing(question, status.der) => {
             Error::Unavailable { operation, subject: subject(), server, waited, cause: status.to_string() }
         }

@@ -27,16 +27,22 @@ pub fn update(error: &UpdateError, place: &Place<'_>) -> Status {
         UpdateError::NoSpace { needed, free, size, .. } => format!(
             "{place}: the pool is full there ({needed} bytes needed, {free} free of {size}); delete data or grow the pool"
         ),
-        UpdateError::Quota { .. } => return quota(place),
+        UpdateError::Quota { .. } => {
+            format!("{place}: the container's quota is used up; delete data or raise the quota")
+        }
         error => format!("{place}: {error}"),
     };
     Status::new(error.der(), message)
 }
 
-/// The answer to an update for which the container's quota doesn't suffice.
-pub fn quota(place: &Place<'_>) -> Status {
-    let message = format!("{place}: the container's quota is used up; delete data or raise the quota");
-    Status::new(Der::NOSPACE, message)
+/// The answer to an update that may find room soon: it is to come again.
+pub fn room_to_come(error: &UpdateError, place: &Place<'_>) -> Status {
+    let used_up = match error {
+        UpdateError::Quota { .. } => "the container's quota is used up, delete data or raise the quota",
+        _ => "the pool is full there, delete data or grow the pool",
+    };
+    let message = format!("{place}: {used_up}; what was overwritten or deleted a moment ago still counts");
+    Status::new(Der::UPDATE_AGAIN, message)
 }
 
 /// The answer to a fetch, list or query that the store refused.

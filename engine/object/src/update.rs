@@ -49,6 +49,11 @@ impl IoService {
             if self.repeats.is_executed(&access.pool, &request) {
                 return Ok((codec::encode(&UpdateReply { epoch: self.epoch() }), len));
             }
+            if access.container.is_short_of_room() {
+                // Nobody sends its data over and over while there is no room for it.
+                let check = async || access.pool.shard().check_room_for(access.container.id, len);
+                within_quota((&access.pool, &access.container), len, place, check).await?;
+            }
             let data = self.arrive(&request, inline, len).await?;
             let marks = self.repeats.marks(&self.rt, &access.pool, &request);
             let epoch = self.store(&access, &update, &data, &marks, place).await?;
@@ -132,25 +137,37 @@ impl IoService {
     }
 }
 
-/// Does `attempt`, again with a greater share of the container's quota, for so many bytes, while that is used up here.
+/// Does `attempt`, again with a greater share of the container's quota, for so many bytes, while that is used up here. What
+/// finds no room because others have overwritten or deleted something a moment ago is sent away to come again.
 pub(crate) async fn within_quota<T>(
     (pool, container): (&TargetPool, &TargetContainer),
     wanted: u64,
     place: &Place<'_>,
     attempt: impl AsyncFn() -> Result<T, UpdateError>,
 ) -> Result<T, Status> {
-    for _ in 0..GRANT_TRIES {
-        match attempt().await {
-            Ok(done) => return Ok(done),
-            Err(UpdateError::Quota { .. }) => {
-                if !pool.enlarge(container, wanted).await? {
-                    return Err(refusal::quota(place));
-                }
+    let mut tries = 0;
+    loop {
+        let error = match attempt().await {
+            Ok(done) => {
+                container.has_found_room(wanted);
+                return Ok(done);
             }
-            Err(error) => return Err(refusal::update(&error, place)),
+            Err(error) => error,
+        };
+        tries += 1;
+        if matches!(error, UpdateError::Quota { .. })
+            && tries < GRANT_TRIES
+            && pool.enlarge(container, wanted).await?
+        {
+            continue;
         }
+        let has_no_room = matches!(error, UpdateError::Quota { .. } | UpdateError::NoSpace { .. });
+        return Err(if has_no_room && pool.may_regain_room(container, wanted, &error) {
+            refusal::room_to_come(&error, place)
+        } else {
+            refusal::update(&error, place)
+        });
     }
-    Err(refusal::quota(place))
 }
 
 /// Checks an update's limits; returns its bytes of data.

@@ -1,8 +1,9 @@
 //! A container as a target knows it, with the counters that metrics are made of.
 
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
-use weir_proto::{ContainerId, Der};
+use weir_proto::{ContainerId, Der, Epoch};
 use weir_runtime::Instant;
 use weir_runtime::sync::Semaphore;
 
@@ -101,6 +102,32 @@ fn bump(counter: &Cell<u64>, by: u64) {
     counter.set(counter.get().wrapping_add(by));
 }
 
+/// Who was refused for want of room comes again sooner than this, unless it has given up.
+const SHORTAGE_PAUSE: Duration = Duration::from_secs(3);
+
+/// A time in which updates of a container find no room. It ends when one has found some that is as large as the smallest that
+/// found none, or when nobody comes again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Shortage {
+    /// When the first was refused: what was overwritten or deleted before may make room.
+    since: Epoch,
+    /// When the last was refused.
+    last: Instant,
+    /// Bytes of the smallest that was refused.
+    wanted: u64,
+}
+
+impl Shortage {
+    /// The shortage that there is when an update of so many bytes is refused, after `known`.
+    fn after(known: Option<Self>, wanted: u64, (now, epoch): (Instant, Epoch)) -> Self {
+        let known = known.filter(|known| now.saturating_duration_since(known.last) < SHORTAGE_PAUSE);
+        match known {
+            Some(known) => Self { since: known.since, last: now, wanted: known.wanted.min(wanted) },
+            None => Self { since: epoch, last: now, wanted },
+        }
+    }
+}
+
 /// A container as a target knows it.
 pub struct TargetContainer {
     /// Identity.
@@ -121,9 +148,35 @@ pub struct TargetContainer {
     pub(crate) told: Cell<u64>,
     /// Until then a greater grant is not asked for again, since it was refused.
     pub(crate) refused_until: Cell<Option<Instant>>,
+    shortage: Cell<Option<Shortage>>,
 }
 
 impl TargetContainer {
+    /// Whether updates have found no room here lately.
+    #[must_use]
+    pub fn is_short_of_room(&self) -> bool {
+        self.shortage.get().is_some()
+    }
+
+    /// An update of so many bytes has found room.
+    pub fn has_found_room(&self, bytes: u64) {
+        if self.shortage.get().is_some_and(|shortage| bytes >= shortage.wanted) {
+            self.end_shortage();
+        }
+    }
+
+    /// An update of so many bytes is refused at this moment. Returns since when such have been.
+    pub(crate) fn note_shortage(&self, bytes: u64, moment: (Instant, Epoch)) -> Epoch {
+        let shortage = Shortage::after(self.shortage.get(), bytes, moment);
+        self.shortage.set(Some(shortage));
+        shortage.since
+    }
+
+    /// Who is refused from now on may wait for what was overwritten since.
+    pub(crate) fn end_shortage(&self) {
+        self.shortage.set(None);
+    }
+
     /// A client uses it now.
     pub fn touch(&self, now: Instant) {
         self.used_at.set(Some(now));
@@ -140,6 +193,7 @@ impl TargetContainer {
             setting: Semaphore::new(1),
             told: Cell::new(0),
             refused_until: Cell::new(None),
+            shortage: Cell::new(None),
         }
     }
 }
@@ -147,6 +201,24 @@ impl TargetContainer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shortage_lasts_until_as_much_finds_room_as_did_not_or_nobody_comes_again() {
+        let container = TargetContainer::new(ContainerId(uuid::Uuid::nil()), "box".into(), None);
+        let begin = Instant::now();
+        let at = |ms: u64| (begin + Duration::from_millis(ms), Epoch(1000 + ms));
+        assert!(!container.is_short_of_room());
+        assert_eq!(container.note_shortage(4096, at(0)), Epoch(1000));
+        assert_eq!(container.note_shortage(1 << 20, at(2000)), Epoch(1000));
+        container.has_found_room(100);
+        assert_eq!(container.note_shortage(1 << 20, at(4000)), Epoch(1000), "a small one tells nothing");
+        container.has_found_room(4096);
+        assert!(!container.is_short_of_room());
+        assert_eq!(container.note_shortage(1 << 20, at(4100)), Epoch(5100));
+        container.has_found_room(4096);
+        assert_eq!(container.note_shortage(1 << 20, at(4200)), Epoch(5100), "it wasn't as much");
+        assert_eq!(container.note_shortage(1 << 20, at(7300)), Epoch(8300), "nobody came for three seconds");
+    }
 
     #[test]
     fn counters_tell_operations_bytes_and_errors() {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{GrantRequest, PoolMap, TargetContainerState, TargetContainerUsage, TargetPoolSpace};
-use weir_proto::{Capability, Clock, ContainerId, Der, PoolId, Rank, Rights, TargetIndex, opcode};
+use weir_proto::{Capability, Clock, ContainerId, Der, Epoch, PoolId, Rank, Rights, TargetIndex, opcode};
 use weir_runtime::sync::Semaphore;
-use weir_store::Shard;
+use weir_store::{Shard, UpdateError};
 
 use crate::container::TargetContainer;
 use crate::engines::Engines;
@@ -325,6 +325,18 @@ impl TargetPool {
             }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether an update of so many bytes, for which the store has no room, may find some soon: what was overwritten or
+    /// deleted when such were first refused is not all gone yet. An update as large that has found room begins that anew.
+    pub fn may_regain_room(&self, container: &TargetContainer, bytes: u64, refusal: &UpdateError) -> bool {
+        let rt = self.engines.runtime();
+        let since = container.note_shortage(bytes, (rt.now(), Epoch(rt.wall_ns())));
+        let may = self.shard.may_regain_room(refusal, since);
+        if !may {
+            container.end_shortage();
+        }
+        may
     }
 
     async fn set_grant(&self, container: &TargetContainer, grant: Option<u64>) -> Result<(), Failed> {

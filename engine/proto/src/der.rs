@@ -132,8 +132,8 @@ der! {
 }
 
 impl Der {
-    /// Whether a refusal is about the moment, not about the request: who gives it starts, stops, is overloaded, or
-    /// needs another engine that is away. The same request may succeed soon.
+    /// Whether a refusal is about the moment, not about the request: who gives it starts, stops, is overloaded, is about to
+    /// have room, or needs another engine that is away. The same request may succeed soon.
     #[must_use]
     pub const fn is_passing(self) -> bool {
         matches!(
@@ -145,7 +145,17 @@ impl Der {
                 | Self::UNREACH
                 | Self::TIMEDOUT
                 | Self::NO_SERVICE
+                | Self::UPDATE_AGAIN
         )
+    }
+
+    /// What a refusal that was about the moment is about when the moment has lasted for longer than anybody waits.
+    #[must_use]
+    pub const fn lasting(self) -> Option<Self> {
+        match self {
+            Self::UPDATE_AGAIN => Some(Self::NOSPACE),
+            _ => None,
+        }
     }
 
     /// The errno a POSIX caller sees (facts: `daos_der2errno`); what has no counterpart is `EIO`.

@@ -54,6 +54,8 @@ pub(crate) struct Queue {
     rests: VecDeque<Rest>,
     /// Whose turn it is: a container's, an akey's, an object's.
     turn: u8,
+    /// Whose task was taken last.
+    at_work: Option<(PoolNumber, ContainerNumber)>,
     /// Objects that are being visited.
     visited: BTreeSet<ObjectKey>,
     /// Destroyed containers with nodes that can't be read, each with the index key behind those that were met; `None`: nothing
@@ -73,6 +75,36 @@ pub(crate) enum Task {
     /// Goes on with an akey.
     Akey(Box<Rest>),
 }
+
+impl Task {
+    fn owner(&self) -> (PoolNumber, ContainerNumber) {
+        match self {
+            Self::Object((pool, container, _), _) | Self::Container(pool, container, _) => (*pool, *container),
+            Self::Akey(rest) => (rest.object.0, rest.object.1),
+        }
+    }
+}
+
+/// Whose history is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    All,
+    Pool(PoolNumber),
+    Container(PoolNumber, ContainerNumber),
+}
+
+impl Whose {
+    pub(crate) fn has(self, (pool, container): (PoolNumber, ContainerNumber)) -> bool {
+        match self {
+            Self::All => true,
+            Self::Pool(number) => number == pool,
+            Self::Container(of, number) => (of, number) == (pool, container),
+        }
+    }
+}
+
+/// Objects that are looked at, oldest change first, to find out whether somebody's are among them.
+const LOOKS_MAX: usize = 1024;
 
 impl Queue {
     /// An object has versions of this epoch that may hide others.
@@ -121,15 +153,29 @@ impl Queue {
         self.objects.is_empty() && self.containers.is_empty() && self.rests.is_empty()
     }
 
-    /// Takes what is next, of the objects one whose changes have gathered up to `ripe`. Objects that have changed, containers and akeys that take long take turns, so that none keeps the
-    /// others waiting.
+    /// Takes what is next, of the objects one whose changes have gathered up to `ripe`. Objects that have changed, containers
+    /// and akeys that take long take turns, so that none keeps the others waiting.
     pub(crate) fn take(&mut self, ripe: u64) -> Option<Task> {
         self.turn = (self.turn + 1) % 3;
-        (0..3).find_map(|step| match (self.turn + step) % 3 {
+        let task = (0..3).find_map(|step| match (self.turn + step) % 3 {
             0 => self.take_object(ripe),
             1 => self.take_container(),
             _ => self.rests.pop_front().map(|rest| Task::Akey(Box::new(rest))),
-        })
+        });
+        self.at_work = task.as_ref().map(Task::owner);
+        task
+    }
+
+    /// Whether changes of theirs of this epoch or earlier wait to be visited or are being visited. Where that takes too long to
+    /// find out, it is assumed.
+    pub(crate) fn has_changes(&self, whose: Whose, epoch: u64) -> bool {
+        let owner = |object: &ObjectKey| (object.0, object.1);
+        let mut oldest = self.order.iter().take_while(|(changed, _)| *changed <= epoch);
+        oldest.by_ref().take(LOOKS_MAX).any(|(_, object)| whose.has(owner(object)))
+            || oldest.next().is_some()
+            || self.containers.keys().any(|container| whose.has(*container))
+            || self.rests.iter().any(|rest| whose.has(owner(&rest.object)))
+            || self.at_work.is_some_and(|owner| whose.has(owner))
     }
 
     /// Takes an object whose oldest change is as old as this, with the horizon of its last visit.
@@ -507,5 +553,42 @@ impl<'a> Visit<'a> {
 
     fn note_newer(&mut self, epoch: Option<u64>) {
         self.newer = self.newer.into_iter().chain(epoch).min();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_has_changes_until_who_took_them_comes_for_more() {
+        let object = |container, lo| (1, container, ObjectId { hi: 0, lo });
+        let mut queue = Queue::default();
+        let has = |queue: &Queue, epoch| {
+            [Whose::Container(1, 1), Whose::Container(1, 2), Whose::Pool(1), Whose::Pool(2), Whose::All]
+                .map(|whose| queue.has_changes(whose, epoch))
+        };
+        assert_eq!(has(&queue, u64::MAX), [false; 5]);
+        queue.add_object(object(1, 7), 100);
+        assert_eq!(has(&queue, 99), [false; 5]);
+        let of_first = [true, false, true, false, true];
+        assert_eq!(has(&queue, 100), of_first);
+        assert!(queue.take(100).is_some());
+        assert_eq!(has(&queue, 100), of_first, "it is being visited");
+        assert!(queue.take(100).is_none());
+        assert_eq!(has(&queue, 100), [false; 5]);
+        queue.add_container(1, 2);
+        assert_eq!(has(&queue, 0), [false, true, true, false, true]);
+        assert!(queue.take(0).is_some() && queue.take(0).is_none());
+        let (path, left) = (Path::object(1, 1, object(1, 7).2), Left { from: Some(0), hides: false });
+        let place = [path.clone(), path.clone(), path];
+        assert_eq!(queue.add_rest(Rest { object: object(1, 7), place, since: 0, left }), None);
+        assert_eq!(has(&queue, 0), of_first);
+        assert!(queue.take(0).is_some() && queue.take(0).is_none());
+        for lo in 0..=LOOKS_MAX as u64 {
+            queue.add_object(object(1, lo), 5);
+        }
+        assert!(queue.has_changes(Whose::Pool(2), 5), "nobody looks at all of so many");
+        assert!(!queue.has_changes(Whose::Pool(2), 4));
     }
 }

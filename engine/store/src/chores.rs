@@ -1,8 +1,8 @@
 //! Background work: reclaim of destroyed pools and containers, aggregation, and when there is nothing else to do,
 //! defragmentation.
 
-use crate::aggregate::{ChoreError, Task, visit_akey, visit_object};
-use crate::error::PoolError;
+use crate::aggregate::{ChoreError, Task, Whose, visit_akey, visit_object};
+use crate::error::{PoolError, UpdateError};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::paging::{Fault, Halt};
@@ -13,6 +13,7 @@ use crate::tree::Tree;
 use core::ops::ControlFlow;
 use core::time::Duration;
 use std::rc::Rc;
+use weir_media::BLOCK;
 use weir_proto::{ContainerId, Epoch, ObjectId};
 use weir_runtime::race;
 
@@ -243,6 +244,18 @@ fn behind_damage(core: &Core, prefix: &[u8], from: &[u8]) -> Option<Vec<u8>> {
     core.tree.borrow().behind_absent(from).filter(|behind| behind.starts_with(prefix))
 }
 
+/// Whether something is left of theirs that was destroyed and can be read.
+fn has_doomed(core: &Core, whose: Whose) -> bool {
+    let (catalog, queue) = (core.catalog.borrow(), core.aggregation.borrow());
+    catalog.pools.iter().any(|(pool_number, pool)| {
+        pool.containers.iter().any(|(number, container)| {
+            let owner = (*pool_number, *number);
+            let is_doomed = container.destroying || pool.destroying;
+            is_doomed && whose.has(owner) && !queue.damaged.contains_key(&owner)
+        })
+    })
+}
+
 /// What reclaim does next.
 enum Doomed {
     /// Entries that begin with the first go, from the second on.
@@ -350,6 +363,36 @@ fn find_doomed(core: &Core, tree: &Tree, place: &mut Option<Place>) -> Result<Op
 }
 
 impl Shard {
+    /// Whether an update that was refused for want of room may find some soon: what was overwritten, punched or destroyed up
+    /// to this epoch isn't all gone yet. That it all is takes the retention and a little more.
+    #[must_use]
+    pub fn may_regain_room(&self, refusal: &UpdateError, up_to: Epoch) -> bool {
+        let whose = match refusal {
+            UpdateError::Quota { container, .. } => match self.locate(*container) {
+                Ok(number) => Whose::Container(self.number, number),
+                Err(_) => return false,
+            },
+            // The share has some, but not enough; without any it may be the device that has none.
+            UpdateError::NoSpace { free: 1.., .. } => Whose::Pool(self.number),
+            UpdateError::NoSpace { .. } => Whose::All,
+            _ => return false,
+        };
+        let may = self.core.aggregation.borrow().has_changes(whose, up_to.0) || has_doomed(&self.core, whose);
+        if may {
+            self.core.chores.notify_one();
+        }
+        may
+    }
+
+    /// Whether a container has room for so many bytes more; what takes it up is an update.
+    ///
+    /// # Errors
+    /// [`UpdateError::Quota`] or [`UpdateError::NoSpace`] when it has not; when pool or container are gone.
+    pub fn check_room_for(&self, container: ContainerId, bytes: u64) -> Result<(), UpdateError> {
+        let number = self.locate(container)?;
+        self.check_space((container, number), bytes, 0, bytes / BLOCK as u64)
+    }
+
     /// Aggregates a container up to an epoch now: of what isn't newer, only what a snapshot or the epoch itself shows
     /// stays. Background aggregation does the same by itself, later.
     ///

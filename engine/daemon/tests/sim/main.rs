@@ -111,6 +111,15 @@ fn a_quota_bites_over_all_targets_and_not_before_it_is_used_up() {
 }
 
 #[test]
+fn overwriting_needs_no_more_quota_than_what_is_there() {
+    for_each_seed(3, |seed| {
+        let cluster = Cluster::start(seed, Shape { engines: 1, targets: 2, clients: 1 });
+        cluster.create_pool("tank");
+        workload::overwrite_within_quota(&cluster, "tank");
+    });
+}
+
+#[test]
 fn a_full_pool_recovers_when_data_is_removed() {
     for_each_seed(2, |seed| {
         let cluster = Cluster::start(seed, Shape { engines: 1, targets: 2, clients: 1 });

@@ -264,6 +264,34 @@ pub fn fill_to_quota(cluster: &Cluster, pool: &str) {
     });
 }
 
+/// A container that is overwritten faster than its history goes takes all of it, and says that it is full when it is.
+pub fn overwrite_within_quota(cluster: &Cluster, pool: &str) {
+    const QUOTA_MIB: u64 = 16;
+    let context = cluster.context(cluster.admin(), Duration::from_secs(40));
+    let pool = pool.to_owned();
+    cluster.world.block_on(cluster.admin(), async move {
+        let container = make_container(&context, &pool, "small", QUOTA_MIB * MIB as u64).await.expect("room");
+        let oid = container.new_object_id(&context, kind::KV_HASHED, Some(ObjectClass::S1)).await;
+        let kv = Kv::open(&container, oid.expect("an id")).expect("a class without redundancy");
+        for round in 0..10 * QUOTA_MIB {
+            let piece = vec![u8::try_from(round).expect("small"); MIB];
+            let put = kv.put(&context, &(round % 4).to_le_bytes(), &piece, Conditions::NONE).await;
+            put.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        }
+        context.runtime().sleep(Duration::from_secs(10)).await;
+        let (taken, error) = fill(&context, &kv, 4).await;
+        assert!(error.is(Der::NOSPACE) && error.to_string().contains("quota"), "{error}");
+        let began = context.runtime().now();
+        let more = kv.put(&context, b"more", &vec![1; MIB], Conditions::NONE).await;
+        assert!(more.is_err_and(|error| error.is(Der::NOSPACE)));
+        let waited = context.runtime().now() - began;
+        assert!(waited < Duration::from_secs(1), "nothing was overwritten for long, and it waited {waited:?}");
+        assert!((QUOTA_MIB - 6..=QUOTA_MIB - 4).contains(&taken), "{taken} MiB beside 4 of {QUOTA_MIB}: {error}");
+        empty(&context, &kv, taken + 4).await;
+        kv.put(&context, b"again", &vec![1; MIB], Conditions::NONE).await.expect("what was deleted makes room");
+    });
+}
+
 /// A full pool says so, lets data go, and takes data again.
 pub fn fill_to_the_brim(cluster: &Cluster, pool: &str) {
     let context = cluster.context(cluster.admin(), Duration::from_secs(20));

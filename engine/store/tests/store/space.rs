@@ -173,6 +173,48 @@ fn pools_have_their_shares() {
     assert_eq!(store.pools().iter().map(|pool| (pool.pool, pool.used)).collect::<Vec<_>>(), [(second, 0)]);
 }
 
+/// Room comes back while something that was overwritten, punched or destroyed isn't gone yet, whoever it belongs to where the
+/// pool is short.
+#[test]
+fn room_is_to_come_until_all_history_from_before_is_gone() {
+    let machine = Machine::new(6, DISK);
+    let config = StoreConfig { retention: Duration::from_secs(1), ..StoreConfig::default() };
+    let (store, shard) = start(&machine, config);
+    let other = ContainerId(Uuid::from_u128(0xcd));
+    let quota = UpdateError::Quota { container: CONTAINER, quota: 1 };
+    let share = UpdateError::NoSpace { pool: POOL, needed: 2, free: 1, size: 9 };
+    let (user, handle) = (shard.clone(), machine.handle());
+    machine.run(async move {
+        let may = |refusal: &UpdateError| user.may_regain_room(refusal, Epoch(handle.wall_ns()));
+        handle.sleep(Duration::from_secs(3)).await;
+        assert_eq!([may(&quota), may(&share)], [false, false]);
+        user.create_container(other).await.expect("a container");
+        put(&user, "d", "a", handle.wall_ns(), b"first").await.expect("stored");
+        assert_eq!([may(&quota), may(&share)], [false, false], "nothing was overwritten");
+        put(&user, "d", "a", handle.wall_ns(), b"second").await.expect("stored");
+        let overwritten = Epoch(handle.wall_ns());
+        assert_eq!([may(&quota), may(&share)], [true, true]);
+        let of_other = UpdateError::Quota { container: other, quota: 1 };
+        assert_eq!([may(&of_other), may(&UpdateError::Invalid(String::new()))], [false, false]);
+        handle.sleep(Duration::from_millis(500)).await;
+        put(&user, "d", "a", handle.wall_ns(), b"third").await.expect("stored");
+        assert!(user.may_regain_room(&quota, overwritten));
+        handle.sleep(Duration::from_millis(800)).await;
+        // Who asks wakes those who look for it.
+        let _ = may(&quota);
+        handle.sleep(Duration::from_millis(20)).await;
+        assert!(!user.may_regain_room(&quota, overwritten), "all from before is gone");
+        assert!(may(&quota), "but not what was overwritten since");
+        handle.sleep(Duration::from_secs(2)).await;
+        assert_eq!([may(&quota), may(&share)], [false, false]);
+        user.destroy_container(other).await.expect("destroyed");
+        assert_eq!([may(&quota), may(&share)], [false, true]);
+        handle.sleep(Duration::from_secs(1)).await;
+        assert_eq!([may(&quota), may(&share)], [false, false]);
+    });
+    drop(store);
+}
+
 #[test]
 fn background_aggregation_keeps_overwrites_from_piling_up_but_not_snapshots() {
     let machine = Machine::new(5, DISK);
