@@ -347,7 +347,7 @@ impl TargetPool {
 
     fn used(&self, id: ContainerId) -> u64 {
         let summaries = self.shard.containers();
-        summaries.iter().find(|summary| summary.container == id).map_or(0, |summary| summary.used)
+        summaries.iter().find(|summary| summary.container == id).map_or(0, |summary| summary.counted)
     }
 
     fn observe(&self, state: &TargetContainerState) -> Result<(), Failed> {
@@ -404,7 +404,7 @@ impl TargetPool {
         TargetPoolSpace {
             total: space.total,
             free: space.free,
-            containers: live.map(|summary| (summary.container, summary.used)).collect(),
+            containers: live.map(|summary| (summary.container, summary.counted)).collect(),
             active: self.active(),
         }
     }

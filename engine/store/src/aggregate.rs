@@ -79,7 +79,9 @@ pub(crate) enum Task {
 impl Task {
     fn owner(&self) -> (PoolNumber, ContainerNumber) {
         match self {
-            Self::Object((pool, container, _), _) | Self::Container(pool, container, _) => (*pool, *container),
+            Self::Object((pool, container, _), _) | Self::Container(pool, container, _) => {
+                (*pool, *container)
+            }
             Self::Akey(rest) => (rest.object.0, rest.object.1),
         }
     }
@@ -403,6 +405,7 @@ pub(crate) fn snapshots_of(core: &Core, object: ObjectKey) -> Option<Rc<BTreeSet
 
 impl<'a> Ground<'a> {
     fn new(core: &'a Rc<Core>, object: ObjectKey, snapshots: Rc<BTreeSet<u64>>, horizon: u64) -> Self {
+        core.expire_credit((object.0, object.1), horizon);
         Self { core, object, snapshots: RefCell::new(snapshots), horizon, removed: Cell::new(0) }
     }
 
@@ -445,6 +448,7 @@ impl<'a> Ground<'a> {
             return Ok(false);
         }
         if !keys.is_empty() {
+            self.core.expire_credit((self.object.0, self.object.1), self.horizon);
             add(&self.core.counters.aggregated, keys.len() as u64);
             add(&self.removed, keys.len() as u64);
             let newest = self.horizon.min(self.core.newest_epoch());

@@ -1,6 +1,7 @@
 //! Pools and containers of a store, in DRAM beside the index that holds them durably.
 
 use crate::codec::{Decoder, Encode, Malformed};
+use crate::credit::Credit;
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::record::Change;
 use core::cell::Cell;
@@ -56,6 +57,9 @@ impl Usage {
     }
 }
 
+/// Part of its quota from which on a container counts what updates hide: less than this is soon written twice.
+const NEAR_DIVISOR: u64 = 2;
+
 /// Bytes of an object's key that say whose it is: kind, pool and container.
 const OWNER_BYTES: usize = 1 + 2 * size_of::<u32>();
 
@@ -106,6 +110,8 @@ pub(crate) struct Container {
     /// Shared with aggregation while that looks at an object.
     pub(crate) snapshots: Rc<BTreeSet<u64>>,
     pub(crate) usage: Usage,
+    /// What of that is hidden and about to go.
+    pub(crate) credit: Credit,
     /// The usage differs from the stored one.
     dirty: bool,
 }
@@ -118,14 +124,25 @@ impl Container {
             destroying: false,
             snapshots: Rc::default(),
             usage: Usage::default(),
+            credit: Credit::default(),
             dirty: false,
         }
     }
 
     /// Whether so much more stays within the quota. `Err`: the quota.
     pub(crate) fn check_quota(&self, bytes: u64) -> Result<(), u64> {
-        let is_within = self.quota == 0 || self.usage.total().saturating_add(bytes) <= self.quota;
+        let is_within = self.quota == 0 || self.counted().saturating_add(bytes) <= self.quota;
         if is_within { Ok(()) } else { Err(self.quota) }
+    }
+
+    /// Bytes that count towards the quota.
+    pub(crate) fn counted(&self) -> u64 {
+        self.usage.total().saturating_sub(self.credit.total())
+    }
+
+    /// Whether it uses so much of its quota that it may need what is about to go.
+    pub(crate) fn is_near_quota(&self) -> bool {
+        self.quota > 0 && self.usage.total() > self.quota / NEAR_DIVISOR
     }
 
     /// The change that stores the container.
@@ -259,7 +276,10 @@ impl Catalog {
                 let epoch = epoch.ok_or(Malformed("a snapshot's key is too short"))?;
                 let found = self.pools.get_mut(&pool).and_then(|pool| pool.containers.get_mut(&container));
                 match (found, value) {
-                    (Some(container), Some(_)) => drop(Rc::make_mut(&mut container.snapshots).insert(epoch)),
+                    (Some(container), Some(_)) => {
+                        container.credit.keep(epoch);
+                        Rc::make_mut(&mut container.snapshots).insert(epoch);
+                    }
                     (Some(container), None) => drop(Rc::make_mut(&mut container.snapshots).remove(&epoch)),
                     (None, _) => {}
                 }

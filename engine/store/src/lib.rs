@@ -19,6 +19,7 @@ mod checksum;
 mod chores;
 mod codec;
 mod config;
+mod credit;
 mod deferral;
 mod defragment;
 mod draft;

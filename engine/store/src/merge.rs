@@ -219,6 +219,9 @@ impl Ground<'_> {
         }
         // Older parts go with it.
         core.timestamps.note_removal(&object, plan.epoch);
+        let key = |shown: &Shown| place[2].extent(shown.extent, shown.epoch).len();
+        let merged = plan.parts.iter().map(|(shown, value)| (key(shown), value.as_slice()));
+        core.take_off_credit((object.0, object.1), merged)?;
         core.commit(&changes, None)?;
         if let Some(mut reservation) = reservation {
             reservation.keep();

@@ -174,6 +174,7 @@ impl Shard {
         let summary = |container: &Container| ContainerSummary {
             container: container.id,
             used: container.usage.total(),
+            counted: container.counted(),
             quota: container.quota,
             destroying: container.destroying,
         };

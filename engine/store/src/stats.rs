@@ -118,6 +118,8 @@ pub struct ContainerSummary {
     pub container: ContainerId,
     /// Bytes in use: data extents and metadata.
     pub used: u64,
+    /// Bytes of these that count towards the quota: not what is known to be overwritten and about to go.
+    pub counted: u64,
     /// Most bytes it may use on this target; 0 for no limit.
     pub quota: u64,
     /// Whether it was destroyed and its space is being reclaimed.

@@ -376,6 +376,9 @@ impl<'a> Update<'a> {
         core.timestamps.note_write_at(self.hashes, epoch);
         if planned.overwrites {
             core.queue_for_aggregation(object, epoch);
+            if let Clock::Running(_) = self.clock {
+                shard.credit_hidden(&self.request, &self.pieces);
+            }
         }
         Ok(record)
     }

@@ -285,10 +285,18 @@ pub fn overwrite_within_quota(cluster: &Cluster, pool: &str) {
         let more = kv.put(&context, b"more", &vec![1; MIB], Conditions::NONE).await;
         assert!(more.is_err_and(|error| error.is(Der::NOSPACE)));
         let waited = context.runtime().now() - began;
-        assert!(waited < Duration::from_secs(1), "nothing was overwritten for long, and it waited {waited:?}");
-        assert!((QUOTA_MIB - 6..=QUOTA_MIB - 4).contains(&taken), "{taken} MiB beside 4 of {QUOTA_MIB}: {error}");
+        assert!(
+            waited < Duration::from_secs(1),
+            "nothing was overwritten for long, and it waited {waited:?}"
+        );
+        assert!(
+            (QUOTA_MIB - 6..=QUOTA_MIB - 4).contains(&taken),
+            "{taken} MiB beside 4 of {QUOTA_MIB}: {error}"
+        );
         empty(&context, &kv, taken + 4).await;
-        kv.put(&context, b"again", &vec![1; MIB], Conditions::NONE).await.expect("what was deleted makes room");
+        kv.put(&context, b"again", &vec![1; MIB], Conditions::NONE)
+            .await
+            .expect("what was deleted makes room");
     });
 }
 

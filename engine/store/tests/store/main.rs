@@ -26,6 +26,7 @@ mod operations;
 mod pace;
 mod paging;
 mod pools;
+mod quota;
 mod real;
 mod records;
 mod reuse;

@@ -1,0 +1,260 @@
+//! Room that is about to come back: what was overwritten counts towards a quota until aggregation has removed it, for the
+//! retention and a little longer. A container that is overwritten in place would need its quota several times over. So
+//! near the quota updates count what they hide, and the container may exceed its quota by that much meanwhile.
+//!
+//! It never gets more than will go: what counts is a version of which all was visible before an update and nothing is
+//! after it, which no snapshot shows; and what was counted is forgotten before anything as old is removed. A merge that takes
+//! in what was visible at its horizon takes off what that counts for, as it may have been hidden since.
+
+use crate::catalog::{Usage, entry_bytes};
+use crate::codec::Malformed;
+use crate::extents::{Stored, paint, versions_within};
+use crate::incarnation::{Life, life};
+use crate::intents::Slot;
+use crate::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::paging::Fault;
+use crate::piece::Piece;
+use crate::shard::Shard;
+use crate::state::Core;
+use crate::tree::Tree;
+use crate::update::Request;
+use crate::value::Version;
+use core::ops::ControlFlow;
+use std::collections::{BTreeSet, VecDeque};
+use weir_proto::object::Extent;
+
+/// Nanoseconds of epochs that are counted together.
+const SPAN: u64 = 50_000_000;
+
+/// Most spans that are remembered: a few retentions of them, when aggregation doesn't come to the container.
+const SPANS_MAX: usize = 256;
+
+/// Index entries that an update looks at to find out what it hides. One that would have to look at more counts nothing.
+const LOOKS_MAX: usize = 64;
+
+/// What updates have hidden in some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    /// Epochs of the first and the last of them.
+    epochs: (u64, u64),
+    bytes: u64,
+}
+
+/// By how much a container may exceed its quota.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Credit {
+    /// Ascending.
+    spans: VecDeque<Span>,
+    total: u64,
+}
+
+impl Credit {
+    /// Bytes.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// An update of this epoch has hidden so many bytes. Counts only if it is the newest so far.
+    fn add(&mut self, epoch: u64, bytes: u64) {
+        match self.spans.back_mut() {
+            Some(last) if epoch < last.epochs.1 => return,
+            Some(last) if epoch - last.epochs.0 < SPAN => {
+                last.epochs.1 = epoch;
+                last.bytes += bytes;
+            }
+            _ => self.spans.push_back(Span { epochs: (epoch, epoch), bytes }),
+        }
+        self.total += bytes;
+        if self.spans.len() > SPANS_MAX {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        self.total -= self.spans.pop_front().map_or(0, |span| span.bytes);
+    }
+
+    /// What was hidden up to this epoch may go from now on.
+    pub(crate) fn expire(&mut self, up_to: u64) {
+        while self.spans.front().is_some_and(|span| span.epochs.0 <= up_to) {
+            self.forget_first();
+        }
+    }
+
+    /// So many bytes don't go by themselves any more.
+    fn take_off(&mut self, bytes: u64) {
+        let mut left = bytes.min(self.total);
+        self.total -= left;
+        while let Some(first) = self.spans.front_mut().filter(|_| left > 0) {
+            let taken = left.min(first.bytes);
+            (first.bytes, left) = (first.bytes - taken, left - taken);
+            if first.bytes == 0 {
+                self.spans.pop_front();
+            }
+        }
+    }
+
+    /// What was visible at this epoch has to stay: that may be something that was hidden later.
+    pub(crate) fn keep(&mut self, epoch: u64) {
+        if self.spans.back().is_some_and(|last| epoch < last.epochs.1) {
+            *self = Self::default();
+        }
+    }
+}
+
+impl Core {
+    /// What was hidden in a container up to this epoch may go from now on.
+    pub(crate) fn expire_credit(&self, (pool, container): (PoolNumber, ContainerNumber), up_to: u64) {
+        let mut catalog = self.catalog.borrow_mut();
+        let container = catalog.pools.get_mut(&pool).and_then(|pool| pool.containers.get_mut(&container));
+        if let Some(container) = container {
+            container.credit.expire(up_to);
+        }
+    }
+
+    /// Versions in a container, encoded, each with the length of its key, have been merged.
+    pub(crate) fn take_off_credit<'a>(
+        &self,
+        (pool, container): (PoolNumber, ContainerNumber),
+        merged: impl IntoIterator<Item = (usize, &'a [u8])>,
+    ) -> Result<(), Malformed> {
+        let mut catalog = self.catalog.borrow_mut();
+        let container = catalog.pools.get_mut(&pool).and_then(|pool| pool.containers.get_mut(&container));
+        let Some(container) = container.filter(|container| container.credit.total() > 0) else {
+            return Ok(());
+        };
+        let mut usage = Usage::default();
+        for (key, value) in merged {
+            add_version(&mut usage, key, value)?;
+        }
+        container.credit.take_off(usage.total());
+        Ok(())
+    }
+}
+
+impl Shard {
+    /// Counts what an update has hidden that has just been made, newer than all others, if the container is near its quota.
+    pub(crate) fn credit_hidden(&self, request: &Request<'_>, pieces: &[Piece]) {
+        let mut catalog = self.core.catalog.borrow_mut();
+        let pool = catalog.pools.get_mut(&self.number);
+        let container = pool.and_then(|pool| pool.containers.get_mut(&request.container));
+        let Some(container) = container.filter(|container| container.is_near_quota()) else { return };
+        // What isn't in memory isn't read for this.
+        let hidden = hidden_by(&self.core.tree.borrow(), request, pieces, &container.snapshots);
+        if let Ok(bytes @ 1..) = hidden {
+            container.credit.add(request.epoch, bytes);
+        }
+    }
+}
+
+/// Bytes of versions that an update hides for good.
+fn hidden_by(
+    tree: &Tree,
+    request: &Request<'_>,
+    pieces: &[Piece],
+    snapshots: &BTreeSet<u64>,
+) -> Result<u64, Fault> {
+    let before = request.epoch - 1;
+    let object = Path::object(request.pool, request.container, request.object);
+    let of_object = life(tree, &object, Life::ALWAYS, before)?;
+    let dkey = object.dkey(request.dkey);
+    let of_dkey = life(tree, &dkey, of_object, before)?;
+    let is_kept = |epoch| snapshots.range(epoch..request.epoch).next().is_some();
+    let mut hidden = Usage::default();
+    let mut looks = LOOKS_MAX;
+    for piece in pieces {
+        let akey = dkey.akey(&request.akeys[piece.akey].akey);
+        let life = life(tree, &akey, of_dkey, before)?;
+        let mut count = |key: usize, epoch, value: &[u8]| -> Result<(), Fault> {
+            if !is_kept(epoch) {
+                add_version(&mut hidden, key, value)?;
+            }
+            Ok(())
+        };
+        match piece.slot {
+            Slot::Single => {
+                let Some((epoch, value)) = single_before(tree, &akey, life, before)? else { continue };
+                count(akey.single(epoch).len(), epoch, &value)?;
+            }
+            Slot::Extent(extent) => {
+                for Stored { extent, epoch, value } in
+                    wholly_within(tree, &akey, life, (before, extent), &mut looks)?
+                {
+                    count(akey.extent(extent, epoch).len(), epoch, &value)?;
+                }
+            }
+        }
+    }
+    Ok(hidden.total())
+}
+
+/// Adds what an encoded version takes up, whose key has this length.
+fn add_version(usage: &mut Usage, key: usize, value: &[u8]) -> Result<(), Malformed> {
+    usage.blocks += Version::runs(value)?.iter().map(|run| run.count).sum::<u64>();
+    usage.entries += entry_bytes(key, value.len());
+    Ok(())
+}
+
+/// The single value that an akey shows at an epoch, encoded, and its epoch.
+fn single_before(tree: &Tree, akey: &Path, life: Life, before: u64) -> Result<Option<(u64, Vec<u8>)>, Fault> {
+    let from = akey.single(before);
+    let found = tree.scan_below(&from, from.len() - size_of::<u64>(), |rest, value| {
+        ControlFlow::Break(key::epoch_from(rest).map(|at| (at.0, value.to_vec())))
+    })?;
+    Ok(found.transpose()?.filter(|(at, _)| life.shows(*at, before)))
+}
+
+/// Versions of extents that lie within another and are visible as a whole at an epoch.
+fn wholly_within(
+    tree: &Tree,
+    akey: &Path,
+    life: Life,
+    (before, extent): (u64, Extent),
+    looks: &mut usize,
+) -> Result<Vec<Stored>, Fault> {
+    let Some((_, _, classes)) = life.array_or_single() else { return Ok(Vec::new()) };
+    let Some(stored) = versions_within(tree, akey, life, before, extent, classes, looks)? else {
+        return Ok(Vec::new());
+    };
+    let mut seen = vec![0; stored.len()];
+    for part in paint(&stored, extent) {
+        seen[part.stored] += part.extent.count;
+    }
+    let whole = stored.into_iter().zip(seen).filter(|(stored, seen)| stored.extent.count == *seen);
+    Ok(whole.map(|(stored, _)| stored).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credit_is_for_what_is_not_removed_yet() {
+        let mut credit = Credit::default();
+        credit.add(100, 7);
+        credit.add(100 + SPAN - 1, 5);
+        credit.add(100 + SPAN, 3);
+        credit.add(99, 1000);
+        assert_eq!((credit.total(), credit.spans.len()), (15, 2), "what comes late doesn't count");
+        credit.expire(99);
+        assert_eq!(credit.total(), 15);
+        credit.expire(100);
+        assert_eq!(credit.total(), 3, "what is counted together goes with the first");
+        credit.add(100 + 2 * SPAN, 4);
+        credit.take_off(5);
+        assert_eq!((credit.total(), credit.spans.len()), (2, 1));
+        credit.take_off(3);
+        assert_eq!(credit, Credit::default());
+        credit.add(100 + SPAN, 3);
+        credit.keep(100 + SPAN);
+        assert_eq!(credit.total(), 3, "nothing was hidden behind that");
+        credit.keep(99 + SPAN);
+        assert_eq!(credit, Credit::default());
+        for number in 1..=2 * SPANS_MAX as u64 {
+            credit.add(number * SPAN, 1);
+        }
+        assert_eq!((credit.total(), credit.spans.len()), (SPANS_MAX as u64, SPANS_MAX));
+        credit.expire(u64::MAX);
+        assert_eq!(credit, Credit::default());
+    }
+}
