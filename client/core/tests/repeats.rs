@@ -25,7 +25,7 @@ fn what_a_client_has_left_that_fell_silent_goes_when_its_deadlines_have_passed()
             let write = [AkeyWrite::single(akey.clone(), value)];
             object.update(&context, &Key::from_u64(number as u64), none, &write).await.expect("stored");
         };
-        update(0, &[7; 1 << 20]).await;
+        update(0, &vec![7; 1 << 20]).await;
         // As long as one of its requests goes on, those behind it aren't known to be over.
         fabric.configure(|config| config.per_mebibyte = Duration::from_secs(20));
         let (rt, reader, of_reader) = (context.runtime().clone(), object.clone(), context.clone());
