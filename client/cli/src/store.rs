@@ -118,7 +118,7 @@ fn open_error(path: &Path, error: &MediaError) -> CliError {
 impl From<InspectError> for CliError {
     fn from(error: InspectError) -> Self {
         match &error {
-            InspectError::NoStore { .. } => Self::NotFound(error.to_string()),
+            InspectError::NoStore { .. } | InspectError::NotThere { .. } => Self::NotFound(error.to_string()),
             InspectError::Superblocks { .. } => Self::Damaged(error.to_string()),
             InspectError::Version { .. } | InspectError::Media(_) => Self::Device(error.to_string()),
         }
@@ -151,16 +151,22 @@ fn dump(arguments: &DumpArguments) -> Result<Answer, CliError> {
         container: arguments.container.map(ContainerId),
         object: arguments.object.as_deref().map(object).transpose()?,
         from: arguments.from.as_deref().map_or(Ok(Vec::new()), unhex)?,
-        limit: arguments.limit,
+        // Of entries it is told where more begin; of the others one line more tells that there are.
+        limit: arguments.limit.saturating_add(usize::from(part != Part::Entries)),
     };
-    let (lines, next) = with_store(&arguments.device, async |store| store.dump(part, &filter).await)?;
-    let next = next.map(|key| hex(&key));
+    let (mut lines, next) = with_store(&arguments.device, async |store| store.dump(part, &filter).await)?;
+    let (next, is_cut) = (next.map(|key| hex(&key)), lines.len() > arguments.limit);
+    lines.truncate(arguments.limit);
     let mut text: String = lines.iter().map(|line| line_text(line) + "\n").collect();
     if let Some(next) = &next {
         let _ = writeln!(text, "there is more: go on with --from {next}");
+    } else if is_cut {
+        let other = if matches!(part, Part::Bytes { .. }) { ", or with another --offset" } else { "" };
+        let _ = writeln!(text, "there is more: ask for it with a greater --limit{other}");
     }
     let objects: Vec<Value> = lines.iter().map(line_json).collect();
-    Ok(Answer::new(json!({"lines": objects, "next": next}), text))
+    let more = is_cut || next.is_some();
+    Ok(Answer::new(json!({"lines": objects, "next": next, "more": more}), text))
 }
 
 fn object(text: &str) -> Result<ObjectId, CliError> {

@@ -93,6 +93,33 @@ fn describe(version: u32) {
 }
 
 #[test]
+fn a_dump_that_leaves_lines_out_says_so_and_what_it_does_not_have_is_named() {
+    let folder = folder();
+    let path = image(folder.path(), 2);
+    let last = ((16 << 20) - 64).to_string();
+    for part in ["entries", "nodes", "log", "map", "bytes"] {
+        let all = ["--part", part, "--offset", &last, "--limit", "1000000"];
+        let whole = json(&weir(&[&["dump", "--json"], &all[..]].concat(), &path));
+        let count = whole["response"]["lines"].as_array().map_or(0, Vec::len);
+        assert_eq!((count > 0, &whole["response"]["more"]), (true, &false.into()), "{part}: {count}");
+        for (limit, has_more) in [(count, false), (count - 1, true)] {
+            let arguments = ["dump", "--part", part, "--offset", &last, "--limit", &limit.to_string()];
+            let printed = text(&weir(&arguments, &path).stdout);
+            assert_eq!(printed.contains("there is more"), has_more, "{part}, {limit} of {count} lines");
+            let dump = json(&weir(&[&arguments[..], &["--json"]].concat(), &path));
+            assert_eq!(dump["response"]["more"], has_more, "{part}, {limit} of {count} lines");
+            assert_eq!(dump["response"]["lines"].as_array().map(Vec::len), Some(limit), "{part}");
+        }
+    }
+    let nobody = "00000000-0000-0000-0000-00000000abcd";
+    for named in ["--pool", "--container"] {
+        let refused = weir(&["dump", named, nobody], &path);
+        let message = text(&refused.stderr);
+        assert!(code(&refused) == 3 && message.contains(nobody) && message.contains("inspect"), "{message}");
+    }
+}
+
+#[test]
 fn damage_has_an_exit_code_of_its_own_and_a_place() {
     VERSIONS.into_iter().for_each(damage);
 }

@@ -476,6 +476,37 @@ async fn check_ends(context: &Context, object: &Object, count: u64) {
 }
 
 #[test]
+fn data_that_takes_long_to_arrive_keeps_no_room_of_the_device() {
+    const LEN: u64 = 4 << 20;
+    let cluster = Cluster::start(14, 1, 1);
+    let (context, fabric) = (cluster.context(MINUTE), cluster.fabric.clone());
+    let target = Rc::clone(&cluster.targets(0)[0]);
+    cluster.run(async move {
+        let container = open_container(&context, properties("slow", ContainerType::Object)).await;
+        let object = object(&context, &container, ObjectClass::S1).await;
+        let value: Vec<u8> = (0..LEN).map(|at| u8::try_from(at % 251).expect("a byte")).collect();
+        let write = [AkeyWrite::single(key("a"), &value)];
+        object.update(&context, &key("d"), Conditions::NONE, &write).await.expect("stored");
+        let free = target.store().space().free;
+        fabric.configure(|config| config.per_mebibyte = Duration::from_secs(20));
+        let (rt, reader, of_reader) = (context.runtime().clone(), object.clone(), context.clone());
+        let fetch = rt.spawn(async move {
+            let mut into = vec![0; index(LEN)];
+            let mut read = [AkeyRead::single(key("a"), &mut into)];
+            reader.fetch(&of_reader, &key("d"), Conditions::NONE, &mut read).await.expect("it is there");
+            into
+        });
+        rt.sleep(Duration::from_secs(1)).await;
+        object.punch(&context).await.expect("punched");
+        rt.sleep(Duration::from_secs(12)).await;
+        assert!(!fetch.is_finished(), "the data is still on its way");
+        let now = target.store().space().free;
+        assert!(now > free + LEN / 2, "{} bytes came free", now.saturating_sub(free));
+        assert!(fetch.await.expect("not aborted") == value);
+    });
+}
+
+#[test]
 fn a_search_that_takes_longer_than_the_deadline_gets_its_answer_in_parts() {
     const COUNT: u64 = 400;
     let store = StoreConfig { request_looks: 64, ..StoreConfig::default() };

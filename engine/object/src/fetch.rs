@@ -38,9 +38,9 @@ impl IoService {
             let found = found.await.map_err(|error| refusal::fetch(&error, place))?;
             let len = found.data_len();
             let body = if len <= (INLINE_MAX - REPLY_ROOM) as u64 || request.bulk_room() < len {
-                self.inline(&request, &wanted.akeys, &found, place).await?
+                self.inline(&request, &wanted.akeys, found, place).await?
             } else {
-                self.pushed(&request, &wanted.akeys, &found, place).await?
+                self.pushed(&request, &wanted.akeys, found, place).await?
             };
             Ok((body, len))
         })
@@ -52,7 +52,7 @@ impl IoService {
         &self,
         request: &Request,
         akeys: &[AkeyFetch],
-        found: &Fetch,
+        found: Fetch,
         place: &Place<'_>,
     ) -> Result<Body, Status> {
         let too_large = || {
@@ -70,7 +70,7 @@ impl IoService {
         let mut data = vec![0; len];
         let sums =
             found.read_summed(akeys, &mut data).await.map_err(|error| refusal::fetch(&error, place))?;
-        let mut body = codec::encode(&reply(found, sums, true));
+        let mut body = codec::encode(&reply(&found, sums, true));
         if body.len() + data.len() > INLINE_MAX {
             if request.bulk_room() < len as u64 {
                 return Err(too_large());
@@ -83,11 +83,14 @@ impl IoService {
 
     /// A reply whose data goes to the client's memory. Where the client compares it, nobody here does: that takes as long as
     /// all else together, and memory that was looked at may take longer to read to.
+    ///
+    /// The data leaves when nothing is held any more of what was found: how long it takes is the client's affair, and
+    /// meanwhile no room would come free on the device.
     async fn pushed(
         &self,
         request: &Request,
         akeys: &[AkeyFetch],
-        found: &Fetch,
+        found: Fetch,
         place: &Place<'_>,
     ) -> Result<Body, Status> {
         let len = usize::try_from(found.data_len()).map_err(refusal::invalid)?;
@@ -96,7 +99,8 @@ impl IoService {
             .read_to(akeys, comparison(request.opcode()), payload.into_parts())
             .await
             .map_err(|error| refusal::fetch(&error, place))?;
-        let body = codec::encode(&reply(found, landed.sums, false));
+        let body = codec::encode(&reply(&found, landed.sums, false));
+        drop(found);
         let (buffer, _permit) = &mut landed.memory;
         // The pool hands out more than was asked for, and the data may begin within a block.
         let range = landed.start..landed.start + len;

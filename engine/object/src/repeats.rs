@@ -22,7 +22,7 @@ const SCOPE: &[u8] = b"request";
 /// Most identities that one change forgets: bounds its log record. Each change adds one, so this catches up.
 const FORGET_MAX: usize = 8;
 
-/// Most identities that one sweep of a pool forgets in one record.
+/// Most identities of a pool that a sweep forgets in one record.
 const SWEEP_MAX: usize = 1024;
 
 /// How long after a request's deadline its identity is kept: the clocks of client and target may differ.
@@ -96,31 +96,38 @@ impl Repeats {
     pub async fn sweep(&self, rt: &Handle, pools: &[std::rc::Rc<TargetPool>]) {
         self.pools.borrow_mut().retain(|id, _| pools.iter().any(|pool| pool.id() == *id));
         for pool in pools {
-            let now = rt.wall_ns();
-            let old: Vec<Identity> = self.with(pool, |repeats| {
-                let all = repeats.stored.iter().flat_map(|(client, numbers)| {
-                    numbers.iter().map(move |(number, until)| ((*client, *number), *until))
-                });
-                all.filter(|(_, until)| *until < now).map(|(identity, _)| identity).take(SWEEP_MAX).collect()
-            });
-            if old.is_empty() {
-                continue;
-            }
-            let changes: Vec<_> = old.iter().map(|identity| change(*identity, None)).collect();
-            if let Err(error) = pool.shard().change_attributes(&changes).await {
-                tracing::debug!(pool = %pool.id(), %error, "identities of old requests stay until the next sweep");
-                continue;
-            }
-            self.with(pool, |repeats| {
-                for (client, number) in &old {
-                    repeats.executed.remove(&(*client, *number));
-                    if let Some(numbers) = repeats.stored.get_mut(client) {
-                        numbers.remove(number);
-                    }
-                }
-                repeats.stored.retain(|_, numbers| !numbers.is_empty());
-            });
+            // A client that fell silent may have left very many.
+            while self.sweep_some(rt, pool).await {}
         }
+    }
+
+    /// Forgets some of a pool's old identities. Returns whether there are more.
+    async fn sweep_some(&self, rt: &Handle, pool: &TargetPool) -> bool {
+        let now = rt.wall_ns();
+        let old: Vec<Identity> = self.with(pool, |repeats| {
+            let all = repeats.stored.iter().flat_map(|(client, numbers)| {
+                numbers.iter().map(move |(number, until)| ((*client, *number), *until))
+            });
+            all.filter(|(_, until)| *until < now).map(|(identity, _)| identity).take(SWEEP_MAX).collect()
+        });
+        if old.is_empty() {
+            return false;
+        }
+        let changes: Vec<_> = old.iter().map(|identity| change(*identity, None)).collect();
+        if let Err(error) = pool.shard().change_attributes(&changes).await {
+            tracing::debug!(pool = %pool.id(), %error, "identities of old requests stay until the next sweep");
+            return false;
+        }
+        self.with(pool, |repeats| {
+            for (client, number) in &old {
+                repeats.executed.remove(&(*client, *number));
+                if let Some(numbers) = repeats.stored.get_mut(client) {
+                    numbers.remove(number);
+                }
+            }
+            repeats.stored.retain(|_, numbers| !numbers.is_empty());
+        });
+        old.len() == SWEEP_MAX
     }
 }
 

@@ -17,6 +17,7 @@ use crate::sweep::{Events, IdleHoles, Pass, Pins, Sweep};
 use crate::tree::Tree;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use weir_proto::{Key, ObjectId};
@@ -26,6 +27,9 @@ pub(crate) const REMOVALS_MAX: usize = 64;
 
 /// Pause of a visit while somebody else visits the same object, as one that a client has asked for may.
 const PRESENCE_PAUSE: Duration = Duration::from_millis(1);
+
+/// Objects that are remembered to be visited, some 10 MiB. Of containers with more, all objects are visited.
+const OBJECTS_MAX: usize = 64 * 1024;
 
 /// Akeys that are remembered to be visited once more, some megabytes with the longest keys. A visit that finds no room here
 /// goes on at once.
@@ -50,6 +54,8 @@ pub(crate) struct Queue {
     /// Containers to be visited as a whole, after an open or when a snapshot was given up: each with the index key
     /// where the visit goes on.
     containers: BTreeMap<(PoolNumber, ContainerNumber), Vec<u8>>,
+    /// Containers with changed objects that aren't remembered, each with the epoch of the oldest change of one.
+    crowded: BTreeMap<(PoolNumber, ContainerNumber), u64>,
     /// Akeys that need more than one visit.
     rests: VecDeque<Rest>,
     /// Whose turn it is: a container's, an akey's, an object's.
@@ -116,9 +122,17 @@ impl Queue {
 
     /// Like [`Queue::add_object`], knowing that everything up to `since` was looked at.
     fn add_again(&mut self, object: ObjectKey, epoch: u64, since: u64) {
-        if let std::collections::btree_map::Entry::Vacant(entry) = self.objects.entry(object) {
-            entry.insert((epoch, since));
-            self.order.insert((epoch, object));
+        let is_full = self.objects.len() >= OBJECTS_MAX;
+        match self.objects.entry(object) {
+            Entry::Occupied(_) => {}
+            Entry::Vacant(_) if is_full => {
+                let oldest = self.crowded.entry((object.0, object.1)).or_insert(epoch);
+                *oldest = epoch.min(*oldest);
+            }
+            Entry::Vacant(entry) => {
+                entry.insert((epoch, since));
+                self.order.insert((epoch, object));
+            }
         }
     }
 
@@ -152,16 +166,19 @@ impl Queue {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.containers.is_empty() && self.rests.is_empty()
+        self.objects.is_empty()
+            && self.containers.is_empty()
+            && self.crowded.is_empty()
+            && self.rests.is_empty()
     }
 
-    /// Takes what is next, of the objects one whose changes have gathered up to `ripe`. Objects that have changed, containers
-    /// and akeys that take long take turns, so that none keeps the others waiting.
+    /// Takes what is next, of what has changed only what has gathered changes up to `ripe`. Objects that have changed,
+    /// containers and akeys that take long take turns, so that none keeps the others waiting.
     pub(crate) fn take(&mut self, ripe: u64) -> Option<Task> {
         self.turn = (self.turn + 1) % 3;
         let task = (0..3).find_map(|step| match (self.turn + step) % 3 {
             0 => self.take_object(ripe),
-            1 => self.take_container(),
+            1 => self.take_container(ripe),
             _ => self.rests.pop_front().map(|rest| Task::Akey(Box::new(rest))),
         });
         self.at_work = task.as_ref().map(Task::owner);
@@ -176,6 +193,7 @@ impl Queue {
         oldest.by_ref().take(LOOKS_MAX).any(|(_, object)| whose.has(owner(object)))
             || oldest.next().is_some()
             || self.containers.keys().any(|container| whose.has(*container))
+            || self.crowded.iter().any(|(container, oldest)| *oldest <= epoch && whose.has(*container))
             || self.rests.iter().any(|rest| whose.has(owner(&rest.object)))
             || self.at_work.is_some_and(|owner| whose.has(owner))
     }
@@ -191,9 +209,14 @@ impl Queue {
         Some(Task::Object(object, since))
     }
 
-    fn take_container(&mut self) -> Option<Task> {
-        let ((pool, container), from) = self.containers.pop_first()?;
-        Some(Task::Container(pool, container, from))
+    /// Takes a container whose visit is to begin or to go on, or one with changes as old as this that aren't remembered.
+    fn take_container(&mut self, ripe: u64) -> Option<Task> {
+        if let Some(((pool, container), from)) = self.containers.pop_first() {
+            return Some(Task::Container(pool, container, from));
+        }
+        let (pool, container) = *self.crowded.iter().find(|(_, epoch)| **epoch <= ripe)?.0;
+        self.crowded.remove(&(pool, container));
+        Some(Task::Container(pool, container, key::objects(pool, container)))
     }
 }
 
@@ -594,5 +617,27 @@ mod tests {
         }
         assert!(queue.has_changes(Whose::Pool(2), 5), "nobody looks at all of so many");
         assert!(!queue.has_changes(Whose::Pool(2), 4));
+        let mut queue = Queue { crowded: BTreeMap::from([((1, 2), 5)]), ..Queue::default() };
+        assert_eq!(has(&queue, 5), [false, true, true, false, true]);
+        assert_eq!(has(&queue, 4), [false; 5]);
+        assert!(queue.take(5).is_some());
+    }
+
+    #[test]
+    fn of_more_objects_than_are_remembered_those_of_their_containers_are_visited() {
+        let object = |container, lo| (1, container, ObjectId { hi: 0, lo });
+        let (mut queue, most) = (Queue::default(), OBJECTS_MAX as u64);
+        (0..most).for_each(|lo| queue.add_object(object(7, lo), 10));
+        for epoch in [30, 20] {
+            (most..2 * most).for_each(|lo| queue.add_object(object(8, lo), epoch));
+        }
+        assert_eq!(queue.objects.len(), OBJECTS_MAX);
+        queue.add_object(object(7, 0), 40);
+        let mut visit = |ripe| core::iter::from_fn(|| queue.take(ripe)).collect::<Vec<Task>>();
+        assert_eq!(visit(9), [], "nothing is old enough");
+        let visited = visit(19);
+        assert!(visited.len() == OBJECTS_MAX && visited.iter().all(|task| matches!(task, Task::Object(..))));
+        assert_eq!(visit(20), [Task::Container(1, 8, key::objects(1, 8))]);
+        assert!(queue.is_empty());
     }
 }

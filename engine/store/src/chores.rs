@@ -160,6 +160,7 @@ async fn forget_decisions(core: &Core) -> Result<bool, ChoreError> {
             Err(error) => return Err(error),
         }
     }
+    core.transactions.borrow_mut().note_forgotten(&old);
     let changes: Vec<Change> = old.into_iter().map(|key| Change::Remove { key }).collect();
     core.commit(&changes, None)?;
     Ok(true)
@@ -171,7 +172,9 @@ fn pass_over_lost(core: &Core, old: &mut Vec<Vec<u8>>) -> Result<(), ChoreError>
     let (tree, queue) = (core.tree.borrow(), core.aggregation.borrow());
     let is_lost = |key: &mut Vec<u8>| tree.behind_key(key).is_some_and(|behind| queue.lost.contains(&behind));
     for key in old.extract_if(.., is_lost) {
-        core.transactions.borrow_mut().follow(&key, None)?;
+        let mut transactions = core.transactions.borrow_mut();
+        transactions.note_forgotten(core::slice::from_ref(&key));
+        transactions.follow(&key, None)?;
     }
     Ok(())
 }

@@ -392,6 +392,8 @@ pub(crate) struct Transactions {
     dkeys: BTreeSet<(ObjectKey, Option<Key>, Who)>,
     /// Decisions in the order of their time.
     decided: BTreeSet<(u64, TransactionKey)>,
+    /// The newest time of those that were forgotten since the open: fewer are left than are kept when their containers go.
+    forgotten: u64,
     /// What commits will take.
     pub(crate) promises: Promises,
 }
@@ -581,10 +583,17 @@ impl Transactions {
         old.map(|(_, (_, place))| key::transaction(*place, TransactionTail::Decision)).collect()
     }
 
+    /// These decisions are about to be forgotten, while their containers are there.
+    pub(crate) fn note_forgotten(&mut self, keys: &[Vec<u8>]) {
+        let places = keys.iter().filter_map(|key| key::transaction_from(key).ok());
+        let times = places.filter_map(|(place, _)| Some(self.entries.get(&place)?.decision?.1));
+        self.forgotten = times.fold(self.forgotten, u64::max);
+    }
+
     /// The newest time of decisions that may be forgotten, where [`Transactions::old_decisions`] is given these bounds.
     pub(crate) fn forgotten_until(&self, before_ns: u64, kept: usize) -> u64 {
         let surplus = self.decided.first().filter(|_| self.decided.len() >= kept);
-        surplus.map_or(before_ns, |(time, _)| before_ns.max(*time))
+        surplus.map_or(before_ns, |(time, _)| before_ns.max(*time)).max(self.forgotten)
     }
 }
 

@@ -52,6 +52,16 @@ impl Operation<'_> {
             Self::Punch { scope, .. } => scopes_of_punch(scope),
         }
     }
+
+    /// What a refusal tells something about: where the object has to exist, all of it, since any dkey creates it.
+    pub(crate) fn scopes_of_refusal(&self) -> Vec<Scope<'_>> {
+        match self {
+            Self::Update { conditions, .. } if conditions.has(Conditions::OBJECT_EXISTS) => {
+                vec![Scope::Object]
+            }
+            _ => self.scopes(),
+        }
+    }
 }
 
 /// Whether all that a transaction does is to remove.

@@ -52,6 +52,8 @@ impl Drop for Store {
         self.core.stop();
         self.tasks.get_mut().iter().for_each(JoinHandle::abort);
         self.background.get_mut().iter().for_each(JoinHandle::abort);
+        // Whoever waits for what nobody brings to the device any more is told.
+        self.core.fail("it was closed");
     }
 }
 

@@ -287,8 +287,8 @@ impl Shard {
                 Operation::Update { object, dkey, conditions, akeys, data } => {
                     let (object, conditions) = (*object, *conditions);
                     let (pool, container, epoch) = (self.number, number, epoch.0);
-                    Request { pool, container, object, dkey, epoch, conditions, akeys }
-                        .plan(tree, None, (pieces, data.bytes()), &mut draft)
+                    let request = Request { pool, container, object, dkey, epoch, conditions, akeys };
+                    self.plan_update(tree, &request, None, (pieces, data.bytes()), &mut draft, Some(id))
                         .map(|_| draft.changes().collect())
                 }
                 Operation::Punch { object, scope, conditions } => {
@@ -297,7 +297,7 @@ impl Shard {
             };
             if let Err(Halt::Failed(_)) = &planned {
                 let object = (self.number, number, operation.object());
-                for scope in operation.scopes() {
+                for scope in operation.scopes_of_refusal() {
                     self.core.timestamps.note_read(&object, scope, epoch.0, id.reader());
                 }
             }

@@ -10,6 +10,7 @@ use crate::attribute::AttributeChange;
 use crate::codec::Malformed;
 use crate::draft::Draft;
 use crate::error::UpdateError;
+use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::paging::Halt;
 use crate::piece::{Piece, Pieces, bytes_in_blocks};
@@ -21,7 +22,7 @@ use blocks::Stored;
 use request::Planned;
 use weir_media::Slice;
 use weir_proto::object::{AkeyUpdate, Conditions};
-use weir_proto::{ContainerId, Epoch, Key, ObjectId};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId, TransactionId};
 
 /// Bytes of a version beside its inline data, at most.
 pub(crate) const VERSION_OVERHEAD: usize = 20;
@@ -49,6 +50,32 @@ impl Shard {
     /// Who is refused has been told something about the present state.
     pub(crate) fn note_refusal(&self, object: &ObjectKey, scope: Scope<'_>) {
         self.core.timestamps.note_glance(object, scope, self.core.newest_epoch());
+    }
+
+    /// As [`Request::plan`]. Where the object is missing that an update needs, a prepared transaction that isn't its `own` may be
+    /// about to create it, by whichever dkey.
+    pub(crate) fn plan_update(
+        &self,
+        tree: &Tree,
+        request: &Request<'_>,
+        known: Option<Life>,
+        pieces: (&[Piece], &[u8]),
+        draft: &mut Draft,
+        own: Option<TransactionId>,
+    ) -> Result<Planned, Halt<UpdateError>> {
+        let planned = request.plan(tree, known, pieces, draft);
+        let is_missing = matches!(planned, Err(Halt::Failed(UpdateError::Missing(_))));
+        if !is_missing
+            || !request.needs_object()
+            || life(tree, &request.path(), Life::ALWAYS, request.epoch)?.exists
+        {
+            return planned;
+        }
+        let transactions = self.core.transactions.borrow();
+        match transactions.meets(&request.place(), Scope::Object, request.epoch, own) {
+            Some((transaction, epoch)) => Err(UpdateError::Undecided { transaction, epoch }.into()),
+            None => planned,
+        }
     }
 
     /// Refuses a write that a transaction stands against: one that is prepared and writes the same, or one of a later
@@ -302,10 +329,12 @@ impl<'a> Update<'a> {
     /// Checks the conditions against the present state. A failure is reported once what it saw is durable.
     async fn check_now(&mut self) -> Result<(), UpdateError> {
         let mut draft = Draft::default();
-        let (request, pieces) = (&self.request, (&self.pieces[..], self.data.bytes()));
-        let checked =
-            self.shard.core.ask(|tree| request.plan(tree, None, pieces, &mut draft).map(|_| ())).await;
-        match checked {
+        let (shard, request) = (self.shard, &self.request);
+        let pieces = (&self.pieces[..], self.data.bytes());
+        let checked = shard
+            .core
+            .ask(|tree| shard.plan_update(tree, request, None, pieces, &mut draft, None).map(|_| ()));
+        match checked.await {
             Ok(()) => Ok(()),
             Err(refusal) => Err(self.refuse(refusal).await),
         }
@@ -315,7 +344,7 @@ impl<'a> Update<'a> {
     async fn refuse(&mut self, refusal: UpdateError) -> UpdateError {
         self.stored = None;
         let object = self.request.place();
-        self.shard.note_refusal(&object, Scope::Dkey(self.request.dkey));
+        self.shard.note_refusal(&object, self.request.scope_of_refusal());
         let seen = self.shard.core.journal.touched(&object);
         self.shard.core.make_durable(seen).await.map_or_else(UpdateError::Failed, |()| refusal)
     }
@@ -335,7 +364,8 @@ impl<'a> Update<'a> {
         let newest = core.timestamps.limit_of_write_at(self.hashes);
         self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
         let (known, spot) = core.lives.newest(tree, &object, hash, epoch);
-        let planned = self.request.plan(tree, known, (&self.pieces, self.data.bytes()), draft)?;
+        let pieces = (&self.pieces[..], self.data.bytes());
+        let planned = self.shard.plan_update(tree, &self.request, known, pieces, draft, None)?;
         let entry = || draft.first().map_or(&[][..], |entry| entry.key);
         let address = spot.filter(|_| planned.renews).and_then(|spot| spot.address(tree, entry));
         let reached = usize::from(address.is_some());

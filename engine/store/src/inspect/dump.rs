@@ -107,7 +107,8 @@ impl Inspector {
     /// Lines of a part up to the filter's limit, and, for entries, the key that the next dump starts from.
     ///
     /// # Errors
-    /// When bytes that were asked for can't be read. Other parts leave out what is damaged: a check names it.
+    /// When bytes that were asked for can't be read, or the pool or container isn't found whose entries are. Other parts leave
+    /// out what is damaged: a check names it.
     pub async fn dump(
         &self,
         part: Part,
@@ -115,7 +116,7 @@ impl Inspector {
     ) -> Result<(Vec<Line>, Option<Vec<u8>>), InspectError> {
         let mut lines = Lines { done: Vec::new(), limit: filter.limit, next: None };
         match part {
-            Part::Entries => self.dump_entries(filter, &mut lines).await,
+            Part::Entries => self.dump_entries(filter, &mut lines).await?,
             Part::Nodes => self.dump_nodes(&mut lines).await,
             Part::Log => self.dump_log(&mut lines).await,
             Part::Map => self.dump_map(&mut lines).await,
@@ -143,7 +144,21 @@ impl Inspector {
         catalog
     }
 
-    /// The prefixes of the keys that a filter lets through; none when what it names isn't there.
+    /// Fails when what a filter names isn't there.
+    fn check_named(&self, filter: &Filter, catalog: &Catalog) -> Result<(), InspectError> {
+        let is_wanted = |id| filter.pool.is_none_or(|wanted| wanted == id);
+        let mut pools = catalog.pools.values().filter(|pool| is_wanted(pool.id)).peekable();
+        let missing = match (filter.pool, filter.container) {
+            (Some(pool), _) if pools.peek().is_none() => format!("pool {pool}"),
+            (_, Some(id)) if !pools.flat_map(|pool| pool.containers.values()).any(|found| found.id == id) => {
+                format!("container {id}")
+            }
+            _ => return Ok(()),
+        };
+        Err(InspectError::NotThere { device: self.device.name().to_owned(), missing })
+    }
+
+    /// The prefixes of the keys that a filter lets through.
     fn prefixes(filter: &Filter, catalog: &Catalog) -> Vec<Vec<u8>> {
         if filter.pool.is_none() && filter.container.is_none() && filter.object.is_none() {
             return vec![Vec::new()];
@@ -185,10 +200,11 @@ impl Inspector {
         prefixes
     }
 
-    async fn dump_entries(&self, filter: &Filter, lines: &mut Lines) {
+    async fn dump_entries(&self, filter: &Filter, lines: &mut Lines) -> Result<(), InspectError> {
         let mut findings = Findings::default();
         let overlay = self.read_log(&mut findings).await.1.overlay;
         let catalog = self.catalog(&overlay).await;
+        self.check_named(filter, &catalog)?;
         for prefix in Self::prefixes(filter, &catalog) {
             let from = prefix.clone().max(filter.from.clone());
             let below = if prefix.is_empty() { None } else { Some(key::after(&prefix)) };
@@ -196,9 +212,10 @@ impl Inspector {
                 continue;
             }
             if self.dump_range(&from, below.as_deref(), &overlay, lines).await.is_break() {
-                return;
+                break;
             }
         }
+        Ok(())
     }
 
     /// Entries of a range of keys, of checkpoint and log together.

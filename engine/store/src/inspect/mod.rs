@@ -75,6 +75,14 @@ pub enum InspectError {
         /// Features that this build knows.
         known: u64,
     },
+    /// What a dump was to be of isn't found.
+    #[error("no {missing} is found on {device}; `weir store inspect` shows what there is")]
+    NotThere {
+        /// Name of the device.
+        device: String,
+        /// What was asked for.
+        missing: String,
+    },
     /// The device can't be read where the bytes of a dump are.
     #[error(transparent)]
     Media(#[from] MediaError),

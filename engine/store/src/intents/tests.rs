@@ -148,6 +148,26 @@ fn the_table_follows_entries_that_come_and_go() {
     assert_eq!((*table.promises.all(), table.promises.of_pool(1)), (Promise::default(), 0));
 }
 
+#[test]
+fn what_was_one_too_many_stays_forgotten_when_others_go_with_their_container() {
+    let mut table = Transactions::default();
+    let decision = |container, time: u64| {
+        let place = (1, container, TransactionId(Uuid::from_u128(time.into())));
+        key::transaction(place, TransactionTail::Decision)
+    };
+    for (container, time) in [(1, 1000), (1, 1001), (2, 1002)] {
+        let stored = Decision::Aborted.encode(time);
+        table.follow(&decision(container, time), Some(&stored)).expect("sound");
+    }
+    let old = table.old_decisions(0, 2, 9);
+    assert_eq!(old, [decision(1, 1000)]);
+    table.note_forgotten(&old);
+    table.follow(&old[0], None).expect("sound");
+    assert_eq!(table.forgotten_until(500, 2), 1001);
+    table.follow(&decision(2, 1002), None).expect("sound");
+    assert_eq!((table.forgotten_until(500, 2), table.forgotten_until(1500, 2)), (1000, 1500));
+}
+
 /// What a transaction writes: objects, and dkeys of them unless it is all of it.
 fn punches() -> impl Strategy<Value = Vec<Intent>> {
     let scope = prop_oneof![

@@ -10,7 +10,7 @@ use crate::neighbours::Neighbours;
 use crate::paging::{Fault, Halt};
 use crate::piece::Piece;
 use crate::route::Route;
-use crate::timestamps::{hash_key, hash_object};
+use crate::timestamps::{Scope, hash_key, hash_object};
 use crate::tree::{Address, ENTRY_MAX, Tree};
 use crate::value::{Event, Kind};
 use core::ops::ControlFlow;
@@ -116,6 +116,16 @@ impl<'a> Request<'a> {
         self.conditions.0 != none || self.akeys.iter().any(|update| update.conditions.0 != none)
     }
 
+    /// Whether it is refused where its object doesn't exist.
+    pub(super) fn needs_object(&self) -> bool {
+        self.conditions.has(Conditions::OBJECT_EXISTS)
+    }
+
+    /// What a refusal tells something about: where the object has to exist, all of it, since any dkey creates it.
+    pub(super) fn scope_of_refusal(&self) -> Scope<'a> {
+        if self.needs_object() { Scope::Object } else { Scope::Dkey(self.dkey) }
+    }
+
     pub(super) fn place(&self) -> ObjectKey {
         (self.pool, self.container, self.object)
     }
@@ -145,7 +155,7 @@ impl<'a> Request<'a> {
             Some(known) => known,
             None => life_from(tree, route.event(self.epoch), Life::ALWAYS)?,
         };
-        if self.conditions.has(Conditions::OBJECT_EXISTS) && !object.exists {
+        if self.needs_object() && !object.exists {
             return Err(UpdateError::Missing(format!("object {}", self.object)).into());
         }
         self.draft_object(&mut route, object, draft);

@@ -142,3 +142,22 @@ fn a_close_that_meets_a_checkpoint_leaves_none_under_way() {
         });
     }
 }
+
+#[test]
+fn who_waits_for_a_store_that_is_dropped_is_told() {
+    let machine = Machine::new(82, 64 << 20);
+    let (store, shard) = machine.start(quiet());
+    let (handle, disk) = (machine.handle(), machine.disk.clone());
+    machine.run(async move {
+        let stall = Duration::from_secs(2);
+        disk.set_options(SimDiskOptions { stall_probability: 1.0, stall, ..SimDiskOptions::default() });
+        let writer = shard.clone();
+        let late = handle.spawn(async move { write(&writer, 1, 1, 0, &pattern(1, 50)).await });
+        handle.sleep(Duration::from_micros(1)).await;
+        drop(store);
+        let told = handle.timeout(Duration::from_mins(1), late).await.expect("it waits for ever");
+        assert!(matches!(told, Ok(Err(UpdateError::Failed(_)))), "{told:?}");
+        let read = handle.timeout(Duration::from_mins(1), read(&shard, 1, 1, 0, 50)).await;
+        read.expect("it waits for ever").expect_err("what is there may never be durable");
+    });
+}

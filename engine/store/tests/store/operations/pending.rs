@@ -39,9 +39,19 @@ impl Pending {
             },
         }
     }
+
+    /// Whether it may create the object that a change needs, if it isn't there.
+    fn may_create_for(&self, change: &Change) -> bool {
+        change.needs_object() && self.places.iter().any(|(held, _)| *held == change.object())
+    }
 }
 
 impl Trial {
+    /// Whether a change may have to wait for a prepared transaction that doesn't stand against it.
+    pub fn may_wait(&self, change: &Change) -> bool {
+        self.here.pending.iter().any(|pending| pending.may_create_for(change))
+    }
+
     /// Whether a prepared transaction stands against a change.
     pub fn is_held(&self, change: &Change) -> bool {
         self.here.pending.iter().any(|pending| pending.is_against(change))
@@ -117,7 +127,11 @@ impl Trial {
                 }
             }
             Outcome::Held(UpdateError::Undecided { transaction, .. }) => {
-                assert!(against.contains(&transaction), "{transaction:?} isn't against it, but {against:?}");
+                let waits = pending.changes.iter().any(|change| self.may_wait(change));
+                assert!(
+                    against.contains(&transaction) || waits,
+                    "{transaction:?} isn't against it, but {against:?}"
+                );
             }
             Outcome::Held(error) => assert!(late.is_some(), "{error}"),
             outcome @ Outcome::Refused(_) => self.settle(outcome, &pending.changes, epoch),

@@ -264,7 +264,9 @@ impl Trial {
         let is_held = self.is_held(&change);
         match &outcome {
             Outcome::Done => assert!(!is_held, "a change isn't refused though a transaction holds the place"),
-            Outcome::Held(error) => assert!(is_held || late.is_some(), "{error}"),
+            Outcome::Held(error) => {
+                assert!(is_held || self.may_wait(&change) || late.is_some(), "{error}");
+            }
             Outcome::Refused(_) | Outcome::Doubtful => {}
         }
         self.settle(outcome, &[change], epoch);

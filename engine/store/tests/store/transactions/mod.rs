@@ -372,6 +372,48 @@ fn who_comes_too_late_has_to_start_again_and_readers_hold_up_nobody() {
 }
 
 #[test]
+fn an_object_that_somebody_was_told_to_be_missing_was_missing_whichever_dkey_creates_it() {
+    let (machine, _store, shard, t) = start(16);
+    machine.run(async move {
+        let (needed, value) = (Conditions::OBJECT_EXISTS, b"v");
+        let needing = |number| Operation::Update {
+            object: object(number),
+            dkey: key("x"),
+            conditions: needed,
+            akeys: vec![single("a", value)],
+            data: Data::Borrowed(value),
+        };
+        let prepare = async |number, epoch, operation| {
+            shard.prepare(CONTAINER, id(number), Epoch(epoch), &[operation]).await
+        };
+        let update = async |number, epoch| {
+            let (update, data) = ([single("a", value)], Data::Borrowed(value));
+            shard.update(CONTAINER, object(number), &key("x"), Epoch(epoch), needed, &update, data).await
+        };
+        let refused = prepare(1, t + 100, needing(1)).await;
+        assert!(matches!(refused, Err(UpdateError::Missing(_))), "{refused:?}");
+        let late = prepare(2, t + 50, store_value(1, "y", value)).await;
+        assert!(matches!(late, Err(UpdateError::Restart { .. })), "{late:?}");
+        plain(&shard, 9, "other", t + 200, value).await.expect("stored");
+        let refused = update(2, t + 210).await;
+        assert!(matches!(refused, Err(UpdateError::Missing(_))), "{refused:?}");
+        let late = prepare(3, t + 150, store_value(2, "y", value)).await;
+        assert!(matches!(late, Err(UpdateError::Restart { .. })), "{late:?}");
+        // It depends on a decision whether it is there.
+        prepare(4, t + 300, store_value(3, "y", value)).await.expect("prepared");
+        let undecided = prepare(5, t + 310, needing(3)).await;
+        assert!(matches!(undecided, Err(UpdateError::Undecided { .. })), "{undecided:?}");
+        let undecided = update(3, t + 310).await;
+        assert!(matches!(undecided, Err(UpdateError::Undecided { .. })), "{undecided:?}");
+        shard.commit_transaction(CONTAINER, id(4)).await.expect("committed");
+        update(3, t + 320).await.expect("it is there");
+        // Where it is there in any case nobody has to wait.
+        prepare(6, t + 330, store_value(3, "z", value)).await.expect("prepared");
+        update(3, t + 340).await.expect("it is there");
+    });
+}
+
+#[test]
 fn transactions_that_make_no_sense_are_refused() {
     let (machine, _store, shard, t) = start(5);
     machine.run(async move {
