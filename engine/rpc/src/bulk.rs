@@ -19,7 +19,7 @@ use weir_proto::opcode::REQUEST_WITHDRAW;
 use weir_runtime::{Attention, Instant};
 
 /// How long an access that has begun may take: it is to a piece of at most 1 MiB, on a link that is barely alive.
-const PIECE_TIME: Duration = Duration::from_secs(1);
+pub(crate) const PIECE_TIME: Duration = Duration::from_secs(1);
 
 /// How long after the deadline exposed memory of a failed call is kept from being used again when nobody says that the
 /// server has finished: the server's clock may lag by [`SKEW_MAX_NS`], and it may have started a piece just before the
