@@ -236,14 +236,16 @@ impl<'a, 'b> Exposed<'a, 'b> {
 
     /// A withdrawal of what is to be put into it.
     fn withdrawal(&self) -> Withdrawal {
+        let closed_until = self.inner.rt.now() + PIECE_TIME;
         Withdrawal {
             inner: Rc::clone(self.inner),
             state: Rc::clone(&self.state),
             request: self.request,
             seen: self.seen.get(),
-            until: self.deadline + WITHDRAWAL_GRACE,
+            // A client that has stood still finds its deadline long past, and has held up what is written to its memory.
+            until: (self.deadline + WITHDRAWAL_GRACE).max(closed_until),
             counted: Vec::new(),
-            closed_until: self.inner.rt.now() + PIECE_TIME,
+            closed_until,
             closed: Vec::new(),
             untold: Vec::new(),
         }
