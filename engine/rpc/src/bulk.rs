@@ -13,7 +13,7 @@ use core::pin::Pin;
 use core::time::Duration;
 use smallvec::SmallVec;
 use std::rc::Rc;
-use weir_fabric::{Access, Buffer, Closed, Ending, Exposure, FabricError, MemoryHold, Transfer};
+use weir_fabric::{Access, Buffer, Closed, Ending, Exposure, MemoryHold, Transfer};
 use weir_proto::hlc::SKEW_MAX_NS;
 use weir_proto::opcode::REQUEST_WITHDRAW;
 use weir_runtime::{Attention, Instant};
@@ -149,7 +149,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
         request: u64,
         bulk: &'a mut Bulk<'b>,
         deadline: Instant,
-    ) -> Result<Self, FabricError> {
+    ) -> Result<Self, RpcError> {
         let lists = inner.spare_lists.take().unwrap_or_default();
         let seen = Cell::new(Seen::Nobody);
         let mut exposed = Self {
@@ -165,7 +165,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
         };
         let count = exposed.bulk.len();
         if count > SEGMENTS_MAX {
-            return Err(FabricError::OutOfRange { start: 0, end: count as u64, len: SEGMENTS_MAX as u64 });
+            return Err(RpcError::Scattered { count, max: SEGMENTS_MAX });
         }
         exposed.lists.descriptors.reserve(count * SEGMENT_LEN);
         for segment in exposed.bulk.segments.iter().filter(|segment| !segment.range.is_empty()) {

@@ -131,7 +131,7 @@ impl<'a, 'b: 'a> Lent<'a, 'b> {
         request: u64,
         bulk: Option<&'a mut Bulk<'b>>,
         deadline: Instant,
-    ) -> Result<(), FabricError> {
+    ) -> Result<(), RpcError> {
         if let Some(bulk) = bulk {
             self.0 = Some(Exposed::new(inner, state, request, bulk, deadline)?);
         }
@@ -269,7 +269,7 @@ impl Asked<'_> {
             let ticket = Ticket::new(inner, state);
             let mut exposed = Lent(None);
             let lent = exposed.lend(inner, &ticket.state, ticket.id, bulk, self.options.deadline);
-            lent.map_err(|error| self.tally.failed(error.into()))?;
+            lent.map_err(|error| self.tally.failed(error))?;
             let letter = Letter::new(inner, self.opcode, self.body, self.options, inner.rt.times());
             let mut course = Course::new(inner, start);
             self.attempt_all(&ticket, &letter, &mut exposed, credit, &mut course, None).await
@@ -287,7 +287,7 @@ impl Asked<'_> {
             let Some((_exposing, mut sent)) = begun else { return Box::pin(self.go(Some(bulk))).await };
             let (mut exposed, Ticket { state, id, .. }) = (Lent(None), &sent.ticket);
             let lent = exposed.lend(self.inner, state, *id, Some(bulk), self.options.deadline);
-            lent.map_err(|error| self.tally.failed(error.into()))?;
+            lent.map_err(|error| self.tally.failed(error))?;
             sent.post(self, None, |sent, letter| {
                 let Sent { ticket, session, at, .. } = sent;
                 self.inner.post_lent(ticket, session, letter, exposed.0.as_ref(), false, *at)
