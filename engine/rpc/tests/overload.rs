@@ -345,6 +345,31 @@ fn exposed_memory_is_bounded_and_who_waits_for_it_gets_it() {
     assert_eq!(fabric.exposed(), 0);
 }
 
+#[test]
+fn calls_with_memory_to_a_server_that_is_stuck_leave_room_for_those_to_others() {
+    let world = World::new(48);
+    let fabric = Fabric::new(&world);
+    let _stuck = server(&world, &fabric, "stuck", RpcConfig::default(), Duration::from_secs(10));
+    let _quick = server(&world, &fabric, "quick", RpcConfig::default(), Duration::from_micros(100));
+    let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
+    for _ in 0..100 {
+        let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));
+        rt.spawn(async move {
+            let memory = rpc.alloc(100).expect("memory");
+            let options = CallOptions::within(&inner, Duration::from_secs(30));
+            drop(rpc.call(&peer("stuck"), WORK, b"", Some(Bulk::read(&memory)), options).await);
+        });
+    }
+    world.block_on(&node, async move {
+        rt.sleep(Duration::from_millis(10)).await;
+        let memory = rpc.alloc(100).expect("memory");
+        let options = CallOptions::within(&rt, Duration::from_secs(5));
+        let served = rpc.call(&peer("quick"), WORK, b"", Some(Bulk::read(&memory)), options).await;
+        assert!(served.is_ok(), "{served:?}, of which {:?} have memory", rpc.bulk_quota());
+        assert_eq!(rpc.bulk_quota().0, 32, "as many as the stuck server has credits for");
+    });
+}
+
 /// A server that writes to a client's memory for as long as it may, with clocks this far off. Returns by how much its
 /// last write came after the client had given up.
 fn last_write(server_skew: i64, client_skew: i64) -> Duration {
