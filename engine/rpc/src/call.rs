@@ -1,5 +1,7 @@
 //! One call, from credit to reply.
 
+mod ready;
+
 use crate::bulk::{Bulk, Exposed};
 use crate::config::{CallOptions, Retry};
 use crate::error::{RpcError, Status};
@@ -262,6 +264,8 @@ impl Asked<'_> {
                 return Err(self.tally.failed(RpcError::TooLarge { len: self.body.len(), max: INLINE_MAX }));
             }
             let state = inner.peer_state(self.to);
+            let mut course = Course::new(inner, start);
+            self.meet(&state, &mut course).await.map_err(|error| self.tally.failed(error))?;
             let class = Class::of(self.options.priority);
             let leave = inner.leave(&state, self.opcode, class, self.options.deadline, bulk.is_some()).await;
             let (_exposing, credit) =
@@ -271,7 +275,6 @@ impl Asked<'_> {
             let lent = exposed.lend(inner, &ticket.state, ticket.id, bulk, self.options.deadline);
             lent.map_err(|error| self.tally.failed(error))?;
             let letter = Letter::new(inner, self.opcode, self.body, self.options, inner.rt.times());
-            let mut course = Course::new(inner, start);
             self.attempt_all(&ticket, &letter, &mut exposed, credit, &mut course, None).await
         }
     }
@@ -331,17 +334,17 @@ impl Asked<'_> {
         mut first: Option<Result<Rc<Session>, Next>>,
     ) -> Result<Reply, RpcError> {
         let (inner, state, tally) = (self.inner, &ticket.state, &self.tally);
-        let (class, deadline) = (Class::of(self.options.priority), self.options.deadline);
+        let deadline = self.options.deadline;
         let mut now = inner.rt.now();
         loop {
             let tried = match first.take() {
                 Some(first) => first,
                 None if now >= deadline => break,
                 None => {
-                    let session = if let Some(session) = state.session() {
+                    let session = if let Some(session) = state.session().filter(|_| credit.is_some()) {
                         Ok(session)
                     } else {
-                        let made = Box::pin(course.contact(state, deadline)).await;
+                        let made = Box::pin(self.be_ready(state, course, &mut credit)).await;
                         now = inner.rt.now();
                         made
                     };
@@ -373,11 +376,7 @@ impl Asked<'_> {
                     course.last = why;
                     if pause != Some(Duration::ZERO) {
                         drop(credit.take());
-                        credit = Box::pin(async {
-                            course.rest(pause, deadline).await;
-                            inner.credit(state, self.opcode, class.again(), deadline).await.unwrap_or(None)
-                        })
-                        .await;
+                        Box::pin(course.rest(pause, deadline)).await;
                     }
                     now = inner.rt.now();
                 }
