@@ -56,7 +56,8 @@ impl Default for ContextOptions {
 ///
 /// An implementation makes buffers that refer to the memory it is given. The context uses such a buffer only while the
 /// operation that borrows the memory runs; when the operation fails without an answer, it does not return before the
-/// engine must have given up, and when its future is dropped, the memory is withdrawn from the fabric at once.
+/// engine must have given up. Whoever drops its future doesn't wait for that: then the memory has to stay as it is until
+/// the engine has been asked, or for two seconds after the deadline, or until the context has ended.
 pub trait Lender {
     /// A buffer that is this memory, to be read.
     fn source(&self, memory: &[u8]) -> Buffer;

@@ -13,13 +13,13 @@ use core::pin::Pin;
 use core::time::Duration;
 use smallvec::SmallVec;
 use std::rc::Rc;
-use weir_fabric::{Access, Buffer, Closed, Ending, Exposure, FabricError, MemoryHold, Transfer};
+use weir_fabric::{Access, Buffer, Closed, Ending, Exposure, MemoryHold, Transfer};
 use weir_proto::hlc::SKEW_MAX_NS;
 use weir_proto::opcode::REQUEST_WITHDRAW;
 use weir_runtime::{Attention, Instant};
 
 /// How long an access that has begun may take: it is to a piece of at most 1 MiB, on a link that is barely alive.
-const PIECE_TIME: Duration = Duration::from_secs(1);
+pub(crate) const PIECE_TIME: Duration = Duration::from_secs(1);
 
 /// How long after the deadline exposed memory of a failed call is kept from being used again when nobody says that the
 /// server has finished: the server's clock may lag by [`SKEW_MAX_NS`], and it may have started a piece just before the
@@ -149,7 +149,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
         request: u64,
         bulk: &'a mut Bulk<'b>,
         deadline: Instant,
-    ) -> Result<Self, FabricError> {
+    ) -> Result<Self, RpcError> {
         let lists = inner.spare_lists.take().unwrap_or_default();
         let seen = Cell::new(Seen::Nobody);
         let mut exposed = Self {
@@ -165,7 +165,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
         };
         let count = exposed.bulk.len();
         if count > SEGMENTS_MAX {
-            return Err(FabricError::OutOfRange { start: 0, end: count as u64, len: SEGMENTS_MAX as u64 });
+            return Err(RpcError::Scattered { count, max: SEGMENTS_MAX });
         }
         exposed.lists.descriptors.reserve(count * SEGMENT_LEN);
         for segment in exposed.bulk.segments.iter().filter(|segment| !segment.range.is_empty()) {
@@ -236,14 +236,16 @@ impl<'a, 'b> Exposed<'a, 'b> {
 
     /// A withdrawal of what is to be put into it.
     fn withdrawal(&self) -> Withdrawal {
+        let closed_until = self.inner.rt.now() + PIECE_TIME;
         Withdrawal {
             inner: Rc::clone(self.inner),
             state: Rc::clone(&self.state),
             request: self.request,
             seen: self.seen.get(),
-            until: self.deadline + WITHDRAWAL_GRACE,
+            // A client that has stood still finds its deadline long past, and has held up what is written to its memory.
+            until: (self.deadline + WITHDRAWAL_GRACE).max(closed_until),
             counted: Vec::new(),
-            closed_until: self.inner.rt.now() + PIECE_TIME,
+            closed_until,
             closed: Vec::new(),
             untold: Vec::new(),
         }

@@ -1,5 +1,7 @@
 //! One call, from credit to reply.
 
+mod ready;
+
 use crate::bulk::{Bulk, Exposed};
 use crate::config::{CallOptions, Retry};
 use crate::error::{RpcError, Status};
@@ -131,7 +133,7 @@ impl<'a, 'b: 'a> Lent<'a, 'b> {
         request: u64,
         bulk: Option<&'a mut Bulk<'b>>,
         deadline: Instant,
-    ) -> Result<(), FabricError> {
+    ) -> Result<(), RpcError> {
         if let Some(bulk) = bulk {
             self.0 = Some(Exposed::new(inner, state, request, bulk, deadline)?);
         }
@@ -262,6 +264,8 @@ impl Asked<'_> {
                 return Err(self.tally.failed(RpcError::TooLarge { len: self.body.len(), max: INLINE_MAX }));
             }
             let state = inner.peer_state(self.to);
+            let mut course = Course::new(inner, start);
+            self.meet(&state, &mut course).await.map_err(|error| self.tally.failed(error))?;
             let class = Class::of(self.options.priority);
             let leave = inner.leave(&state, self.opcode, class, self.options.deadline, bulk.is_some()).await;
             let (_exposing, credit) =
@@ -269,9 +273,8 @@ impl Asked<'_> {
             let ticket = Ticket::new(inner, state);
             let mut exposed = Lent(None);
             let lent = exposed.lend(inner, &ticket.state, ticket.id, bulk, self.options.deadline);
-            lent.map_err(|error| self.tally.failed(error.into()))?;
+            lent.map_err(|error| self.tally.failed(error))?;
             let letter = Letter::new(inner, self.opcode, self.body, self.options, inner.rt.times());
-            let mut course = Course::new(inner, start);
             self.attempt_all(&ticket, &letter, &mut exposed, credit, &mut course, None).await
         }
     }
@@ -287,7 +290,7 @@ impl Asked<'_> {
             let Some((_exposing, mut sent)) = begun else { return Box::pin(self.go(Some(bulk))).await };
             let (mut exposed, Ticket { state, id, .. }) = (Lent(None), &sent.ticket);
             let lent = exposed.lend(self.inner, state, *id, Some(bulk), self.options.deadline);
-            lent.map_err(|error| self.tally.failed(error.into()))?;
+            lent.map_err(|error| self.tally.failed(error))?;
             sent.post(self, None, |sent, letter| {
                 let Sent { ticket, session, at, .. } = sent;
                 self.inner.post_lent(ticket, session, letter, exposed.0.as_ref(), false, *at)
@@ -331,17 +334,17 @@ impl Asked<'_> {
         mut first: Option<Result<Rc<Session>, Next>>,
     ) -> Result<Reply, RpcError> {
         let (inner, state, tally) = (self.inner, &ticket.state, &self.tally);
-        let (class, deadline) = (Class::of(self.options.priority), self.options.deadline);
+        let deadline = self.options.deadline;
         let mut now = inner.rt.now();
         loop {
             let tried = match first.take() {
                 Some(first) => first,
                 None if now >= deadline => break,
                 None => {
-                    let session = if let Some(session) = state.session() {
+                    let session = if let Some(session) = state.session().filter(|_| credit.is_some()) {
                         Ok(session)
                     } else {
-                        let made = Box::pin(course.contact(state, deadline)).await;
+                        let made = Box::pin(self.be_ready(state, course, &mut credit)).await;
                         now = inner.rt.now();
                         made
                     };
@@ -373,11 +376,7 @@ impl Asked<'_> {
                     course.last = why;
                     if pause != Some(Duration::ZERO) {
                         drop(credit.take());
-                        credit = Box::pin(async {
-                            course.rest(pause, deadline).await;
-                            inner.credit(state, self.opcode, class.again(), deadline).await.unwrap_or(None)
-                        })
-                        .await;
+                        Box::pin(course.rest(pause, deadline)).await;
                     }
                     now = inner.rt.now();
                 }

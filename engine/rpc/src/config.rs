@@ -44,7 +44,7 @@ pub struct RpcConfig {
     pub credits: usize,
     /// Requests in flight to all peers; more wait, and peers take turns.
     pub requests_max: usize,
-    /// Calls with exposed memory at once; more wait, and peers take turns.
+    /// Calls with exposed memory at once, of which one peer has as many as its credits; more wait, and peers take turns.
     pub bulks_max: usize,
     /// Requests executed at once as a server.
     pub running_max: usize,

@@ -1,12 +1,14 @@
 //! The requests of one client that a server remembers.
 
+use crate::config::DOORBELL_CREDITS_MAX;
 use std::collections::VecDeque;
 
 /// Bookkeeping of one remembered reply beside its body, in bytes, as counted against the limit.
 pub(crate) const REPLY_OVERHEAD: usize = 128;
 
-/// Entries whose room stays when they have gone: more than a client that keeps to its credits ever has.
-const ROOM_KEPT: usize = 1024;
+/// Entries whose room stays when they have gone: twice as many as a client that keeps to its credits has at most. Nothing counts that
+/// room, and there may be tens of thousands of clients.
+const ROOM_KEPT: usize = 2 * DOORBELL_CREDITS_MAX;
 
 /// A finished request's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]

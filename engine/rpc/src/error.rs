@@ -106,6 +106,16 @@ pub enum RpcError {
         /// The limit.
         max: usize,
     },
+    /// The memory is in more pieces than a request has room for.
+    #[error(
+        "memory in {count} pieces is more than the {max} that a request may name; join some of them, or make several calls"
+    )]
+    Scattered {
+        /// How many there are.
+        count: usize,
+        /// The limit.
+        max: usize,
+    },
     /// This side's fabric refused, before anything was sent.
     #[error("{0}")]
     Fabric(#[from] FabricError),
@@ -125,6 +135,7 @@ impl RpcError {
             Self::Version { .. } => Der::PROTO,
             Self::Denied { .. } => Der::NO_PERM,
             Self::TooLarge { .. } => Der::OVERFLOW,
+            Self::Scattered { .. } => Der::INVAL,
             Self::Fabric(error) => Status::from(error.clone()).der,
             Self::Closed => Der::CANCELED,
         }

@@ -180,7 +180,8 @@ impl Rpc {
             spare_lists: Shelf::default(),
             spare_moving: Shelf::default(),
             requests: Quota::new(credits, config.requests_max),
-            bulks: Quota::new(config.bulks_max, config.bulks_max),
+            // Who has no credit left need not expose anything yet: a server that is stuck leaves room for others.
+            bulks: Quota::new(credits.min(config.bulks_max), config.bulks_max),
             load: Load::default(),
             turns: Turns::new(id.bits()),
             rt,

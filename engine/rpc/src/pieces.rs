@@ -2,6 +2,7 @@
 
 use crate::Inner;
 use crate::accesses::Account;
+use crate::bulk::PIECE_TIME;
 use crate::pace::Leave;
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -104,16 +105,17 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// A piece that is moving, with its transfer slot.
+/// A piece that is moving, with its transfer slot, unless that went to others.
 pub(crate) struct Moving {
     piece: Piece,
     pub(crate) transfer: Transfer,
-    _places: Places,
+    slot: Option<Permit>,
+    _leave: Leave,
 }
 
 impl Moving {
-    pub(crate) fn new(piece: Piece, transfer: Transfer, places: Places) -> Self {
-        Self { piece, transfer, _places: places }
+    pub(crate) fn new(piece: Piece, transfer: Transfer, (slot, leave): Places) -> Self {
+        Self { piece, transfer, slot: Some(slot), _leave: leave }
     }
 }
 
@@ -156,6 +158,13 @@ impl<'a> UnderWay<'a> {
         self.older.front_mut().or(self.newest.as_mut())
     }
 
+    /// Nothing moves: others have the slots. What moves with this client alone stays taken.
+    pub(crate) fn give_up_slots(&mut self) {
+        for moving in self.older.iter_mut().chain(&mut self.newest) {
+            moving.slot = None;
+        }
+    }
+
     /// Takes the oldest one, which has ended.
     pub(crate) fn take(&mut self) -> Option<Piece> {
         let moving = self.older.pop_front().or_else(|| self.newest.take())?;
@@ -177,10 +186,18 @@ impl Drop for UnderWay<'_> {
         let Some(accesses) = self.accesses.cloned() else { return };
         let mut moving = core::mem::take(&mut self.older);
         moving.extend(self.newest.take());
+        let rt = self.inner.rt.clone();
         self.inner.rt.spawn(async move {
-            for Moving { transfer, _places, .. } in moving {
+            let patience = rt.now() + PIECE_TIME;
+            while let Some(Moving { mut transfer, slot, _leave, .. }) = moving.pop_front() {
                 // It ends somehow; how, nobody asks any more.
-                let _ = transfer.await;
+                if rt.timeout_at(patience, &mut transfer).await.is_err() {
+                    drop(slot);
+                    for moving in &mut moving {
+                        moving.slot = None;
+                    }
+                    let _ = transfer.await;
+                }
                 accesses.end();
             }
         });

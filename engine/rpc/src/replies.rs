@@ -305,6 +305,20 @@ mod tests {
     }
 
     #[test]
+    fn clients_that_have_had_many_replies_remembered_keep_little_room_for_more() {
+        let (mut clients, id) = met(usize::MAX);
+        for request in 1..=1024 {
+            assert_eq!(clients.begin(id, request, 1), Admission::New);
+            clients.finish(id, request, finished(0));
+        }
+        assert_eq!(clients.begin(id, 1025, 1025), Admission::New);
+        clients.finish(id, 1025, finished(0));
+        let room = clients.known.get(id).map_or(0, |client| client.entries.0.capacity());
+        let kept = room * size_of::<(u64, Entry)>();
+        assert!(kept <= 16 << 10, "{kept} bytes, of each of 65,536 clients");
+    }
+
+    #[test]
     fn who_has_everything_remembered_costs_nobody_else_a_reply() {
         let (mut clients, greedy) = met(100 * (100 + REPLY_OVERHEAD));
         let modest: Vec<ClientId> = (10..15).map(ClientId::new).collect();

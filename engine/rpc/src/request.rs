@@ -2,6 +2,7 @@
 
 use crate::Inner;
 use crate::accesses::Account;
+use crate::bulk::PIECE_TIME;
 use crate::error::Status;
 use crate::metrics::add;
 use crate::pace::Pace;
@@ -352,12 +353,10 @@ impl Request {
                 }
                 (None, Some(oldest)) => {
                     // Nothing can start, or is left to start: the oldest transfer has to end first.
-                    let done = match oldest.transfer.outcome() {
-                        Some(done) => done,
-                        None => rt
-                            .timeout_at(self.parts.deadline, &mut oldest.transfer)
-                            .await
-                            .map_err(|Elapsed| self.expired())?,
+                    let Some(done) = self.wait_for(oldest).await? else {
+                        // A client that has stopped holds up its own transfers, and nobody else's.
+                        under_way.give_up_slots();
+                        continue;
                     };
                     // Until here its place is taken: one that is free before its transfer has ended bounds nothing.
                     let Some(piece) = under_way.take() else { continue };
@@ -385,6 +384,18 @@ impl Request {
             }
         }
         if rt.now() > self.parts.deadline { Err(self.expired()) } else { Ok(()) }
+    }
+
+    /// Waits until a piece has ended, for as long as one takes: `None`, it has not.
+    async fn wait_for(&self, moving: &mut Moving) -> Result<Option<Result<(), FabricError>>, Status> {
+        let ended = moving.transfer.outcome();
+        if ended.is_some() {
+            return Ok(ended);
+        }
+        let (rt, deadline) = (&self.inner.rt, self.parts.deadline);
+        let patience = rt.now() + PIECE_TIME;
+        let ended = rt.timeout_at(deadline.min(patience), &mut moving.transfer).await.ok();
+        if ended.is_none() && deadline <= patience { Err(self.expired()) } else { Ok(ended) }
     }
 
     /// Whether accesses to the client's memory may still begin.

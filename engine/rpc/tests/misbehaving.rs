@@ -21,6 +21,9 @@ const ECHO: u16 = 0x7001;
 const REVERSE: u16 = 0x7002;
 const PORT: u16 = 31_416;
 
+/// Bytes that a request has moved, each way.
+const LOAD: usize = 64 << 10;
+
 struct Scene {
     world: World,
     fabric: Fabric,
@@ -234,6 +237,52 @@ fn dies_in_a_transfer(seed: u64) -> bool {
 fn a_client_that_dies_in_the_middle_of_a_transfer_leaves_nothing_behind() {
     let hit = (0..40).filter(|seed| dies_in_a_transfer(*seed)).count();
     assert!(hit >= 20, "the crash really hit transfers: {hit} of 40");
+}
+
+/// Has as much of its memory moved as it has credits for.
+fn have_moved(scene: &Scene, name: &str) -> Node {
+    let node = scene.world.node(name);
+    let rt = node.handle();
+    let rpc = Rpc::new(rt.clone(), scene.fabric.endpoint(&node, None), RpcConfig::default());
+    for _ in 0..32 {
+        let (rpc, rt) = (Rc::clone(&rpc), rt.clone());
+        rt.clone().spawn(async move {
+            let source = rpc.alloc(LOAD).expect("memory");
+            let mut target = rpc.alloc(LOAD).expect("memory");
+            let bulk = Bulk::read(&source).and_write(&mut target, 0..LOAD);
+            let options = CallOptions::within(&rt, Duration::from_secs(30));
+            // It stops before it hears how that ends.
+            let _ = rpc.call(&peer(), REVERSE, b"", Some(bulk), options).await;
+        });
+    }
+    node
+}
+
+#[test]
+fn clients_that_stop_in_the_middle_of_transfers_hold_up_nobody_elses() {
+    for seed in 0..5 {
+        let scene = Scene::new(seed);
+        scene.fabric.configure(|config| {
+            config.per_mebibyte = Duration::from_millis(100);
+            config.transfer_timeout = Duration::from_secs(40);
+        });
+        let stopped = ["one", "two", "three"].map(|name| have_moved(&scene, name));
+        // Everything that the server moves at once is theirs.
+        scene.world.run_for(Duration::from_millis(5));
+        let server = scene.world.node("server");
+        scene.fabric.partition(&stopped.each_ref(), &[&server]);
+        let (node, rpc) = (scene.friend.0.clone(), Rc::clone(&scene.friend.1));
+        let rt = node.handle();
+        scene.world.block_on(&node, async move {
+            let source = rpc.alloc(LOAD).expect("memory");
+            let mut target = rpc.alloc(LOAD).expect("memory");
+            let bulk = Bulk::read(&source).and_write(&mut target, 0..LOAD);
+            let options = CallOptions::within(&rt, Duration::from_secs(5));
+            let moved = rpc.call(&peer(), REVERSE, b"", Some(bulk), options).await;
+            assert!(moved.is_ok(), "seed {seed}: {moved:?}");
+        });
+        scene.assert_clean();
+    }
 }
 
 #[test]

@@ -40,6 +40,15 @@ fn client(world: &World, fabric: &Fabric, name: &str, config: RpcConfig) -> (Nod
     (node.clone(), node.handle(), rpc)
 }
 
+/// Makes contact with the target, so that all that is asked for then is asked for at once.
+fn meet(world: &World, node: &Node, rt: &Handle, rpc: &Rc<Rpc>) {
+    let options = CallOptions::within(rt, Duration::from_secs(5));
+    let rpc = Rc::clone(rpc);
+    world.block_on(node, async move {
+        rpc.call(&peer("target"), PING, b"", None, options).await.expect("contact");
+    });
+}
+
 fn peer(name: &str) -> Peer {
     Peer::new(name, PORT)
 }
@@ -220,7 +229,8 @@ fn a_client_with_one_request_finds_room_also_where_the_others_want_all_of_it() {
         let config = RpcConfig { running_max: 256, ..RpcConfig::default() };
         let (target, sent_away) = crowd(60, flooders, 200, config);
         assert!(target.metrics().overloaded.get() > 1000, "{flooders}: there was no room for all");
-        assert_eq!(sent_away, 0, "{flooders} clients that want 200 each leave a place");
+        // When all come at once the first ones have more than their share; after that there is a place.
+        assert!(sent_away <= 1, "{flooders} clients that want 200 each leave a place: {sent_away}");
     }
 }
 
@@ -234,6 +244,7 @@ fn membership_gets_through_when_everything_else_is_stuck() {
     let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
     let (_, other_rt, other) = client(&world, &fabric, "other", RpcConfig::default());
     for (rt, rpc) in [(&rt, &rpc), (&other_rt, &other)] {
+        meet(&world, &node, rt, rpc);
         for _ in 0..200 {
             let (inner, rpc) = (rt.clone(), Rc::clone(rpc));
             rt.spawn(async move {
@@ -343,6 +354,61 @@ fn exposed_memory_is_bounded_and_who_waits_for_it_gets_it() {
         assert_eq!(rpc.bulk_quota(), (0, 0));
     });
     assert_eq!(fabric.exposed(), 0);
+}
+
+#[test]
+fn calls_with_memory_to_a_server_that_is_stuck_leave_room_for_those_to_others() {
+    let world = World::new(48);
+    let fabric = Fabric::new(&world);
+    let _stuck = server(&world, &fabric, "stuck", RpcConfig::default(), Duration::from_secs(10));
+    let _quick = server(&world, &fabric, "quick", RpcConfig::default(), Duration::from_micros(100));
+    let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
+    for _ in 0..100 {
+        let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));
+        rt.spawn(async move {
+            let memory = rpc.alloc(100).expect("memory");
+            let options = CallOptions::within(&inner, Duration::from_secs(30));
+            drop(rpc.call(&peer("stuck"), WORK, b"", Some(Bulk::read(&memory)), options).await);
+        });
+    }
+    world.block_on(&node, async move {
+        rt.sleep(Duration::from_millis(10)).await;
+        let memory = rpc.alloc(100).expect("memory");
+        let options = CallOptions::within(&rt, Duration::from_secs(5));
+        let served = rpc.call(&peer("quick"), WORK, b"", Some(Bulk::read(&memory)), options).await;
+        assert!(served.is_ok(), "{served:?}, of which {:?} have memory", rpc.bulk_quota());
+        assert_eq!(rpc.bulk_quota().0, 32, "as many as the stuck server has credits for");
+    });
+}
+
+#[test]
+fn calls_to_servers_that_are_gone_leave_room_to_others() {
+    let world = World::new(49);
+    let fabric = Fabric::new(&world);
+    // A host that has vanished doesn't say so.
+    fabric.configure(|config| config.loss_reported = 0.0);
+    let _quick = server(&world, &fabric, "quick", RpcConfig::default(), Duration::from_micros(100));
+    let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
+    for name in ["one", "two", "three"] {
+        for _ in 0..100 {
+            let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));
+            rt.spawn(async move {
+                let memory = rpc.alloc(100).expect("memory");
+                let options = CallOptions::within(&inner, Duration::from_secs(30));
+                drop(rpc.call(&peer(name), WORK, b"", Some(Bulk::read(&memory)), options).await);
+            });
+        }
+    }
+    world.block_on(&node, async move {
+        rt.sleep(Duration::from_secs(2)).await;
+        let memory = rpc.alloc(100).expect("memory");
+        let options = CallOptions::within(&rt, Duration::from_secs(5));
+        let began = rt.now();
+        let served = rpc.call(&peer("quick"), WORK, b"", Some(Bulk::read(&memory)), options).await;
+        assert!(served.is_ok(), "{served:?}, {:?} have credits", rpc.quota());
+        assert!(rt.now() - began < Duration::from_millis(10), "{:?}", rt.now() - began);
+        assert_eq!((rpc.quota(), rpc.bulk_quota()), ((0, 0), (0, 0)), "the others wait for contact");
+    });
 }
 
 /// A server that writes to a client's memory for as long as it may, with clocks this far off. Returns by how much its

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::sim::{Config, Fabric};
 use weir_proto::Der;
+use weir_rpc::wire::SEGMENTS_MAX;
 use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig, RpcError, Status};
 use weir_runtime::sim::World;
 
@@ -99,6 +100,25 @@ fn pieces_of_one_request_overlap() {
     let (together, alone) = (took(64), took(1));
     assert!(together < Duration::from_millis(12), "{together:?}");
     assert!(alone > Duration::from_millis(80), "{alone:?}");
+}
+
+#[test]
+fn memory_in_more_pieces_than_a_request_has_room_for_is_refused_with_their_number() {
+    let (world, fabric, _server) = stage(Duration::ZERO);
+    let node = world.node("client");
+    let (rt, client) =
+        (node.handle(), Rpc::new(node.handle(), fabric.endpoint(&node, None), RpcConfig::default()));
+    let refused = world.block_on(&node, async move {
+        let memory = client.alloc(100).expect("memory");
+        let pieces =
+            |count: usize| (0..count).fold(Bulk::new(), |bulk, at| bulk.and_read(&memory, at..at + 1));
+        let options = || CallOptions::within(&rt, Duration::from_secs(1));
+        let to = Peer::new("server", PORT);
+        let fits = client.call(&to, STORE, b"", Some(pieces(SEGMENTS_MAX)), options()).await;
+        assert_eq!(fits.map(|_| ()).map_err(|error| error.der()), Err(Der::NOSYS), "nobody serves it");
+        client.call(&to, STORE, b"", Some(pieces(SEGMENTS_MAX + 1)), options()).await.map(|_| ())
+    });
+    assert_eq!(refused, Err(RpcError::Scattered { count: 65, max: 64 }));
 }
 
 #[test]

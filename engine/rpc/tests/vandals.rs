@@ -156,6 +156,22 @@ impl Client {
         waits
     }
 
+    /// Has memory moved so many times; the longest took this.
+    fn moves(&self, count: u32) -> Duration {
+        let mut longest = Duration::ZERO;
+        for _ in 0..count {
+            let asked = Instant::now();
+            let source = self.rpc.alloc(1 << 20).expect("memory");
+            let mut target = self.rpc.alloc(1 << 20).expect("memory");
+            let bulk = Bulk::read(&source).and_write(&mut target, 0..1 << 20);
+            let options = CallOptions::within(&self.rt, PATIENCE);
+            let reply = self.executor.block_on(self.rpc.call(&self.to, REVERSE, &[], Some(bulk), options));
+            reply.expect("an answer");
+            longest = longest.max(asked.elapsed());
+        }
+        longest
+    }
+
     fn state(&self) -> State {
         let options = CallOptions::within(&self.rt, PATIENCE);
         let reply = self.executor.block_on(self.rpc.call(&self.to, STATE, &[], None, options));
@@ -250,6 +266,30 @@ fn mover(provider: &str, port: u16) -> ! {
     client.go_on(Duration::ZERO);
     say_ready();
     client.pester(REVERSE, 4, &[], 4 << 20)
+}
+
+/// Has many small pieces of its memory moved at once.
+fn carrier(provider: &str, port: u16) -> ! {
+    let client = Client::new(provider, port);
+    client.go_on(Duration::ZERO);
+    say_ready();
+    client.pester(REVERSE, 32, &[], 64 << 10)
+}
+
+fn clients_that_stop_in_a_transfer(provider: &str) {
+    let port = port::free();
+    let _server = Process::start("serve", provider, port);
+    let friend = Client::new(provider, port);
+    friend.go_on(Duration::from_millis(100));
+    let vandals: Vec<Process> = (0..4).map(|_| Process::start("carrier", provider, port)).collect();
+    friend.go_on(Duration::from_millis(500));
+    for vandal in &vandals {
+        vandal.signal(Signal::STOP);
+    }
+    let longest = friend.moves(20);
+    drop(vandals);
+    friend.wait_until_clean();
+    print!(" longest transfer {longest:?};");
 }
 
 fn clients_that_stop_reading(provider: &str) {
@@ -404,12 +444,14 @@ fn main() {
             "serve" => serve(provider, port),
             "chatter" => chatter(provider, port),
             "flood" => flood(provider, port),
+            "carrier" => carrier(provider, port),
             "mover" => mover(provider, port),
             _ => panic!("no such role: {role}"),
         }
         return;
     }
     play(&[
+        ("clients that stop in a transfer", clients_that_stop_in_a_transfer),
         ("clients that stop reading", clients_that_stop_reading),
         ("clients that flood", clients_that_flood),
         ("clients that are killed while they flood", clients_that_are_killed_while_they_flood),

@@ -5,6 +5,7 @@
 mod fill;
 
 use core::cell::Cell;
+use core::task::Poll;
 use core::time::Duration;
 use fill::fill;
 use std::rc::Rc;
@@ -289,6 +290,32 @@ fn a_call_that_is_dropped_while_it_waits_for_the_last_access_gives_no_memory_bac
             buffer.iter().all(|byte| *byte == OWNER_BYTE)
         });
         assert!(intact, "{nic:?}");
+        drop(server);
+    }
+}
+
+/// A process that is stopped takes in nothing of what is written to its memory, and that goes on when it does.
+#[test]
+fn a_client_that_has_stood_still_past_its_deadline_asks_before_it_uses_its_memory_again() {
+    for nic in SAFE {
+        let Stage { world, fabric, node, client, server, .. } = stage(nic, 17);
+        let rt = node.handle();
+        let (intact, waited) = world.block_on(&node, async move {
+            let (mut buffer, at) = slowly(&client, &fabric, &rt).await;
+            fabric.configure(|config| config.per_mebibyte = Duration::from_secs(4));
+            let options = CallOptions::within(&rt, Duration::from_millis(300));
+            let to = peer();
+            let mut call = Box::pin(client.call(&to, PUSH, b"", Some(Bulk::write(&mut buffer)), options));
+            let begun = core::future::poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending()));
+            assert!(begun.await);
+            rt.sleep(Duration::from_millis(3500)).await;
+            drop(call);
+            let (buffer, waited) = reuse(&client, &rt, buffer, at).await;
+            rt.sleep(Duration::from_secs(10)).await;
+            (buffer.iter().all(|byte| *byte == OWNER_BYTE), waited)
+        });
+        let ended = Duration::from_millis(500);
+        assert!(intact && (nic.revokes || waited >= ended), "{nic:?}: {waited:?}");
         drop(server);
     }
 }

@@ -322,9 +322,10 @@ impl Endpoint for LibfabricEndpoint {
             return Err(FabricError::TooLarge { len, max: core.capabilities.max_message });
         }
         if self.inject(to, parts, len)?.is_none() {
-            let mut buffer = core.send_buffer(len)?;
+            let (mut buffer, unsent) = core.room_for(to, len)?;
             join(&mut buffer, parts);
-            core.start(to, Op::Send { peer: to, context, memory: Rc::clone(buffer.memory()), len })?;
+            let memory = Rc::clone(buffer.memory());
+            core.start(to, Op::Send { peer: to, context, memory, len, _unsent: unsent })?;
         }
         add(&core.counters.messages_sent, 1);
         add(&core.counters.bytes_sent, len as u64);

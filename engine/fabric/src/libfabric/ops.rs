@@ -10,12 +10,42 @@ use core::ffi::c_void;
 use std::rc::Rc;
 use weir_runtime::Attention;
 
+/// Bytes of messages to a peer that are not out.
+#[derive(Clone, Default)]
+pub(super) struct Backlog(Rc<Cell<usize>>);
+
+impl Backlog {
+    /// How many there are.
+    pub(super) fn bytes(&self) -> usize {
+        self.0.get()
+    }
+
+    /// There are so many more as long as what is returned is held.
+    pub(super) fn add(&self, bytes: usize) -> Unsent {
+        self.0.set(self.0.get() + bytes);
+        Unsent { backlog: self.clone(), bytes }
+    }
+}
+
+/// A message that is not out.
+pub(super) struct Unsent {
+    backlog: Backlog,
+    bytes: usize,
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        let Backlog(count) = &self.backlog;
+        count.set(count.get().saturating_sub(self.bytes));
+    }
+}
+
 /// What an operation is, with everything it needs to be posted (again) and to be completed.
 pub(super) enum Op {
     /// A posted receive slab.
     Slab(Rc<SlabLease>),
     /// A message on its way out.
-    Send { peer: PeerId, context: u64, memory: Rc<Memory>, len: usize },
+    Send { peer: PeerId, context: u64, memory: Rc<Memory>, len: usize, _unsent: Unsent },
     /// A read or write of remote memory. Without a completer nobody waits for it any more.
     Transfer {
         peer: PeerId,
@@ -205,7 +235,7 @@ mod tests {
 
     fn send(peer: u64) -> Op {
         let memory = Rc::clone(BufferPool::new(1 << 20).alloc(8).expect("memory").memory());
-        Op::Send { peer: PeerId(peer), context: 0, memory, len: 8 }
+        Op::Send { peer: PeerId(peer), context: 0, memory, len: 8, _unsent: Backlog::default().add(8) }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::bell::{self, Ringer};
 use super::channel::Way;
-use super::ops::OpId;
+use super::ops::{Backlog, OpId};
 use super::sys;
 use crate::{Address, PeerId};
 use core::cell::Cell;
@@ -34,6 +34,8 @@ pub(super) struct KnownPeer {
     pub(super) ringer: Option<Rc<Ringer>>,
     /// How small messages get there, where it is within the node.
     pub(super) way: Way,
+    /// What it was sent and has not taken.
+    pub(super) backlog: Backlog,
     /// Operations that the provider had no room for, oldest first, and since when they wait.
     pub(super) waiting: VecDeque<(OpId, Instant)>,
     /// What is there as long as the peer's process is, where that can be seen from here.
@@ -225,6 +227,7 @@ impl Peers {
             process,
             ringer,
             way: Way::default(),
+            backlog: Backlog::default(),
             waiting: VecDeque::new(),
             seen: Cell::default(),
             retry_at: Instant::default(),

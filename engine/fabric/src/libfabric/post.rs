@@ -3,7 +3,7 @@
 
 use super::bell::{Ringer, Rung};
 use super::open::ReceiveMode;
-use super::ops::{Op, OpId};
+use super::ops::{Op, OpId, Unsent};
 use super::peers::{KnownPeer, WAIT_MAX};
 use super::progress::{Core, is_contact_loss};
 use super::raw::{Posted, RawTransfer, Registration, Usage, failure, reason};
@@ -17,6 +17,10 @@ use std::rc::Rc;
 
 /// Memory of a small message: one page.
 const SMALL_SEND: usize = 4096;
+
+/// Part of the memory for outgoing messages that is still free which those to one peer may take: more than three times its
+/// credits of the largest message, when it alone takes nothing.
+const SHARE: usize = 16;
 
 /// Memories of small messages that are kept for the next ones: thirty-two credits of sixteen peers.
 const SPARE_MAX: usize = 512;
@@ -68,8 +72,22 @@ impl Core {
         }
     }
 
-    /// Memory for a message on its way out: what an earlier small message has left, where there is some.
-    pub(super) fn send_buffer(&self, len: usize) -> Result<Buffer, FabricError> {
+    /// Memory for a message on its way to a peer, and what counts it as that peer's: not, where it has taken so little of what
+    /// it was sent before that others would have no room.
+    pub(super) fn room_for(&self, to: PeerId, len: usize) -> Result<(Buffer, Unsent), FabricError> {
+        let backlog = self.peers.borrow().get(to).map(|peer| peer.backlog.clone());
+        let backlog = backlog.ok_or(FabricError::UnknownPeer)?;
+        let (unsent, limit) = (backlog.bytes(), (self.send_pool.limit() - self.send_pool.used()) / SHARE);
+        if unsent > 0 && unsent + len > limit {
+            return Err(FabricError::NoBuffers { wanted: len, used: unsent, limit });
+        }
+        let buffer = self.send_buffer(len)?;
+        let unsent = backlog.add(buffer.capacity());
+        Ok((buffer, unsent))
+    }
+
+    /// Memory for a message: what an earlier small message has left, where there is some.
+    fn send_buffer(&self, len: usize) -> Result<Buffer, FabricError> {
         if len > SMALL_SEND {
             return self.send_pool.alloc(len);
         }

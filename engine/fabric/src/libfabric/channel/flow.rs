@@ -146,7 +146,7 @@ impl Core {
     /// A message went to a peer through the provider: offers the peer a channel if it is time.
     pub(in crate::libfabric) fn sent_by_provider(&self, to: PeerId, peer: &KnownPeer) {
         let Some(ringer) = peer.ringer.as_ref().filter(|_| self.capabilities.channels) else { return };
-        if !peer.way.is_worth_a_channel() || !ringer.takes_channels() || peer.address == self.address {
+        if !peer.way.is_worth_a_channel() || !ringer.takes_channels() || self.is_own(&peer.address) {
             return;
         }
         let Some(bell) = &self.bell else { return };
@@ -169,6 +169,11 @@ impl Core {
             }
             Err(error) => tracing::debug!(peer = %peer.address, %error, "a channel could not be offered"),
         }
+    }
+
+    /// Whether a peer is this endpoint itself. Peers' addresses are names without the zero at the end.
+    fn is_own(&self, address: &Address) -> bool {
+        self.bell.as_ref().is_some_and(|bell| bell.name().as_bytes() == address.as_bytes())
     }
 
     /// Answers the offers that have come.
@@ -194,7 +199,9 @@ impl Core {
             return Err(Refusal::Stranger);
         }
         let address = Address::from_bytes(offer.name.as_bytes()).ok_or(Refusal::Stranger)?;
-        let peer = self.peers.borrow().by_address(&address).ok_or(Refusal::Stranger)?;
+        // An endpoint that watches itself knows itself, too.
+        let known = self.peers.borrow().by_address(&address).filter(|_| !self.is_own(&address));
+        let peer = known.ok_or(Refusal::Stranger)?;
         let channel = Rc::new(Channel::of_offer(peer, &offer.memory)?);
         let answer = self.find_place(peer, &offer.name);
         if answer.is_err() || !channel.accept() {
@@ -359,6 +366,7 @@ mod tests {
         assert!(bell::can_be_of(elsewhere, 0) && !bell::can_be_of(&own, 0));
         assert!(!bell::can_be_of(&own.replace(&pid, "-0-"), 0));
         let Some(stage) = Stage::set_with_known_peer() else { return };
+        stage.victim.insert(&stage.victim.address()).expect("an address");
         for who in ["", "weir-1-2-3", "../weir", &name(&stage.victim)] {
             assert_eq!(stage.offer_as(who, &memory)[0], 0, "{who}");
         }
