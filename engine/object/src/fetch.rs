@@ -101,7 +101,7 @@ impl IoService {
             .map_err(|error| refusal::fetch(&error, place))?;
         let body = codec::encode(&reply(&found, landed.sums, false));
         drop(found);
-        let (buffer, _permit) = &mut landed.memory;
+        let (buffer, _room) = &mut landed.memory;
         // The pool hands out more than was asked for, and the data may begin within a block.
         let range = landed.start..landed.start + len;
         buffer.set_len(range.end);
