@@ -49,9 +49,9 @@ const DELETE_DIVISOR: u64 = 4;
 /// only means that they wait for the device.
 const INDEX_BYTES_MIN: usize = 256 << 10;
 
-/// Part of the index memory that dirty nodes may take before updates wait: a checkpoint being written keeps as much
+/// Eighths of the index memory that dirty nodes may take before updates wait: a checkpoint being written keeps as much
 /// again.
-const DIRTY_DIVISOR: usize = 4;
+const DIRTY_EIGHTHS: usize = 3;
 
 /// Blocks that updates leave free on a device with this many.
 pub(crate) fn reserve_blocks(data_blocks: u64) -> u64 {
@@ -325,7 +325,7 @@ impl Core {
     pub(crate) fn dirty_blocks_max(&self) -> u64 {
         let node_room = self.space.borrow().node_room();
         let room = (self.reserve_blocks() / 2).max(node_room / 8).min(node_room / 2);
-        let memory = self.config.index_bytes.max(INDEX_BYTES_MIN) / DIRTY_DIVISOR / BLOCK;
+        let memory = self.config.index_bytes.max(INDEX_BYTES_MIN) / 8 * DIRTY_EIGHTHS / BLOCK;
         room.min(memory as u64)
     }
 
