@@ -1,13 +1,18 @@
 //! Checkpoints: the index and the bitmaps as of one moment, written while the store serves.
 
+mod begin;
+#[cfg(test)]
+mod tests;
+
 use crate::codec::{Malformed, crc32c};
 use crate::format::{Checkpoint, checkpoint_offset, encode_map, encode_node};
 use crate::journal::Ring;
 use crate::pace::{Convoy, PIECE};
-use crate::space::{Bits, Purpose, Run};
+use crate::space::Run;
 use crate::state::{Core, add};
 use crate::stats::CheckpointHistogram;
-use crate::tree::{Home, NODE_HEADER, Node, dirty_nodes};
+use crate::tree::Node;
+use begin::Frozen;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -42,6 +47,9 @@ pub(crate) struct Checkpoints {
     /// Wall time of the last one's end; 0 before it.
     pub(crate) last_ns: Cell<u64>,
     running: Cell<bool>,
+    /// How long the slices of a begin are apart.
+    #[cfg(test)]
+    pause: Cell<Duration>,
 }
 
 /// A [`Notify`] that can be printed.
@@ -85,6 +93,8 @@ impl Checkpoints {
             failures: Cell::new(0),
             last_ns: Cell::new(0),
             running: Cell::new(false),
+            #[cfg(test)]
+            pause: Cell::default(),
         }
     }
 
@@ -97,23 +107,6 @@ impl Checkpoints {
     pub(crate) fn is_running(&self) -> bool {
         self.running.get()
     }
-}
-
-/// What a checkpoint writes, all as of the same moment.
-struct Frozen {
-    /// Children before their parents, each with its place.
-    nodes: VecDeque<(Rc<Node>, Run)>,
-    root: Rc<Home>,
-    /// Places of nodes that the state no longer consists of.
-    retired: Vec<Run>,
-    maps: Vec<(usize, Rc<Bits>)>,
-    entries: u64,
-    ring: Ring,
-    /// Records that the log gets behind this point, though their changes are in here.
-    known: u64,
-    /// The newest record whose changes are in here.
-    last: u64,
-    number: u64,
 }
 
 /// Why a checkpoint wasn't written.
@@ -197,7 +190,7 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
         return Err(CheckpointError::Failed(reason));
     }
     let begin = core.rt.now();
-    let mut frozen = freeze(core)?;
+    let mut frozen = begin::freeze(core).await?;
     let course = Course::new(core, &frozen);
     let nodes = core::mem::take(&mut frozen.nodes);
     let mut bytes = write_nodes(core, nodes, frozen.number, &course).await?;
@@ -221,9 +214,12 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
         stable: core.journal.unstable(),
     };
     write_header(core, header).await?;
-    core.space.borrow_mut().release_nodes(&frozen.retired);
     core.journal.ring.borrow_mut().trimmed = frozen.ring.written;
     core.journal.progress.notify_waiters();
+    for part in frozen.retired.chunks(begin::SLICE) {
+        core.space.borrow_mut().release_nodes(part);
+        core.turn().await;
+    }
     let state = &core.checkpoints;
     state.count.set(state.count.get() + 1);
     let time = core.rt.now() - begin;
@@ -259,52 +255,6 @@ async fn write_header(core: &Rc<Core>, header: Checkpoint) -> Result<(), MediaEr
     Ok(())
 }
 
-fn node_blocks(node: &Node) -> u64 {
-    ((NODE_HEADER + node.size()) as u64).div_ceil(BLOCK as u64)
-}
-
-/// Freezes the present state and reserves what it takes to write it. Changes nothing when there is no room.
-fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
-    let tree = &mut *core.tree.borrow_mut();
-    for (key, value) in core.catalog.borrow_mut().take_dirty_usage() {
-        // Usage sorts before the objects: its nodes stay in memory.
-        tree.put(&key, &value).map_err(|_| Malformed("the usage of containers isn't in memory"))?;
-    }
-    let space = &mut *core.space.borrow_mut();
-    let mut nodes = VecDeque::new();
-    for node in dirty_nodes(tree.root()) {
-        let count = node_blocks(&node);
-        let Some(run) = space.allocate(count, Purpose::Index, 1).and_then(|runs| runs.first().copied())
-        else {
-            for (_, run) in nodes {
-                space.release(run);
-            }
-            return Err(CheckpointError::NoSpace(count));
-        };
-        nodes.push_back((node, run));
-    }
-    for (_, run) in &nodes {
-        space.set_live(*run);
-    }
-    let (root, retired) = tree.freeze();
-    let retired: Vec<Run> = retired.iter().filter_map(|home| home.page.get()).map(Run::from).collect();
-    for run in &retired {
-        space.retire(*run);
-    }
-    core.checkpoints.number.set(core.checkpoints.number.get() + 1);
-    Ok(Frozen {
-        nodes,
-        root: Rc::clone(&root.home),
-        retired,
-        maps: space.freeze(),
-        entries: tree.len(),
-        ring: *core.journal.ring.borrow(),
-        known: core.journal.unplaced(),
-        last: core.journal.last(),
-        number: core.checkpoints.number.get(),
-    })
-}
-
 /// How far a checkpoint is, compared with what it makes room for.
 struct Course<'a> {
     core: &'a Core,
@@ -318,11 +268,10 @@ struct Course<'a> {
 
 impl<'a> Course<'a> {
     fn new(core: &'a Core, frozen: &Frozen) -> Self {
-        let nodes: u64 = frozen.nodes.iter().map(|(_, run)| run.bytes()).sum();
         let Ring { len, written, .. } = frozen.ring;
         Self {
             core,
-            total: nodes + (frozen.maps.len() * BLOCK) as u64,
+            total: frozen.bytes + (frozen.maps.len() * BLOCK) as u64,
             begun: Cell::new(0),
             log_written: written,
             log_room: len - frozen.ring.used(),
@@ -411,26 +360,4 @@ async fn write_maps(core: &Core, frozen: &Frozen, course: &Course<'_>) -> Result
     }
     convoy.end().await?;
     Ok((frozen.maps.len() * BLOCK) as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::merge::tests::on_a_shard;
-
-    #[test]
-    fn a_checkpoint_without_space_is_written_when_some_comes_free() {
-        on_a_shard(async |shard| {
-            let core = &shard.core;
-            let pause = || core.rt.sleep(Duration::from_secs(1));
-            let free = core.space.borrow().free();
-            let taken = core.space.borrow_mut().allocate(free, Purpose::Index, usize::MAX).expect("all");
-            core.checkpoints.request.notify_one();
-            pause().await;
-            assert!(core.checkpoints.failures.get() > 0 && core.checkpoints.count.get() == 0);
-            taken.iter().for_each(|run| core.space.borrow_mut().release(*run));
-            pause().await;
-            assert_eq!(core.checkpoints.count.get(), 1);
-        });
-    }
 }

@@ -4,6 +4,7 @@
 //! given out, because it is live, or reserved by an update that isn't committed, or was freed by a record that isn't
 //! durable or while a reader may still be reading it.
 
+mod frozen;
 mod holes;
 mod quads;
 
@@ -265,6 +266,8 @@ pub(crate) struct Space {
     nodes: Deferral,
     /// Free blocks that aren't given out, because what is around them is being moved away.
     held: Vec<Run>,
+    /// Live bits as of the moment at which a checkpoint began that is still finding its places.
+    frozen: Option<frozen::Frozen>,
 }
 
 impl Space {
@@ -287,6 +290,7 @@ impl Space {
             data: Deferral::default(),
             nodes: Deferral::default(),
             held: Vec::new(),
+            frozen: None,
         };
         for group in 0..count {
             space.load(group, Bits::default());
@@ -443,18 +447,18 @@ impl Space {
     pub(crate) fn set_live(&mut self, run: Run) {
         // Recovery makes blocks live that nobody reserved.
         self.reserve(run);
-        let Self { groups, live, .. } = self;
+        let Self { groups, live, frozen, .. } = self;
         Self::for_groups(run, |group, from, to| {
+            frozen::change(frozen, group, &mut groups[group]);
             *live += Rc::make_mut(&mut groups[group].live).set(from, to).0;
-            groups[group].dirty = true;
         });
     }
 
     fn clear_live(&mut self, run: Run) {
-        let Self { groups, live, .. } = self;
+        let Self { groups, live, frozen, .. } = self;
         Self::for_groups(run, |group, from, to| {
+            frozen::change(frozen, group, &mut groups[group]);
             *live -= Rc::make_mut(&mut groups[group].live).clear(from, to);
-            groups[group].dirty = true;
         });
     }
 
@@ -477,11 +481,6 @@ impl Space {
     pub(crate) fn free_after(&mut self, run: Run, record: u64) {
         self.clear_live(run);
         self.data.push(run, record);
-    }
-
-    /// Blocks of index nodes that a checkpoint leaves behind; [`Space::release_nodes`] when it is stable.
-    pub(crate) fn retire(&mut self, run: Run) {
-        self.clear_live(run);
     }
 
     /// Gives out again what was freed by records up to this one and isn't being read.
@@ -519,14 +518,6 @@ impl Space {
     pub(crate) fn end_node_read(&mut self, reader: u64) {
         self.nodes.end_read(reader);
         self.release_nodes(&[]);
-    }
-
-    /// The live bits of groups that changed since the last call, frozen as they are now.
-    pub(crate) fn freeze(&mut self) -> Vec<(usize, Rc<Bits>)> {
-        let dirty = |(index, group): (usize, &mut Group)| {
-            core::mem::take(&mut group.dirty).then(|| (index, Rc::clone(&group.live)))
-        };
-        self.groups.iter_mut().enumerate().filter_map(dirty).collect()
     }
 }
 

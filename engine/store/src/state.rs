@@ -49,9 +49,9 @@ const DELETE_DIVISOR: u64 = 4;
 /// only means that they wait for the device.
 const INDEX_BYTES_MIN: usize = 256 << 10;
 
-/// Part of the index memory that dirty nodes may take before updates wait: a checkpoint being written keeps as much
+/// Eighths of the index memory that dirty nodes may take before updates wait: a checkpoint being written keeps as much
 /// again.
-const DIRTY_DIVISOR: usize = 4;
+const DIRTY_EIGHTHS: usize = 3;
 
 /// Blocks that updates leave free on a device with this many.
 pub(crate) fn reserve_blocks(data_blocks: u64) -> u64 {
@@ -311,6 +311,11 @@ impl Core {
         self.tree.borrow().dirty_nodes() as u64 * NODE_BLOCKS
     }
 
+    /// Blocks that changed nodes need at most, those included for which a checkpoint is finding places.
+    fn awaited_blocks(&self) -> u64 {
+        self.dirty_blocks() + self.tree.borrow().unplaced_nodes() as u64 * NODE_BLOCKS
+    }
+
     pub(crate) fn reserve_blocks(&self) -> u64 {
         reserve_blocks(self.layout.data_blocks)
     }
@@ -320,7 +325,7 @@ impl Core {
     pub(crate) fn dirty_blocks_max(&self) -> u64 {
         let node_room = self.space.borrow().node_room();
         let room = (self.reserve_blocks() / 2).max(node_room / 8).min(node_room / 2);
-        let memory = self.config.index_bytes.max(INDEX_BYTES_MIN) / DIRTY_DIVISOR / BLOCK;
+        let memory = self.config.index_bytes.max(INDEX_BYTES_MIN) / 8 * DIRTY_EIGHTHS / BLOCK;
         room.min(memory as u64)
     }
 
@@ -362,7 +367,7 @@ impl Core {
 
     /// Whether updates may take this many more blocks.
     pub(crate) fn has_blocks(&self, blocks: u64) -> bool {
-        let kept = self.dirty_blocks() + self.promised_blocks();
+        let kept = self.awaited_blocks() + self.promised_blocks();
         self.space.borrow_mut().has_room(blocks, self.reserve_blocks(), kept)
     }
 
@@ -378,7 +383,7 @@ impl Core {
 
     /// Whether small changes of metadata may still be made on a device that is full for updates.
     pub(crate) fn has_room_for_metadata(&self) -> bool {
-        let kept = self.reserve_blocks() / 2 + self.dirty_blocks() + self.promised_blocks();
+        let kept = self.reserve_blocks() / 2 + self.awaited_blocks() + self.promised_blocks();
         self.space.borrow().node_room() >= kept
     }
 
@@ -397,7 +402,7 @@ impl Core {
     /// keys are missing.
     pub(crate) fn has_room_for_delete(&self, changes: &[Change], later: u64) -> Result<bool, Missing> {
         let kept =
-            self.reserve_blocks() / DELETE_DIVISOR + self.dirty_blocks() + self.promised_blocks() + later;
+            self.reserve_blocks() / DELETE_DIVISOR + self.awaited_blocks() + self.promised_blocks() + later;
         let Some(left) = self.space.borrow().node_room().checked_sub(kept) else { return Ok(false) };
         // A node that changes goes to another place, and may be split.
         let blocks =

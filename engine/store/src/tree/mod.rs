@@ -1,7 +1,8 @@
 //! An ordered copy-on-write map from bytes to bytes, of which only a part needs to be in memory.
 //!
 //! [`Tree::freeze`] gives the present state in constant time; later changes copy the nodes on their path. A
-//! checkpoint writes the nodes of a frozen state that have no place on the device yet, while the tree changes on.
+//! checkpoint finds the nodes of a frozen state that have no place on the device yet and writes them, while the tree
+//! changes on.
 //! Each state of a node has a [`Home`]; homes of states that left the tree are collected in [`Changes::retired`].
 //!
 //! A node that has a place on the device can be evicted from memory. Whoever then asks for something below it gets
@@ -10,6 +11,7 @@
 
 mod address;
 mod evict;
+mod frozen;
 mod insert;
 mod node;
 mod packed;
@@ -17,6 +19,7 @@ mod scan;
 mod way;
 
 pub(crate) use address::Address;
+pub(crate) use frozen::{DirtyNodes, dirty_nodes};
 pub(crate) use node::{
     Body, CHILD_BYTES, Changes, Child, ENTRY_MAX, Home, Meter, NODE_BYTES, NODE_HEADER, NODE_MAX, Node,
     PageRef,
@@ -100,7 +103,7 @@ impl Tree {
     /// A tree over its root, with the number of its entries and the meter that all its nodes are counted on.
     pub(crate) fn new(root: Rc<Node>, len: u64, meter: Meter) -> Self {
         let dirty = usize::from(root.is_dirty());
-        let changes = Changes { retired: Vec::new(), dirty, meter, readers: Rc::default() };
+        let changes = Changes { dirty, meter, ..Changes::default() };
         let (tick, visits, ahead) = (Cell::new(0), Cell::new(0), Cell::new(0));
         Self {
             root,
@@ -127,7 +130,7 @@ impl Tree {
         self.version
     }
 
-    /// Upper bound of the nodes that a checkpoint would write.
+    /// Upper bound of the nodes that have changed since the last freeze.
     pub(crate) fn dirty_nodes(&self) -> usize {
         self.changes.dirty
     }
@@ -135,13 +138,6 @@ impl Tree {
     /// Memory that the nodes take.
     pub(crate) fn meter(&self) -> &Meter {
         &self.changes.meter
-    }
-
-    /// The present state, and the homes that left the tree since the last call. From now on changes are counted anew.
-    pub(crate) fn freeze(&mut self) -> (Rc<Node>, Vec<Rc<Home>>) {
-        self.changes.dirty = 0;
-        self.version += 1;
-        (Rc::clone(&self.root), core::mem::take(&mut self.changes.retired))
     }
 
     /// A checkpoint needs this node of a frozen state no longer, but for its place: it has begun to write it.
@@ -172,7 +168,7 @@ impl Tree {
     /// The tree as it is now, to be read while it changes on. It shares all nodes; those that change are copied.
     pub(crate) fn still(&self) -> Self {
         let (meter, readers) = (self.changes.meter.clone(), Rc::clone(&self.changes.readers));
-        let changes = Changes { retired: Vec::new(), dirty: 0, meter, readers };
+        let changes = Changes { meter, readers, ..Changes::default() };
         Self {
             root: Rc::clone(&self.root),
             changes,
@@ -404,25 +400,6 @@ fn check_range(keys: &Packed, at: usize, body: &Body) -> Result<(), Malformed> {
         return Err(Malformed("its keys don't belong where its parent has it"));
     }
     Ok(())
-}
-
-/// The nodes of a frozen state that have no place on the device, children before their parents.
-pub(crate) fn dirty_nodes(root: &Rc<Node>) -> Vec<Rc<Node>> {
-    fn walk(node: &Rc<Node>, found: &mut Vec<Rc<Node>>) {
-        // A clean node has no dirty child: changing the child made the whole path dirty.
-        if !node.is_dirty() {
-            return;
-        }
-        if let Body::Branch(_, children) = &node.body {
-            for child in children.iter().filter_map(|child| child.node().ok()) {
-                walk(&child, found);
-            }
-        }
-        found.push(Rc::clone(node));
-    }
-    let mut found = Vec::new();
-    walk(root, &mut found);
-    found
 }
 
 fn take(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) -> Result<Option<Vec<u8>>, Missing> {

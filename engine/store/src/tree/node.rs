@@ -121,6 +121,14 @@ impl Child {
         }
     }
 
+    /// The node, if it has no place on the device.
+    pub(super) fn dirty(&self) -> Option<Rc<Node>> {
+        match &*self.0.borrow() {
+            Link::Resident(node) if node.is_dirty() => Some(Rc::clone(node)),
+            _ => None,
+        }
+    }
+
     /// Puts a loaded node into its place; nothing happens when something else is there by now.
     pub(super) fn install(&self, page: PageRef, node: Rc<Node>) {
         let mut link = self.0.borrow_mut();
@@ -248,8 +256,14 @@ impl Trail {
 pub(crate) struct Changes {
     /// Homes whose state left the tree. Their blocks are free once a checkpoint without them is stable.
     pub(crate) retired: Vec<Rc<Home>>,
-    /// Upper bound of the nodes that have no place on the device.
+    /// Upper bound of the nodes that have no place on the device and were changed since.
     pub(crate) dirty: usize,
+    /// The same as it was at the last freeze.
+    pub(super) frozen: usize,
+    /// Of these, those that a checkpoint hasn't found a place for.
+    pub(super) unplaced: usize,
+    /// Nodes without a place on the device that have left the tree since.
+    pub(super) dropped: usize,
     /// The memory of all nodes.
     pub(crate) meter: Meter,
     /// One for the tree and one for each of its stills.
@@ -361,6 +375,7 @@ impl Changes {
 
     /// A node that leaves the tree; what is below it stays or is gone already.
     pub(super) fn removed(&mut self, node: &Node) {
+        self.dropped += usize::from(node.is_dirty());
         self.retire(&node.home);
         node.left.set(true);
     }
