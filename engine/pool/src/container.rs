@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn a_shortage_lasts_until_as_much_finds_room_as_did_not_or_nobody_comes_again() {
         let container = TargetContainer::new(ContainerId(uuid::Uuid::nil()), "box".into(), None);
-        let begin = Instant::now();
+        let begin = Instant::from_nanos(0);
         let at = |ms: u64| (begin + Duration::from_millis(ms), Epoch(1000 + ms));
         assert!(!container.is_short_of_room());
         assert_eq!(container.note_shortage(4096, at(0)), Epoch(1000));

@@ -182,18 +182,18 @@ fn room_is_to_come_until_all_history_from_before_is_gone() {
     let (store, shard) = start(&machine, config);
     let other = ContainerId(Uuid::from_u128(0xcd));
     let quota = UpdateError::Quota { container: CONTAINER, quota: 1 };
-    let share = UpdateError::NoSpace { pool: POOL, needed: 2, free: 1, size: 9 };
+    let of_pool = UpdateError::NoSpace { pool: POOL, needed: 2, free: 1, size: 9 };
     let (user, handle) = (shard.clone(), machine.handle());
     machine.run(async move {
         let may = |refusal: &UpdateError| user.may_regain_room(refusal, Epoch(handle.wall_ns()));
         handle.sleep(Duration::from_secs(3)).await;
-        assert_eq!([may(&quota), may(&share)], [false, false]);
+        assert_eq!([may(&quota), may(&of_pool)], [false, false]);
         user.create_container(other).await.expect("a container");
         put(&user, "d", "a", handle.wall_ns(), b"first").await.expect("stored");
-        assert_eq!([may(&quota), may(&share)], [false, false], "nothing was overwritten");
+        assert_eq!([may(&quota), may(&of_pool)], [false, false], "nothing was overwritten");
         put(&user, "d", "a", handle.wall_ns(), b"second").await.expect("stored");
         let overwritten = Epoch(handle.wall_ns());
-        assert_eq!([may(&quota), may(&share)], [true, true]);
+        assert_eq!([may(&quota), may(&of_pool)], [true, true]);
         let of_other = UpdateError::Quota { container: other, quota: 1 };
         assert_eq!([may(&of_other), may(&UpdateError::Invalid(String::new()))], [false, false]);
         handle.sleep(Duration::from_millis(500)).await;
@@ -206,11 +206,11 @@ fn room_is_to_come_until_all_history_from_before_is_gone() {
         assert!(!user.may_regain_room(&quota, overwritten), "all from before is gone");
         assert!(may(&quota), "but not what was overwritten since");
         handle.sleep(Duration::from_secs(2)).await;
-        assert_eq!([may(&quota), may(&share)], [false, false]);
+        assert_eq!([may(&quota), may(&of_pool)], [false, false]);
         user.destroy_container(other).await.expect("destroyed");
-        assert_eq!([may(&quota), may(&share)], [false, true]);
+        assert_eq!([may(&quota), may(&of_pool)], [false, true]);
         handle.sleep(Duration::from_secs(1)).await;
-        assert_eq!([may(&quota), may(&share)], [false, false]);
+        assert_eq!([may(&quota), may(&of_pool)], [false, false]);
     });
     drop(store);
 }
