@@ -1,9 +1,34 @@
 //! Names to addresses. The system's resolver blocks, so it runs on a thread of its own.
 
 use crate::{Address, FabricError};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use core::task::{Poll, Waker};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Most threads of the process that wait for a name service. One that answers nobody holds each for many seconds, and who
+/// looks for thousands of peers asks again meanwhile.
+const THREADS_MAX: usize = 64;
+
+/// How many there are.
+static THREADS: AtomicUsize = AtomicUsize::new(0);
+
+/// One of the threads that a count has.
+struct Counted(&'static AtomicUsize);
+
+impl Counted {
+    /// One more, unless there are enough.
+    fn among(threads: &'static AtomicUsize) -> Option<Self> {
+        let count = |count| (count < THREADS_MAX).then_some(count + 1);
+        threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).ok().map(|_| Self(threads))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 fn failed(host: &str, port: u16, reason: &str) -> FabricError {
     FabricError::Resolve { host: host.to_owned(), port, reason: reason.to_owned() }
@@ -33,8 +58,16 @@ pub(crate) async fn elsewhere<T: Send + 'static>(
 ) -> Result<T, FabricError> {
     let shared = Arc::new(Mutex::new(Shared { result: None, waker: None }));
     let theirs = Arc::clone(&shared);
+    let counted = Counted::among(&THREADS).ok_or_else(|| {
+        failed(
+            &host,
+            port,
+            &format!("{THREADS_MAX} names are being looked up and none is found; see to the name service"),
+        )
+    })?;
     let thread = std::thread::Builder::new().name("resolver".to_owned()).spawn(move || {
         let result = work();
+        drop(counted);
         let mut shared = theirs.lock().unwrap_or_else(PoisonError::into_inner);
         shared.result = Some(result);
         if let Some(waker) = shared.waker.take() {
@@ -60,4 +93,20 @@ pub(crate) async fn resolve(host: String, port: u16) -> Result<Address, FabricEr
     }
     let name = host.clone();
     elsewhere(host, port, move || blocking(&name, port)).await.map(Address::from_socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_service_that_does_not_answer_takes_so_many_threads_and_no_more() {
+        static OWN: AtomicUsize = AtomicUsize::new(0);
+        let mut stuck: Vec<Counted> = core::iter::from_fn(|| Counted::among(&OWN)).collect();
+        assert_eq!(stuck.len(), THREADS_MAX);
+        stuck.pop();
+        assert!(Counted::among(&OWN).is_some(), "one has ended");
+        drop(stuck);
+        assert_eq!(OWN.load(Ordering::Relaxed), 0);
+    }
 }
