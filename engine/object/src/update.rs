@@ -57,6 +57,7 @@ impl IoService {
             let data = self.arrive(&request, inline, len).await?;
             let marks = self.repeats.marks(&self.rt, &access.pool, &request);
             let epoch = self.store(&access, &update, &data, &marks, place).await?;
+            access.container.has_found_room(len);
             self.repeats.committed(&access.pool, &marks);
             Ok((codec::encode(&UpdateReply { epoch }), len))
         })
@@ -148,10 +149,7 @@ pub(crate) async fn within_quota<T>(
     let mut tries = 0;
     loop {
         let error = match attempt().await {
-            Ok(done) => {
-                container.has_found_room(wanted);
-                return Ok(done);
-            }
+            Ok(done) => return Ok(done),
             Err(error) => error,
         };
         tries += 1;

@@ -30,16 +30,23 @@ use seeds::for_each_seed;
 /// Seeds by default: about half a minute on one core without optimisation.
 const SEEDS: u64 = 300;
 
+/// Runs a test on clusters of this shape with a pool `tank`, from as many seeds.
+fn for_each_pool(seeds: u64, shape: Shape, test: impl Fn(&Cluster)) {
+    for_each_seed(seeds, |seed| {
+        let cluster = Cluster::start(seed, shape);
+        cluster.create_pool("tank");
+        test(&cluster);
+    });
+}
+
 #[test]
 fn acknowledged_writes_survive_crashes_and_histories_are_linearizable() {
-    for_each_seed(SEEDS, |seed| {
-        let cluster = Cluster::start(seed, Shape { engines: 3, targets: 2, clients: 3 });
-        cluster.create_pool("tank");
-        let run = workload::start(&cluster, "tank");
-        faults::inject(&cluster, &run);
-        faults::bring_back(&cluster);
-        let history = run.finish(&cluster);
-        history.check(seed);
+    for_each_pool(SEEDS, Shape { engines: 3, targets: 2, clients: 3 }, |cluster| {
+        let run = workload::start(cluster, "tank");
+        faults::inject(cluster, &run);
+        faults::bring_back(cluster);
+        let history = run.finish(cluster);
+        history.check(cluster.world.seed());
     });
 }
 
@@ -103,47 +110,44 @@ fn space_is_summed_up_over_a_tree_around_engines_that_are_gone() {
 
 #[test]
 fn a_quota_bites_over_all_targets_and_not_before_it_is_used_up() {
-    for_each_seed(3, |seed| {
-        let cluster = Cluster::start(seed, Shape { engines: 2, targets: 2, clients: 1 });
-        cluster.create_pool("tank");
-        workload::fill_to_quota(&cluster, "tank");
+    for_each_pool(3, Shape { engines: 2, targets: 2, clients: 1 }, |cluster| {
+        workload::fill_to_quota(cluster, "tank");
     });
 }
 
 #[test]
 fn overwriting_needs_no_more_quota_than_what_is_there() {
-    for_each_seed(3, |seed| {
-        let cluster = Cluster::start(seed, Shape { engines: 1, targets: 2, clients: 1 });
-        cluster.create_pool("tank");
-        workload::overwrite_within_quota(&cluster, "tank");
+    for_each_pool(3, Shape { engines: 1, targets: 2, clients: 1 }, |cluster| {
+        workload::overwrite_within_quota(cluster, "tank");
+    });
+}
+
+#[test]
+fn who_lacks_a_little_room_is_told_so_in_seconds() {
+    for_each_pool(2, Shape { engines: 1, targets: 1, clients: 1 }, |cluster| {
+        workload::lack_a_little(cluster, "tank");
     });
 }
 
 #[test]
 fn a_full_pool_recovers_when_data_is_removed() {
-    for_each_seed(2, |seed| {
-        let cluster = Cluster::start(seed, Shape { engines: 1, targets: 2, clients: 1 });
-        cluster.create_pool("tank");
-        workload::fill_to_the_brim(&cluster, "tank");
+    for_each_pool(2, Shape { engines: 1, targets: 2, clients: 1 }, |cluster| {
+        workload::fill_to_the_brim(cluster, "tank");
     });
 }
 
 #[test]
 fn a_client_that_died_holds_its_container_for_minutes_and_a_live_one_for_ever() {
-    for_each_seed(2, |seed| {
-        let cluster = Cluster::start(seed, Shape { engines: 2, targets: 1, clients: 2 });
-        cluster.create_pool("tank");
-        workload::leases(&cluster, "tank");
+    for_each_pool(2, Shape { engines: 2, targets: 1, clients: 2 }, |cluster| {
+        workload::leases(cluster, "tank");
     });
 }
 
 #[test]
 fn a_snapshot_shows_what_was_acknowledged_before_and_nothing_later() {
-    for_each_seed(SEEDS / 20, |seed| {
-        let cluster = Cluster::start(seed, Shape { engines: 2, targets: 2, clients: 1 });
-        cluster.create_pool("tank");
+    for_each_pool(SEEDS / 20, Shape { engines: 2, targets: 2, clients: 1 }, |cluster| {
         cluster.skew_clocks(Duration::from_millis(300));
-        workload::snapshots(&cluster, "tank");
+        workload::snapshots(cluster, "tank");
     });
 }
 
@@ -169,19 +173,15 @@ fn a_snapshot_goes_while_an_engine_is_away() {
 
 #[test]
 fn a_pool_that_gets_a_container_is_not_destroyed_without_force() {
-    for_each_seed(SEEDS / 10, |seed| {
-        let cluster = Cluster::start(seed, Shape { engines: 2, targets: 1, clients: 1 });
-        cluster.create_pool("tank");
-        workload::create_while_the_pool_goes(&cluster, "tank");
+    for_each_pool(SEEDS / 10, Shape { engines: 2, targets: 1, clients: 1 }, |cluster| {
+        workload::create_while_the_pool_goes(cluster, "tank");
     });
 }
 
 #[test]
 fn an_engine_that_sends_requests_away_answers_its_probes() {
-    for_each_seed(2, |seed| {
-        let cluster = Cluster::start(seed, Shape { engines: 3, targets: 1, clients: 40 });
-        cluster.create_pool("tank");
-        saturation::probes_are_answered(&cluster);
+    for_each_pool(2, Shape { engines: 3, targets: 1, clients: 40 }, |cluster| {
+        saturation::probes_are_answered(cluster);
     });
 }
 
@@ -196,10 +196,8 @@ fn tenants_on_virtual_networks_reach_their_own_pools_and_no_others() {
 
 #[test]
 fn a_target_with_a_faulty_device_is_out_of_service_until_it_is_opened_again() {
-    for_each_seed(3, |seed| {
-        let cluster = Cluster::start(seed, Shape { engines: 2, targets: 2, clients: 1 });
-        cluster.create_pool("tank");
-        devices::turn_faulty_and_come_back(&cluster, "tank");
+    for_each_pool(3, Shape { engines: 2, targets: 2, clients: 1 }, |cluster| {
+        devices::turn_faulty_and_come_back(cluster, "tank");
     });
 }
 

@@ -300,6 +300,50 @@ pub fn overwrite_within_quota(cluster: &Cluster, pool: &str) {
     });
 }
 
+/// Who lacks no more than what an update takes beside its data is told so in seconds, too, though others overwrite something all
+/// the time.
+pub fn lack_a_little(cluster: &Cluster, pool: &str) {
+    const QUOTA: u64 = 4 << 20;
+    let context = cluster.context(cluster.admin(), Duration::from_mins(1));
+    let pool = pool.to_owned();
+    cluster.world.block_on(cluster.admin(), async move {
+        let container = make_container(&context, &pool, "small", QUOTA).await.expect("room");
+        let oid = container.new_object_id(&context, kind::KV_HASHED, Some(ObjectClass::S1)).await;
+        let kv = Rc::new(Kv::open(&container, oid.expect("an id")).expect("a class without redundancy"));
+        let (busy, own) = (Rc::clone(&kv), context.clone());
+        let others = context.runtime().spawn(async move {
+            loop {
+                let _ = busy.put(&own, b"busy", b"with this", Conditions::NONE).await;
+                own.runtime().sleep(Duration::from_millis(300)).await;
+            }
+        });
+        // Has nearly all of the quota given to the only target.
+        let most = vec![1; usize::try_from(QUOTA).expect("small") - (72 << 10)];
+        kv.put(&context, b"large", &most, Conditions::NONE).await.expect("room");
+        kv.remove(&context, b"large", Conditions::NONE).await.expect("removed");
+        let mut refused = 0;
+        for missing in (300..12_000).step_by(1000) {
+            context.runtime().sleep(Duration::from_secs(10)).await;
+            let used = container.query(&context).await.expect("figures").used;
+            let value = vec![1; usize::try_from(QUOTA - used - missing).expect("small")];
+            let began = context.runtime().now();
+            match kv.put(&context, b"large", &value, Conditions::NONE).await {
+                Ok(()) => kv.remove(&context, b"large", Conditions::NONE).await.expect("removed"),
+                Err(error) => {
+                    let waited = context.runtime().now() - began;
+                    assert!(
+                        error.is(Der::NOSPACE) && waited < Duration::from_secs(10),
+                        "{waited:?}: {error}"
+                    );
+                    refused += 1;
+                }
+            }
+        }
+        others.abort();
+        assert!(refused > 0, "all found room");
+    });
+}
+
 /// A full pool says so, lets data go, and takes data again.
 pub fn fill_to_the_brim(cluster: &Cluster, pool: &str) {
     let context = cluster.context(cluster.admin(), Duration::from_secs(20));

@@ -127,7 +127,10 @@ impl IoService {
         let label = container.label.borrow().clone();
         let place = Place { pools: &self.pools, pool: pool.id(), container: &label };
         let (operations, bytes) = (operations(changes), changes.iter().map(bytes_of).sum());
-        within_quota((pool, &container), bytes, &place, async || attempt(&operations).await).await
+        let done =
+            within_quota((pool, &container), bytes, &place, async || attempt(&operations).await).await?;
+        container.has_found_room(bytes);
+        Ok(done)
     }
 }
 
