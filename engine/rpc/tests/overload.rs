@@ -34,6 +34,12 @@ fn server(world: &World, fabric: &Fabric, name: &str, config: RpcConfig, work: D
     rpc
 }
 
+/// A server `stuck` that takes ten seconds for each request, and one `quick`.
+fn stuck_and_quick(world: &World, fabric: &Fabric) -> [Rc<Rpc>; 2] {
+    [("stuck", Duration::from_secs(10)), ("quick", Duration::from_micros(100))]
+        .map(|(name, work)| server(world, fabric, name, RpcConfig::default(), work))
+}
+
 fn client(world: &World, fabric: &Fabric, name: &str, config: RpcConfig) -> (Node, Handle, Rc<Rpc>) {
     let node = world.node(name);
     let rpc = Rpc::new(node.handle(), fabric.endpoint(&node, None), config);
@@ -273,8 +279,7 @@ fn membership_gets_through_when_everything_else_is_stuck() {
 fn peers_take_turns_when_one_of_them_is_stuck() {
     let world = World::new(44);
     let fabric = Fabric::new(&world);
-    let _stuck = server(&world, &fabric, "stuck", RpcConfig::default(), Duration::from_secs(10));
-    let _quick = server(&world, &fabric, "quick", RpcConfig::default(), Duration::from_micros(100));
+    let _servers = stuck_and_quick(&world, &fabric);
     let config = RpcConfig { credits: 8, requests_max: 10, ..RpcConfig::default() };
     let (node, rt, rpc) = client(&world, &fabric, "client", config);
     for _ in 0..500 {
@@ -360,8 +365,7 @@ fn exposed_memory_is_bounded_and_who_waits_for_it_gets_it() {
 fn calls_with_memory_to_a_server_that_is_stuck_leave_room_for_those_to_others() {
     let world = World::new(48);
     let fabric = Fabric::new(&world);
-    let _stuck = server(&world, &fabric, "stuck", RpcConfig::default(), Duration::from_secs(10));
-    let _quick = server(&world, &fabric, "quick", RpcConfig::default(), Duration::from_micros(100));
+    let _servers = stuck_and_quick(&world, &fabric);
     let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
     for _ in 0..100 {
         let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));

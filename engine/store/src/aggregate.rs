@@ -471,6 +471,7 @@ impl<'a> Ground<'a> {
             return Ok(false);
         }
         if !keys.is_empty() {
+            // Updates since the visit began may be as old as a horizon that a client has asked for.
             self.core.expire_credit((self.object.0, self.object.1), self.horizon);
             add(&self.core.counters.aggregated, keys.len() as u64);
             add(&self.removed, keys.len() as u64);

@@ -60,6 +60,13 @@ impl Usage {
 /// Part of its quota from which on a container counts what updates hide: less than this is soon written twice.
 const NEAR_DIVISOR: u64 = 2;
 
+impl core::ops::AddAssign for Usage {
+    fn add_assign(&mut self, more: Self) {
+        self.blocks += more.blocks;
+        self.entries += more.entries;
+    }
+}
+
 /// Bytes of an object's key that say whose it is: kind, pool and container.
 const OWNER_BYTES: usize = 1 + 2 * size_of::<u32>();
 
@@ -83,10 +90,8 @@ impl Tally {
             }
             self.owner = *owner;
         }
-        for (all, more) in [(&mut self.old, old), (&mut self.new, new)] {
-            all.blocks += more.blocks;
-            all.entries += more.entries;
-        }
+        self.old += old;
+        self.new += new;
         true
     }
 }
@@ -250,6 +255,13 @@ impl Catalog {
         Some(number)
     }
 
+    pub(crate) fn container_mut(
+        &mut self,
+        (pool, number): (PoolNumber, ContainerNumber),
+    ) -> Option<&mut Container> {
+        self.pools.get_mut(&pool)?.containers.get_mut(&number)
+    }
+
     /// Whether any pool or container was destroyed and isn't gone yet.
     pub(crate) fn has_destroyed(&self) -> bool {
         self.pools
@@ -274,7 +286,7 @@ impl Catalog {
                 let (_, pool, container) = numbers(&key[..key.len().min(9)])?;
                 let epoch = key.last_chunk().map(|epoch| u64::from_be_bytes(*epoch));
                 let epoch = epoch.ok_or(Malformed("a snapshot's key is too short"))?;
-                let found = self.pools.get_mut(&pool).and_then(|pool| pool.containers.get_mut(&container));
+                let found = self.container_mut((pool, container));
                 match (found, value) {
                     (Some(container), Some(_)) => {
                         container.credit.keep(epoch);

@@ -393,7 +393,7 @@ impl Shard {
     /// [`UpdateError::Quota`] or [`UpdateError::NoSpace`] when it has not; when pool or container are gone.
     pub fn check_room_for(&self, container: ContainerId, bytes: u64) -> Result<(), UpdateError> {
         let number = self.locate(container)?;
-        self.check_space((container, number), bytes, 0, bytes / BLOCK as u64)
+        self.check_space((container, number), bytes, 0, bytes / BLOCK as u64).map(drop)
     }
 
     /// Aggregates a container up to an epoch now: of what isn't newer, only what a snapshot or the epoch itself shows

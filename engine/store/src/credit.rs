@@ -9,9 +9,10 @@
 use crate::catalog::{Usage, entry_bytes};
 use crate::codec::Malformed;
 use crate::extents::{Stored, paint, versions_within};
+use crate::fetch::newest_single_as;
 use crate::incarnation::{Life, life};
 use crate::intents::Slot;
-use crate::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::key::{ContainerNumber, Path, PoolNumber};
 use crate::paging::Fault;
 use crate::piece::Piece;
 use crate::shard::Shard;
@@ -19,7 +20,6 @@ use crate::state::Core;
 use crate::tree::Tree;
 use crate::update::Request;
 use crate::value::Version;
-use core::ops::ControlFlow;
 use std::collections::{BTreeSet, VecDeque};
 use weir_proto::object::Extent;
 
@@ -104,10 +104,8 @@ impl Credit {
 
 impl Core {
     /// What was hidden in a container up to this epoch may go from now on.
-    pub(crate) fn expire_credit(&self, (pool, container): (PoolNumber, ContainerNumber), up_to: u64) {
-        let mut catalog = self.catalog.borrow_mut();
-        let container = catalog.pools.get_mut(&pool).and_then(|pool| pool.containers.get_mut(&container));
-        if let Some(container) = container {
+    pub(crate) fn expire_credit(&self, place: (PoolNumber, ContainerNumber), up_to: u64) {
+        if let Some(container) = self.catalog.borrow_mut().container_mut(place) {
             container.credit.expire(up_to);
         }
     }
@@ -115,17 +113,17 @@ impl Core {
     /// Versions in a container, encoded, each with the length of its key, have been merged.
     pub(crate) fn take_off_credit<'a>(
         &self,
-        (pool, container): (PoolNumber, ContainerNumber),
+        place: (PoolNumber, ContainerNumber),
         merged: impl IntoIterator<Item = (usize, &'a [u8])>,
     ) -> Result<(), Malformed> {
         let mut catalog = self.catalog.borrow_mut();
-        let container = catalog.pools.get_mut(&pool).and_then(|pool| pool.containers.get_mut(&container));
+        let container = catalog.container_mut(place);
         let Some(container) = container.filter(|container| container.credit.total() > 0) else {
             return Ok(());
         };
         let mut usage = Usage::default();
         for (key, value) in merged {
-            add_version(&mut usage, key, value)?;
+            usage += version_usage(key, value)?;
         }
         container.credit.take_off(usage.total());
         Ok(())
@@ -133,12 +131,10 @@ impl Core {
 }
 
 impl Shard {
-    /// Counts what an update has hidden that has just been made, newer than all others, if the container is near its quota.
+    /// Counts what an update has hidden that has just been made, newer than all others, in a container near its quota.
     pub(crate) fn credit_hidden(&self, request: &Request<'_>, pieces: &[Piece]) {
         let mut catalog = self.core.catalog.borrow_mut();
-        let pool = catalog.pools.get_mut(&self.number);
-        let container = pool.and_then(|pool| pool.containers.get_mut(&request.container));
-        let Some(container) = container.filter(|container| container.is_near_quota()) else { return };
+        let Some(container) = catalog.container_mut((self.number, request.container)) else { return };
         // What isn't in memory isn't read for this.
         let hidden = hidden_by(&self.core.tree.borrow(), request, pieces, &container.snapshots);
         if let Ok(bytes @ 1..) = hidden {
@@ -165,22 +161,20 @@ fn hidden_by(
     for piece in pieces {
         let akey = dkey.akey(&request.akeys[piece.akey].akey);
         let life = life(tree, &akey, of_dkey, before)?;
-        let mut count = |key: usize, epoch, value: &[u8]| -> Result<(), Fault> {
-            if !is_kept(epoch) {
-                add_version(&mut hidden, key, value)?;
-            }
-            Ok(())
-        };
         match piece.slot {
             Slot::Single => {
-                let Some((epoch, value)) = single_before(tree, &akey, life, before)? else { continue };
-                count(akey.single(epoch).len(), epoch, &value)?;
+                let usage = |value: &[u8]| version_usage(akey.single(before).len(), value);
+                let newest = newest_single_as(tree, &akey, life, before, usage)?;
+                if let Some((_, usage)) = newest.filter(|(epoch, _)| !is_kept(*epoch)) {
+                    hidden += usage;
+                }
             }
             Slot::Extent(extent) => {
-                for Stored { extent, epoch, value } in
-                    wholly_within(tree, &akey, life, (before, extent), &mut looks)?
-                {
-                    count(akey.extent(extent, epoch).len(), epoch, &value)?;
+                let whole = wholly_within(tree, &akey, life, (before, extent), &mut looks)?;
+                for Stored { extent, epoch, value } in whole {
+                    if !is_kept(epoch) {
+                        hidden += version_usage(akey.extent(extent, epoch).len(), &value)?;
+                    }
                 }
             }
         }
@@ -188,20 +182,10 @@ fn hidden_by(
     Ok(hidden.total())
 }
 
-/// Adds what an encoded version takes up, whose key has this length.
-fn add_version(usage: &mut Usage, key: usize, value: &[u8]) -> Result<(), Malformed> {
-    usage.blocks += Version::runs(value)?.iter().map(|run| run.count).sum::<u64>();
-    usage.entries += entry_bytes(key, value.len());
-    Ok(())
-}
-
-/// The single value that an akey shows at an epoch, encoded, and its epoch.
-fn single_before(tree: &Tree, akey: &Path, life: Life, before: u64) -> Result<Option<(u64, Vec<u8>)>, Fault> {
-    let from = akey.single(before);
-    let found = tree.scan_below(&from, from.len() - size_of::<u64>(), |rest, value| {
-        ControlFlow::Break(key::epoch_from(rest).map(|at| (at.0, value.to_vec())))
-    })?;
-    Ok(found.transpose()?.filter(|(at, _)| life.shows(*at, before)))
+/// What an encoded version takes up, whose key has this length.
+fn version_usage(key: usize, value: &[u8]) -> Result<Usage, Malformed> {
+    let blocks = Version::runs(value)?.iter().map(|run| run.count).sum();
+    Ok(Usage { blocks, entries: entry_bytes(key, value.len()) })
 }
 
 /// Versions of extents that lie within another and are visible as a whole at an epoch.

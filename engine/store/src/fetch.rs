@@ -380,10 +380,21 @@ pub(crate) fn newest_single(
     life: Life,
     epoch: u64,
 ) -> Result<Option<(u64, Payload)>, Fault> {
+    newest_single_as(tree, akey, life, epoch, |value| Ok(Version::decode(value)?.payload))
+}
+
+/// The newest visible single value of an akey as `read` takes it from its encoded version, and its epoch.
+pub(crate) fn newest_single_as<T>(
+    tree: &Tree,
+    akey: &Path,
+    life: Life,
+    epoch: u64,
+    read: impl Fn(&[u8]) -> Result<T, Malformed>,
+) -> Result<Option<(u64, T)>, Fault> {
     let from = akey.single(epoch);
     let found = tree.scan_below(&from, from.len() - size_of::<u64>(), |rest, value| {
         ControlFlow::Break(key::epoch_from(rest).and_then(|at| match at.0 {
-            at if life.shows(at, epoch) => Ok(Some((at, Version::decode(value)?.payload))),
+            at if life.shows(at, epoch) => Ok(Some((at, read(value)?))),
             _ => Ok(None),
         }))
     })?;

@@ -299,14 +299,15 @@ impl Shard {
     }
 
     /// Checks that an update of this size fits the container's quota, the pool's share and the device. Of the quota it takes
-    /// what it has `reserved` of the pool's share, too: what others have stored meanwhile counts.
+    /// what it has `reserved` of the pool's share, too: what others have stored meanwhile counts. Returns whether the container is
+    /// near its quota.
     pub(crate) fn check_space(
         &self,
         (id, number): (ContainerId, ContainerNumber),
         bytes: u64,
         reserved: u64,
         blocks: u64,
-    ) -> Result<(), UpdateError> {
+    ) -> Result<bool, UpdateError> {
         let catalog = self.core.catalog.borrow();
         let pool = catalog.pools.get(&self.number).ok_or_else(|| UpdateError::PoolMissing(self.id()))?;
         let container = pool.containers.get(&number).ok_or_else(|| UpdateError::ContainerMissing(id))?;
@@ -323,6 +324,6 @@ impl Shard {
             let free = if bytes > free { free } else { 0 };
             return Err(UpdateError::NoSpace { pool: self.id(), needed: bytes, free, size: pool.size });
         }
-        Ok(())
+        Ok(container.is_near_quota())
     }
 }

@@ -138,7 +138,7 @@ impl Shard {
         (bytes, in_blocks, later): (u64, u64, u64),
     ) -> Result<(), UpdateError> {
         if !are_deletes(operations) {
-            return self.check_space((container, number), bytes, in_blocks, later);
+            return self.check_space((container, number), bytes, in_blocks, later).map(drop);
         }
         if self.core.has_room_for_delete(changes, later).unwrap_or(false) {
             return Ok(());

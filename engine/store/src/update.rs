@@ -393,7 +393,7 @@ impl<'a> Update<'a> {
             draft.extend(&attributes);
         }
         let reserved = if self.stored.is_some() { bytes_in_blocks(&self.pieces) } else { 0 };
-        shard.check_space((self.container, number), draft.growth(), reserved, 0)?;
+        let is_near_quota = shard.check_space((self.container, number), draft.growth(), reserved, 0)?;
         let before = core.tree.borrow().version();
         let inline = Some(epoch).filter(|_| self.stored.is_none());
         let mut places = Places { object: address, behind: planned.place, inline, are_all: false };
@@ -406,7 +406,7 @@ impl<'a> Update<'a> {
         core.timestamps.note_write_at(self.hashes, epoch);
         if planned.overwrites {
             core.queue_for_aggregation(object, epoch);
-            if let Clock::Running(_) = self.clock {
+            if is_near_quota && matches!(self.clock, Clock::Running(_)) {
                 shard.credit_hidden(&self.request, &self.pieces);
             }
         }

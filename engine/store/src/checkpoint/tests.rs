@@ -119,6 +119,15 @@ async fn checkpoint(core: &Core) {
     done.await;
 }
 
+/// Has nearly all nodes change behind a checkpoint. Returns the keys of what was given other bytes.
+async fn change_all(shard: &Shard) -> Vec<Vec<u8>> {
+    fill(shard, 0).await;
+    checkpoint(&shard.core).await;
+    let (small, _) = keys(&shard.core).await;
+    alter_all(&shard.core, &small, 1);
+    small
+}
+
 #[test]
 fn a_checkpoint_without_space_is_written_when_some_comes_free() {
     on_a_shard(async |shard| {
@@ -137,11 +146,8 @@ fn a_checkpoint_without_space_is_written_when_some_comes_free() {
 #[test]
 fn a_slice_of_the_begin_of_a_checkpoint_has_few_nodes_and_the_moment_has_none() {
     on_a_shard(async |shard| {
-        fill(&shard, 0).await;
         let core = &shard.core;
-        checkpoint(core).await;
-        let (small, _) = keys(core).await;
-        alter_all(core, &small, 1);
+        let small = change_all(&shard).await;
         let blocks = || (core.space.borrow().free(), core.space.borrow().live());
         let (before, dirty) = (blocks(), core.tree.borrow().dirty_nodes());
         let room = room_for_updates(core);
@@ -196,11 +202,8 @@ fn others_run_between_the_slices_of_a_begin() {
 #[test]
 fn a_begin_without_room_for_all_nodes_leaves_all_as_it_was() {
     on_a_shard(async |shard| {
-        fill(&shard, 0).await;
         let core = &shard.core;
-        checkpoint(core).await;
-        let (small, _) = keys(core).await;
-        alter_all(core, &small, 1);
+        let small = change_all(&shard).await;
         let dirty = core.tree.borrow().dirty_nodes();
         let taken = leave(core, dirty as u64 * NODE_BLOCKS * 3 / 4);
         let before =

@@ -10,7 +10,7 @@ use weir_store::{Data, Shard, StoreConfig, UpdateError};
 
 const DISK: u64 = 64 << 20;
 const QUOTA: u64 = 1 << 20;
-/// Bytes that stay of what is overwritten.
+/// Bytes of a piece of an array: eight of them stay.
 const PIECE: usize = 64 << 10;
 
 /// An update at the present epoch, as an engine makes it.
@@ -35,7 +35,7 @@ fn used(shard: &Shard) -> (u64, u64) {
     (summary.used, summary.counted)
 }
 
-/// As many bytes as fit eighty times are overwritten before anything of it can go.
+/// Ten times the quota is written before anything of it can go.
 #[test]
 fn what_is_overwritten_in_place_needs_no_room_for_its_history() {
     let machine = Machine::new(1, DISK);
