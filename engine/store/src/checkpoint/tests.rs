@@ -147,7 +147,7 @@ fn a_checkpoint_without_space_is_written_when_some_comes_free() {
 fn a_slice_of_the_begin_of_a_checkpoint_has_few_nodes_and_the_moment_has_none() {
     on_a_shard(async |shard| {
         let core = &shard.core;
-        let small = change_all(&shard).await;
+        change_all(&shard).await;
         let blocks = || (core.space.borrow().free(), core.space.borrow().live());
         let (before, dirty) = (blocks(), core.tree.borrow().dirty_nodes());
         let room = room_for_updates(core);
