@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use weir_proto::Der;
-use weir_rpc::{Buffer, ClientId, Request, Rpc, Status};
+use weir_rpc::{Buffer, Caller, Request, Rpc, Status};
 use weir_runtime::Handle;
 use weir_runtime::sync::{Notify, Permit, Semaphore};
 
@@ -67,7 +67,7 @@ impl PayloadMemory {
         Ok(Payload { room: room.map_err(none)??, buffer: request.alloc(len)? })
     }
 
-    async fn room(&self, client: ClientId, units: usize) -> Result<Room, Status> {
+    async fn room(&self, client: Caller, units: usize) -> Result<Room, Status> {
         let share = loop {
             let returned = self.shares.returned.notified();
             match self.shares.take(client, units) {
@@ -85,7 +85,7 @@ struct Shares {
     limit: usize,
     /// Sum of all.
     taken: Cell<usize>,
-    held: RefCell<HashMap<ClientId, usize>>,
+    held: RefCell<HashMap<Caller, usize>>,
     /// Somebody has given some back.
     returned: Notify,
 }
@@ -93,7 +93,7 @@ struct Shares {
 /// What one request has. Returns when dropped.
 struct Share {
     shares: Rc<Shares>,
-    client: ClientId,
+    client: Caller,
     units: usize,
 }
 
@@ -103,7 +103,7 @@ impl Shares {
     }
 
     /// Counts so many units as a client's. `None`: it has some, and would leave too little to others.
-    fn take(self: &Rc<Self>, client: ClientId, units: usize) -> Option<Share> {
+    fn take(self: &Rc<Self>, client: Caller, units: usize) -> Option<Share> {
         let (taken, mut all) = (self.taken.get(), self.held.borrow_mut());
         let held = all.get(&client).copied().unwrap_or(0);
         let free = self.limit.saturating_sub(taken + units);
@@ -134,6 +134,11 @@ impl Drop for Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_rpc::ClientId;
+
+    fn caller(id: u64) -> Caller {
+        Caller { id: ClientId::new(id), ..Caller::default() }
+    }
 
     #[test]
     fn clients_that_give_nothing_back_leave_room_for_others() {
@@ -141,11 +146,11 @@ mod tests {
         let mut stuck = Vec::new();
         for client in 1..=4 {
             let before = stuck.len();
-            stuck.extend(core::iter::from_fn(|| shares.take(ClientId::new(client), 10)));
+            stuck.extend(core::iter::from_fn(|| shares.take(caller(client), 10)));
             assert!(stuck.len() > before, "a client that has none may have some");
         }
         assert!((500..900).contains(&shares.taken.get()), "{} are taken", shares.taken.get());
-        let late = ClientId::new(5);
+        let late = caller(5);
         let first = shares.take(late, 10).expect("it has none");
         let second = shares.take(late, 10).expect("there is more");
         drop((stuck, first));
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn who_wants_more_than_is_free_stands_in_line_once() {
         let shares = Rc::new(Shares::new(100));
-        let [one, other] = [1, 2].map(ClientId::new);
+        let [one, other] = [1, 2].map(caller);
         let all = shares.take(one, 100).expect("it has none");
         assert!(shares.take(one, 1).is_none());
         let line = shares.take(other, 100).expect("it waits for the memory itself");

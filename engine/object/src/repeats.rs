@@ -132,7 +132,7 @@ impl Repeats {
 }
 
 fn identity(request: &Request) -> Identity {
-    (request.client().bits(), request.id())
+    (request.client().id.bits(), request.id())
 }
 
 fn change(identity: Identity, until: Option<u64>) -> AttributeChange {

@@ -5,11 +5,11 @@
 //! its request up asks for the same with [`weir_proto::opcode::REQUEST_WITHDRAW`].
 
 use crate::Inner;
+use crate::clients::Caller;
 use crate::error::Status;
 use crate::id_map::IdMap;
 use crate::request::Request;
 use crate::server::Body;
-use crate::wire::ClientId;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use std::rc::{Rc, Weak};
@@ -21,12 +21,12 @@ use weir_runtime::{Elapsed, Handle};
 /// The requests with memory that are being executed, or whose accesses have not all ended.
 #[derive(Default)]
 pub(crate) struct Ledger {
-    requests: RefCell<IdMap<(ClientId, u64), Rc<Accesses>>>,
+    requests: RefCell<IdMap<(Caller, u64), Rc<Accesses>>>,
     spares: Spares<Accesses>,
 }
 
 impl Ledger {
-    fn get(&self, client: ClientId, request: u64) -> Option<Account> {
+    fn get(&self, client: Caller, request: u64) -> Option<Account> {
         self.requests.borrow().get(&(client, request)).map(|accesses| Account(Rc::clone(accesses)))
     }
 
@@ -44,7 +44,7 @@ impl Ledger {
 /// The accesses of one request. They stay in one place, which serves later requests.
 pub(crate) struct Accesses {
     inner: Weak<Inner>,
-    key: (ClientId, u64),
+    key: (Caller, u64),
     under_way: Cell<usize>,
     withdrawn: Cell<bool>,
     ended: Notify,
@@ -53,7 +53,7 @@ pub(crate) struct Accesses {
 impl Default for Accesses {
     fn default() -> Self {
         let (under_way, withdrawn) = (Cell::new(0), Cell::new(false));
-        Self { inner: Weak::new(), key: (ClientId::default(), 0), under_way, withdrawn, ended: Notify::new() }
+        Self { inner: Weak::new(), key: (Caller::default(), 0), under_way, withdrawn, ended: Notify::new() }
     }
 }
 
@@ -71,7 +71,7 @@ impl Deref for Account {
 
 impl Account {
     /// Opens the account of a request.
-    pub(crate) fn open(inner: &Rc<Inner>, client: ClientId, request: u64) -> Self {
+    pub(crate) fn open(inner: &Rc<Inner>, client: Caller, request: u64) -> Self {
         let (ledger, key) = (&inner.accesses, (client, request));
         let accesses = ledger.spares.take(|place| {
             (place.inner, place.key) = (Rc::downgrade(inner), key);

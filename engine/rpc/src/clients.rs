@@ -6,7 +6,7 @@ use crate::load::PAUSE_MAX;
 use crate::pace::Paces;
 use crate::register::Register;
 use crate::seal::{Nonce, SealKey};
-use crate::wire::ClientId;
+use crate::wire::{ClientId, Header};
 use core::time::Duration;
 use std::collections::BTreeSet;
 use weir_fabric::{Address, PeerId};
@@ -35,11 +35,27 @@ const ANSWER_GAP: Duration = Duration::from_micros(50);
 /// How far a client may be ahead of its allowance.
 const ANSWER_AHEAD: Duration = Duration::from_secs(1);
 
+/// A client as a server tells it from others. Its id is its own choice, and everybody on the network may see it: among the
+/// clients of its tenant it is the only one of that name, and others' are nobody it could be taken for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Caller {
+    /// Whose client it is; 0 for all where nobody checks that.
+    pub tenant: TenantId,
+    /// Which of them.
+    pub id: ClientId,
+}
+
+impl Caller {
+    /// Who an authenticated message is from.
+    #[inline]
+    pub(crate) fn of(header: &Header) -> Self {
+        Self { tenant: TenantId(header.tenant), id: header.client }
+    }
+}
+
 /// What a server has agreed on with a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServedSession {
-    /// Whose client it is.
-    pub(crate) tenant: TenantId,
     /// What its messages, and those to it, are sealed with.
     pub(crate) seal: SealKey,
     /// Number of the hello that opened it.
@@ -52,8 +68,6 @@ pub(crate) struct ServedSession {
 
 pub(crate) struct Client {
     peer: PeerId,
-    /// Whose client it is.
-    tenant: TenantId,
     session: Option<ServedSession>,
     /// Requests below this that are not in `entries` were executed and their replies forgotten, or never came.
     pub(crate) floor: u64,
@@ -81,7 +95,7 @@ pub(crate) struct Client {
 /// Why a message is not taken as its client's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stranger {
-    /// Another context has this id.
+    /// Another context of its tenant has this id.
     Impostor,
     /// No more clients can be remembered.
     NoRoom,
@@ -91,9 +105,9 @@ pub(crate) enum Stranger {
 
 /// Clients by their ids, and what is remembered of them. How their requests are: [`crate::replies`].
 pub(crate) struct Clients {
-    pub(crate) known: Register<ClientId, Client>,
+    pub(crate) known: Register<Caller, Client>,
     /// The same by where they are.
-    places: BTreeSet<(PeerId, ClientId)>,
+    places: BTreeSet<(PeerId, Caller)>,
     /// How many of them each tenant has.
     tenants: IdMap<TenantId, usize>,
     /// Clients with a running request.
@@ -120,25 +134,25 @@ impl Clients {
     }
 
     /// Where a client is.
-    pub(crate) fn peer(&self, client: ClientId) -> Option<PeerId> {
+    pub(crate) fn peer(&self, client: Caller) -> Option<PeerId> {
         self.known.get(client).map(|client| client.peer)
     }
 
     /// What paces transfers with a client.
-    pub(crate) fn paces(&self, client: ClientId) -> Option<&Paces> {
+    pub(crate) fn paces(&self, client: Caller) -> Option<&Paces> {
         self.known.get(client).map(|client| &client.paces)
     }
 
-    /// Whose client this is, and what its messages are sealed with.
-    pub(crate) fn seal(&self, id: ClientId) -> Option<(TenantId, SealKey)> {
-        self.known.get(id)?.session.map(|session| (session.tenant, session.seal))
+    /// What a client's messages are sealed with.
+    pub(crate) fn seal(&self, id: Caller) -> Option<SealKey> {
+        self.known.get(id)?.session.map(|session| session.seal)
     }
 
     /// Asks `next` for a client's place in its queue of those that are sent away, with the number of clients that share the
     /// server.
     pub(crate) fn stay_away(
         &mut self,
-        id: ClientId,
+        id: Caller,
         next: impl FnOnce(&mut Instant, usize) -> Duration,
     ) -> Duration {
         let busy = self.busy;
@@ -146,7 +160,7 @@ impl Clients {
     }
 
     /// Whether a client may have one more answer to a message that brings about nothing.
-    pub(crate) fn may_answer(&mut self, id: ClientId, now: Instant) -> bool {
+    pub(crate) fn may_answer(&mut self, id: Caller, now: Instant) -> bool {
         let Some(client) = self.known.get_mut(id) else { return false };
         let may = client.answered < now + ANSWER_AHEAD;
         if may {
@@ -162,10 +176,9 @@ impl Clients {
 
     /// Opens a session with a client that was met. Returns this side's part of the key: the one of the session that
     /// stands, when the hello is merely a repeat.
-    pub(crate) fn open(&mut self, id: ClientId, session: ServedSession) -> Result<Nonce, Stranger> {
+    pub(crate) fn open(&mut self, id: Caller, session: ServedSession) -> Result<Nonce, Stranger> {
         let Some(client) = self.known.get_mut(id) else { return Err(Stranger::NoRoom) };
         match &client.session {
-            Some(known) if known.tenant != session.tenant => return Err(Stranger::Impostor),
             Some(known) if known.hello == session.hello && known.theirs == session.theirs => {
                 return Ok(known.ours);
             }
@@ -176,19 +189,19 @@ impl Clients {
     }
 
     /// The provider named this client as a message's sender.
-    pub(crate) fn name(&mut self, id: ClientId) {
+    pub(crate) fn name(&mut self, id: Caller) {
         if let Some(client) = self.known.get_mut(id) {
             client.named = true;
         }
     }
 
     /// Where a client is that the provider can't name.
-    pub(crate) fn unnamed(&self, id: ClientId) -> Option<PeerId> {
+    pub(crate) fn unnamed(&self, id: Caller) -> Option<PeerId> {
         self.known.get(id).filter(|client| !client.named).map(|client| client.peer)
     }
 
     /// Notes that a client was heard which the provider names, and named before, as this peer.
-    pub(crate) fn comes_again(&mut self, id: ClientId, peer: PeerId, now: Instant) -> bool {
+    pub(crate) fn comes_again(&mut self, id: Caller, peer: PeerId, now: Instant) -> bool {
         let Some(client) = self.known.get_mut(id) else { return false };
         let same = client.named && client.peer == peer;
         if same {
@@ -200,11 +213,10 @@ impl Clients {
     /// Notes where a client is. Returns the peers of clients that were forgotten on this occasion.
     pub(crate) fn meet(
         &mut self,
-        id: ClientId,
+        id: Caller,
         peer: PeerId,
         address: Option<&Address>,
         now: Instant,
-        tenant: TenantId,
     ) -> Result<Vec<PeerId>, Stranger> {
         if let Some(client) = self.known.get_mut(id) {
             if client.peer != peer && (address.is_none() || address != client.address.as_ref()) {
@@ -221,7 +233,7 @@ impl Clients {
         }
         let forgotten = self.prune(now);
         let free = CLIENTS_MAX.saturating_sub(self.known.len());
-        let others = self.tenants.entry(tenant).or_default();
+        let others = self.tenants.entry(id.tenant).or_default();
         if *others >= TENANT_SHARE * free {
             return Err(Stranger::NoRoom);
         }
@@ -232,7 +244,6 @@ impl Clients {
             id,
             Client {
                 peer,
-                tenant,
                 session: None,
                 floor: 0,
                 address,
@@ -256,14 +267,14 @@ impl Clients {
         }
         self.pruned = now;
         let idle = |client: &Client| now - client.heard > CLIENT_IDLE_MAX && client.running == 0;
-        let gone: Vec<ClientId> =
+        let gone: Vec<Caller> =
             self.known.iter().filter(|(_, client)| idle(client)).map(|(id, _)| id).collect();
         let mut peers = Vec::new();
         for id in gone {
             let Some(client) = self.known.remove(id) else { continue };
             self.bytes -= client.bytes;
             self.places.remove(&(client.peer, id));
-            if let Some(count) = self.tenants.get_mut(&client.tenant) {
+            if let Some(count) = self.tenants.get_mut(&id.tenant) {
                 *count = count.saturating_sub(1);
             }
             peers.push(client.peer);
@@ -274,9 +285,11 @@ impl Clients {
     }
 
     /// Those that are at a peer.
-    fn at(&self, peer: PeerId) -> impl Iterator<Item = ClientId> {
-        let (first, last) = (ClientId::new(0), ClientId::new(u64::MAX));
-        self.places.range((peer, first)..=(peer, last)).map(|(_, id)| *id)
+    fn at(&self, peer: PeerId) -> impl Iterator<Item = Caller> {
+        self.places
+            .range((peer, Caller::default())..)
+            .take_while(move |(at, _)| *at == peer)
+            .map(|(_, id)| *id)
     }
 
     /// Whether any client is at a peer.
@@ -291,7 +304,7 @@ impl Clients {
 
     /// Another peer stands for the address of all clients that were at one.
     pub(crate) fn move_all(&mut self, before: PeerId, now: PeerId) {
-        let moved: Vec<ClientId> = self.at(before).collect();
+        let moved: Vec<Caller> = self.at(before).collect();
         for id in moved {
             self.places.remove(&(before, id));
             self.places.insert((now, id));
@@ -308,12 +321,15 @@ pub(crate) mod tests {
     use crate::entries::Finished;
     use proptest::prelude::*;
 
-    pub(crate) const OWNER: TenantId = TenantId(3);
+    /// A client of one tenant.
+    pub(crate) fn caller(id: u64) -> Caller {
+        Caller { tenant: TenantId(3), id: ClientId::new(id) }
+    }
 
     /// One client, known to a server with room for this many bytes of replies.
-    pub(crate) fn met(limit: usize) -> (Clients, ClientId) {
-        let (mut clients, id) = (Clients::new(limit, 7), ClientId::new(5));
-        clients.meet(id, PeerId(1), None, Instant::default(), OWNER).expect("room");
+    pub(crate) fn met(limit: usize) -> (Clients, Caller) {
+        let (mut clients, id) = (Clients::new(limit, 7), caller(5));
+        clients.meet(id, PeerId(1), None, Instant::default()).expect("room");
         (clients, id)
     }
 
@@ -322,7 +338,8 @@ pub(crate) mod tests {
         let mut clients = Clients::new(1, 7);
         let now = Instant::default() + PRUNE_EVERY;
         let mut meet = |id: u64, tenant: u64, now: Instant| {
-            clients.meet(ClientId::new(id), PeerId(id), None, now, TenantId(tenant)).is_ok()
+            let id = Caller { tenant: TenantId(tenant), id: ClientId::new(id) };
+            clients.meet(id, PeerId(id.id.bits()), None, now).is_ok()
         };
         let flood = (1..=70_000).filter(|id| meet(*id, 1, now)).count();
         assert!((53_248..CLIENTS_MAX).contains(&flood), "{flood}");
@@ -336,15 +353,15 @@ pub(crate) mod tests {
 
     #[test]
     fn a_client_keeps_its_address_and_may_change_its_entry() {
-        let (mut clients, id) = (Clients::new(1, 7), ClientId::new(5));
+        let (mut clients, id) = (Clients::new(1, 7), caller(5));
         let [own, other] = [&b"own"[..], b"other"].map(|bytes| Address::from_bytes(bytes).expect("short"));
         let now = Instant::default();
-        clients.meet(id, PeerId(1), Some(&own), now, OWNER).expect("room");
-        assert_eq!(clients.meet(id, PeerId(2), None, now, OWNER), Err(Stranger::Impostor));
-        assert_eq!(clients.meet(id, PeerId(2), Some(&other), now, OWNER), Err(Stranger::Impostor));
+        clients.meet(id, PeerId(1), Some(&own), now).expect("room");
+        assert_eq!(clients.meet(id, PeerId(2), None, now), Err(Stranger::Impostor));
+        assert_eq!(clients.meet(id, PeerId(2), Some(&other), now), Err(Stranger::Impostor));
         assert_eq!(clients.peer(id), Some(PeerId(1)));
-        assert_eq!(clients.meet(id, PeerId(2), Some(&own), now, OWNER), Ok(Vec::new()));
-        assert_eq!(clients.meet(id, PeerId(2), None, now, OWNER), Ok(Vec::new()));
+        assert_eq!(clients.meet(id, PeerId(2), Some(&own), now), Ok(Vec::new()));
+        assert_eq!(clients.meet(id, PeerId(2), None, now), Ok(Vec::new()));
         assert_eq!(clients.peer(id), Some(PeerId(2)));
     }
 
@@ -353,10 +370,10 @@ pub(crate) mod tests {
         let (mut clients, id) = met(10_000);
         clients.begin(id, 1, 1);
         let late = Instant::default() + CLIENT_IDLE_MAX * 2;
-        assert_eq!(clients.meet(ClientId::new(6), PeerId(2), None, late, OWNER), Ok(Vec::new()));
+        assert_eq!(clients.meet(caller(6), PeerId(2), None, late), Ok(Vec::new()));
         clients.finish(id, 1, Finished { status: 0, body: vec![0] });
         let later = late + PRUNE_EVERY;
-        assert_eq!(clients.meet(ClientId::new(7), PeerId(3), None, later, OWNER), Ok(vec![PeerId(1)]));
+        assert_eq!(clients.meet(caller(7), PeerId(3), None, later), Ok(vec![PeerId(1)]));
         assert_eq!((clients.peer(id), clients.bytes), (None, 0));
     }
 
@@ -365,11 +382,11 @@ pub(crate) mod tests {
         let (mut clients, _) = met(10_000);
         let now = Instant::default();
         for (id, peer) in [(6, 1), (7, 2), (8, 2), (9, 3)] {
-            clients.meet(ClientId::new(id), PeerId(peer), None, now, OWNER).expect("room");
+            clients.meet(caller(id), PeerId(peer), None, now).expect("room");
         }
         let late = now + CLIENT_IDLE_MAX * 2;
-        clients.meet(ClientId::new(6), PeerId(1), None, late, OWNER).expect("known");
-        let mut gone = clients.meet(ClientId::new(10), PeerId(4), None, late, OWNER).expect("room");
+        clients.meet(caller(6), PeerId(1), None, late).expect("known");
+        let mut gone = clients.meet(caller(10), PeerId(4), None, late).expect("room");
         gone.sort_unstable();
         gone.dedup();
         assert_eq!(gone, [PeerId(2), PeerId(3)]);
@@ -378,9 +395,9 @@ pub(crate) mod tests {
 
     #[test]
     fn clients_go_on_where_another_peer_stands_for_their_address() {
-        let (mut clients, id) = (Clients::new(1, 7), ClientId::new(5));
+        let (mut clients, id) = (Clients::new(1, 7), caller(5));
         let own = Address::from_bytes(b"own").expect("short");
-        clients.meet(id, PeerId(1), Some(&own), Instant::default(), OWNER).expect("room");
+        clients.meet(id, PeerId(1), Some(&own), Instant::default()).expect("room");
         assert_eq!((clients.address_at(PeerId(1)), clients.address_at(PeerId(2))), (Some(own), None));
         clients.move_all(PeerId(1), PeerId(2));
         assert_eq!(clients.peer(id), Some(PeerId(2)));
@@ -396,7 +413,7 @@ pub(crate) mod tests {
                 let address = Address::from_bytes(&[1, u8::try_from(id).expect("small")]);
                 now += Duration::from_secs(place);
                 match what {
-                    0 | 1 => drop(clients.meet(ClientId::new(id), PeerId(place), address.as_ref(), now, OWNER)),
+                    0 | 1 => drop(clients.meet(caller(id), PeerId(place), address.as_ref(), now)),
                     2 => clients.move_all(PeerId(id % 6), PeerId(place)),
                     _ => now += CLIENT_IDLE_MAX,
                 }

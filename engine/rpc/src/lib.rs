@@ -36,6 +36,7 @@ mod turns;
 pub mod wire;
 
 pub use bulk::Bulk;
+pub use clients::Caller;
 pub use config::{CallOptions, Priority, Retry, RpcConfig};
 pub use desk::{Desk, Handler};
 pub use error::{RpcError, Status};
@@ -488,7 +489,7 @@ impl Inner {
     }
 
     /// Deals with one message, which whoever keeps it takes. `alone`: it shared its message of the fabric with no other.
-    fn received(&self, header: &mut Header, message: &mut Message, layout: &Layout, alone: bool) {
+    fn received(&self, header: &Header, message: &mut Message, layout: &Layout, alone: bool) {
         // First of all: an unauthenticated message must not even move the clock.
         if !self.is_authentic(header, message, layout) {
             return;
@@ -519,9 +520,9 @@ impl Sink for Inner {
         for _ in 0..outbox::TAKEN_MAX {
             add(&self.metrics.messages_received, 1);
             // Looked at where it is: what has just been written takes a while to copy.
-            let mut decoded = wire::decode_first(&message);
-            let (header, layout) = match &mut decoded {
-                Ok((header, layout)) => (header, &*layout),
+            let decoded = wire::decode_first(&message);
+            let (header, layout) = match &decoded {
+                Ok(decoded) => (&decoded.0, &decoded.1),
                 Err(error) => {
                     add(&self.metrics.malformed, 1);
                     tracing::debug!(%error, "a malformed message was dropped");

@@ -11,7 +11,7 @@
 //! out.
 
 use crate::Inner;
-use crate::wire::ClientId;
+use crate::clients::Caller;
 use core::cell::Cell;
 use core::pin::pin;
 use core::time::Duration;
@@ -97,7 +97,7 @@ impl Inner {
 
     /// Waits until the client's transfers before have ended, or left room: for a turn as long as others have theirs, since a
     /// client that has stopped reading is nobody to wait for.
-    pub(crate) async fn pace(&self, client: ClientId, next: (Pace, usize), deadline: Instant) -> Leave {
+    pub(crate) async fn pace(&self, client: Caller, next: (Pace, usize), deadline: Instant) -> Leave {
         if let Some(leave) = self.try_pace(client, next) {
             return leave;
         }
@@ -135,12 +135,12 @@ impl Inner {
         true
     }
 
-    fn begun_by_turns(&self, client: ClientId) -> u64 {
+    fn begun_by_turns(&self, client: Caller) -> u64 {
         self.clients.borrow().paces(client).map_or(0, |paces| paces.begun.get())
     }
 
     /// The same without waiting; `None`: there is something to wait for.
-    pub(crate) fn try_pace(&self, client: ClientId, (pace, bytes): (Pace, usize)) -> Option<Leave> {
+    pub(crate) fn try_pace(&self, client: Caller, (pace, bytes): (Pace, usize)) -> Option<Leave> {
         if pace == Pace::Free {
             return Some(Leave(None));
         }

@@ -3,6 +3,7 @@
 //! A refusal costs the same few hundred instructions whatever arrives, and leaves nothing behind: no entry, no queue,
 //! no address beyond a small bound.
 
+use crate::clients::Caller;
 use crate::metrics::add;
 use crate::seal::{Keys, Nonce, SealKey, nonce};
 use crate::session::Session;
@@ -151,13 +152,9 @@ impl Inner {
     }
 
     fn is_client(&self, header: &Header, message: &Message, layout: &Layout) -> bool {
-        let session = self.clients.borrow().seal(header.client);
+        let session = self.clients.borrow().seal(Caller::of(header));
         match session {
-            Some((tenant, key))
-                if header.sealed && tenant.0 == header.tenant && key.opens(whole(message, layout)) =>
-            {
-                true
-            }
+            Some(key) if header.sealed && key.opens(whole(message, layout)) => true,
             Some(_) => {
                 add(&self.metrics.unauthenticated, 1);
                 // The session may have been made anew while this was on its way; who holds the key asks again.

@@ -1,8 +1,7 @@
 //! The replies that a server's clients may ask for again, and which of their requests are executed.
 
-use crate::clients::{Client, Clients};
+use crate::clients::{Caller, Client, Clients};
 use crate::entries::{Entry, Finished};
-use crate::wire::ClientId;
 
 /// How far from both ends of a client's requests one may stand that comes late: whoever keeps to its credits has acknowledged
 /// nearly all below the oldest that it still asks for. Room for it has to be made by moving what is behind.
@@ -73,7 +72,7 @@ pub(crate) enum Admission {
 
 impl Clients {
     /// A reply that is remembered.
-    pub(crate) fn finished(&self, id: ClientId, request: u64) -> Option<&Finished> {
+    pub(crate) fn finished(&self, id: Caller, request: u64) -> Option<&Finished> {
         match self.known.get(id)?.entries.get(request)? {
             Entry::Finished(finished, _) => Some(finished),
             Entry::Running => None,
@@ -81,13 +80,13 @@ impl Clients {
     }
 
     /// Decides on a request of a client that was met. `acked`: the client has finished with all lower ids.
-    pub(crate) fn begin(&mut self, id: ClientId, request: u64, acked: u64) -> Admission {
+    pub(crate) fn begin(&mut self, id: Caller, request: u64, acked: u64) -> Admission {
         self.begin_among(id, request, acked).0
     }
 
     /// The same, with how many others of the client run. What the client has finished with is forgotten when a request ends,
     /// behind its reply, where nobody waits for that; before one that is not the newest, whose place depends on it.
-    pub(crate) fn begin_among(&mut self, id: ClientId, request: u64, acked: u64) -> (Admission, usize) {
+    pub(crate) fn begin_among(&mut self, id: Caller, request: u64, acked: u64) -> (Admission, usize) {
         let Some(client) = self.known.get_mut(id) else { return (Admission::Stale, 0) };
         client.acked = client.acked.max(acked);
         let others = client.running;
@@ -115,13 +114,13 @@ impl Clients {
     }
 
     /// Whether a request is being executed.
-    pub(crate) fn is_running(&self, id: ClientId, request: u64) -> bool {
+    pub(crate) fn is_running(&self, id: Caller, request: u64) -> bool {
         let entry = self.known.get(id).and_then(|client| client.entries.get(request));
         matches!(entry, Some(Entry::Running))
     }
 
     /// The client has given a request up: a copy of it that is still on its way is not executed.
-    pub(crate) fn bar(&mut self, id: ClientId, request: u64) {
+    pub(crate) fn bar(&mut self, id: Caller, request: u64) {
         if self.begin(id, request, 0) == Admission::New {
             let status = weir_proto::Der::CANCELED.0;
             self.finish(id, request, Finished { status, body: Vec::new() });
@@ -129,7 +128,7 @@ impl Clients {
     }
 
     /// Remembers the outcome of a request.
-    pub(crate) fn finish(&mut self, id: ClientId, request: u64, finished: Finished) {
+    pub(crate) fn finish(&mut self, id: Caller, request: u64, finished: Finished) {
         let Some(client) = self.known.get_mut(id) else { return };
         self.bytes -= client.forget_acked();
         if request < client.acked {
@@ -153,7 +152,7 @@ impl Clients {
     }
 
     /// A request was not executed after all; it may come again.
-    pub(crate) fn forget(&mut self, id: ClientId, request: u64) {
+    pub(crate) fn forget(&mut self, id: Caller, request: u64) {
         let Some(client) = self.known.get_mut(id) else { return };
         let entry = client.entries.remove(request);
         if matches!(entry, Some(Entry::Running)) {
@@ -193,7 +192,7 @@ fn share_of(total: usize, mut sizes: Vec<usize>) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clients::tests::{OWNER, met};
+    use crate::clients::tests::{caller, met};
     use crate::entries::REPLY_OVERHEAD;
     use proptest::prelude::*;
     use weir_fabric::PeerId;
@@ -220,8 +219,8 @@ mod tests {
     #[test]
     fn what_a_client_has_finished_with_is_forgotten_before_anybody_loses_a_reply() {
         let (mut clients, done) = met(10 * REPLY_OVERHEAD);
-        let other = ClientId::new(6);
-        clients.meet(other, PeerId(2), None, Instant::default(), OWNER).expect("room");
+        let other = caller(6);
+        clients.meet(other, PeerId(2), None, Instant::default()).expect("room");
         for request in 1..=5 {
             assert_eq!(clients.begin(done, request, 1), Admission::New);
             clients.finish(done, request, finished(0));
@@ -294,8 +293,8 @@ mod tests {
             clients.finish(id, request, finished(0));
         }
         assert!(room(&clients) > 30_000);
-        for other in (10..18).map(ClientId::new) {
-            clients.meet(other, PeerId(2), None, Instant::default(), OWNER).expect("room");
+        for other in (10..18).map(caller) {
+            clients.meet(other, PeerId(2), None, Instant::default()).expect("room");
             for request in 1..=10 {
                 assert_eq!(clients.begin(other, request, 1), Admission::New);
                 clients.finish(other, request, finished(999 * REPLY_OVERHEAD));
@@ -321,9 +320,9 @@ mod tests {
     #[test]
     fn who_has_everything_remembered_costs_nobody_else_a_reply() {
         let (mut clients, greedy) = met(100 * (100 + REPLY_OVERHEAD));
-        let modest: Vec<ClientId> = (10..15).map(ClientId::new).collect();
+        let modest: Vec<_> = (10..15).map(caller).collect();
         for id in &modest {
-            clients.meet(*id, PeerId(id.bits()), None, Instant::default(), OWNER).expect("room");
+            clients.meet(*id, PeerId(id.id.bits()), None, Instant::default()).expect("room");
             for request in 1..=10 {
                 assert_eq!(clients.begin(*id, request, 1), Admission::New);
                 clients.finish(*id, request, finished(100));

@@ -3,11 +3,12 @@
 use crate::Inner;
 use crate::accesses::Account;
 use crate::bulk::PIECE_TIME;
+use crate::clients::Caller;
 use crate::error::Status;
 use crate::metrics::add;
 use crate::pace::Pace;
 use crate::pieces::{Moving, Piece, Pieces, Places, UnderWay};
-use crate::wire::{ClientId, Header, Layout};
+use crate::wire::{Header, Layout};
 use core::ops::Range;
 use core::time::Duration;
 use std::rc::Rc;
@@ -38,19 +39,18 @@ pub(crate) struct Parts {
 /// What a handler may want to know of a request's header.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Asked {
-    client: ClientId,
+    caller: Caller,
     request: u64,
     acked: u64,
     epoch: Epoch,
-    tenant: u64,
     opcode: u16,
 }
 
 impl Asked {
     #[inline]
-    fn new(header: &Header) -> Self {
-        let Header { client, request, acked, epoch, tenant, opcode, .. } = *header;
-        Self { client, request, acked, epoch, tenant, opcode }
+    fn new(caller: Caller, header: &Header) -> Self {
+        let Header { request, acked, epoch, opcode, .. } = *header;
+        Self { caller, request, acked, epoch, opcode }
     }
 }
 
@@ -72,13 +72,14 @@ impl Request {
     #[inline]
     pub(crate) fn new(
         inner: Rc<Inner>,
+        caller: Caller,
         header: &Header,
         message: &mut Message,
         layout: &Layout,
         deadline: Instant,
     ) -> Self {
         let parts = inner.spare_requests.take(|place| {
-            place.header = Asked::new(header);
+            place.header = Asked::new(caller, header);
             // What was there is empty.
             core::mem::swap(&mut place.message, message);
             place.body = layout.body.clone();
@@ -131,8 +132,8 @@ impl Request {
 
     /// Which incarnation of which client asks.
     #[must_use]
-    pub fn client(&self) -> ClientId {
-        self.parts.header.client
+    pub fn client(&self) -> Caller {
+        self.parts.header.caller
     }
 
     /// The client's number of this request: the same when it is sent again.
@@ -154,10 +155,10 @@ impl Request {
     }
 
     /// The tenant that asks. Where this side has keys, the client has proved it with its tenant's; where it has none,
-    /// it is the client's VNI if the network tells, else what the client says.
+    /// it is the client's VNI if the network tells, else 0.
     #[must_use]
     pub fn tenant(&self) -> TenantId {
-        TenantId(self.parts.header.tenant)
+        self.parts.header.caller.tenant
     }
 
     /// Bytes of client memory that can be pulled.
@@ -296,7 +297,7 @@ impl Request {
 
     /// Where the client is now.
     fn peer(&self) -> Result<weir_fabric::PeerId, Status> {
-        let peer = self.inner.clients.borrow().peer(self.parts.header.client);
+        let peer = self.inner.clients.borrow().peer(self.parts.header.caller);
         peer.ok_or_else(|| Status::new(Der::UNREACH, "the client was forgotten while its request ran"))
     }
 
@@ -343,8 +344,8 @@ impl Request {
             let slot = match (slot, under_way.oldest()) {
                 (Some(slot), _) => slot,
                 (None, None) => {
-                    let (client, next) = (self.parts.header.client, (pace, pieces.next_len()));
-                    let pace = self.inner.pace(client, next, self.parts.deadline).await;
+                    let (caller, next) = (self.parts.header.caller, (pace, pieces.next_len()));
+                    let pace = self.inner.pace(caller, next, self.parts.deadline).await;
                     let slot = rt.timeout_at(self.parts.deadline, self.inner.transfers.acquire()).await;
                     let closing = |_| Status::new(Der::CANCELED, "the context is closing");
                     let slot = slot.map_err(|Elapsed| self.expired())?.map_err(closing)?;
@@ -411,7 +412,7 @@ impl Request {
         if pieces.is_empty() {
             return None;
         }
-        let pace = self.inner.try_pace(self.parts.header.client, (pace, pieces.next_len()))?;
+        let pace = self.inner.try_pace(self.parts.header.caller, (pace, pieces.next_len()))?;
         Some((self.inner.transfers.try_acquire()?, pace))
     }
 

@@ -2,7 +2,7 @@
 
 use crate::accesses::Account;
 use crate::bulk::WITHDRAWAL_GRACE;
-use crate::clients::{ServedSession, Stranger};
+use crate::clients::{Caller, ServedSession, Stranger};
 use crate::desk::{Counter, Handler};
 use crate::entries::Finished;
 use crate::error::Status;
@@ -12,7 +12,7 @@ use crate::replies::Admission;
 use crate::request::Request;
 use crate::seal::{Nonce, SealKey};
 use crate::session::common_version;
-use crate::wire::{self, ClientId, Header, Kind, Layout};
+use crate::wire::{self, Header, Kind, Layout};
 use crate::{INLINE_MAX, Inner, local_deadline};
 use core::cell::Cell;
 use core::time::Duration;
@@ -51,6 +51,13 @@ impl Served {
     }
 }
 
+/// Where a message is from, and whose it is.
+#[derive(Clone, Copy)]
+struct Sender {
+    peer: PeerId,
+    caller: Caller,
+}
+
 /// A request being executed.
 pub(crate) struct Running {
     inner: Rc<Inner>,
@@ -61,7 +68,7 @@ pub(crate) struct Running {
 /// later ones, while it goes from hand to hand.
 #[derive(Default)]
 pub(crate) struct Task {
-    client: ClientId,
+    caller: Caller,
     request: u64,
     version: u16,
     /// Its accesses to the client's memory, and when they must have ended.
@@ -74,11 +81,11 @@ pub(crate) struct Task {
 impl Running {
     /// Counts a request in that was admitted.
     #[inline]
-    fn new(inner: Rc<Inner>, header: &Header, lone: Option<u64>) -> Self {
+    fn new(inner: Rc<Inner>, caller: Caller, header: &Header, lone: Option<u64>) -> Self {
         add(&inner.metrics.requests, 1);
         add(&inner.metrics.running, 1);
         let task = inner.spare_tasks.take(|place| {
-            place.client = header.client;
+            place.caller = caller;
             place.request = header.request;
             place.version = header.version;
             place.lone = lone;
@@ -139,7 +146,7 @@ impl Drop for Running {
         sub(&inner.metrics.running, 1);
         inner.load.finished(inner.rt.now());
         if !self.task.finished.get() {
-            inner.clients.borrow_mut().forget(self.task.client, self.task.request);
+            inner.clients.borrow_mut().forget(self.task.caller, self.task.request);
         }
         // Who holds the last share of its accesses says so to the context.
         let accesses = Rc::get_mut(&mut self.task).and_then(|task| task.accesses.take());
@@ -156,35 +163,40 @@ impl Inner {
             add(&self.metrics.malformed, 1);
             return;
         };
-        let Some(peer) = self.sender(header, message, layout, self.rt.now()) else {
+        let Some(from) = self.sender(header, message, layout, self.rt.now()) else {
             add(&self.metrics.unknown_senders, 1);
             return;
         };
-        if !self.may_answer(header.client, self.rt.now()) {
+        if !self.may_answer(from.caller, self.rt.now()) {
             return;
         }
-        let Ok(nonce) = self.open_session(header, message, layout) else { return };
+        let Ok(nonce) = self.open_session(from.caller, header, message, layout) else { return };
         let common = common_version(&self.config.versions, &theirs);
         if common.is_none() {
             add(&self.metrics.version_refused, 1);
             tracing::warn!(ours = ?self.config.versions, ?theirs, "a client of another protocol version");
         }
-        self.answer_hello(peer, header, common, nonce);
+        self.answer_hello(from, header, common, nonce);
     }
 
     /// Agrees on the session's key with a client whose hello is authentic. Returns this side's part of it.
-    fn open_session(&self, header: &Header, message: &Message, layout: &Layout) -> Result<Option<Nonce>, ()> {
+    fn open_session(
+        &self,
+        caller: Caller,
+        header: &Header,
+        message: &Message,
+        layout: &Layout,
+    ) -> Result<Option<Nonce>, ()> {
         let Some(ring) = &self.ring else { return Ok(None) };
-        let tenant = TenantId(header.tenant);
         let theirs = message.get(layout.body.clone()).and_then(wire::decode_nonce);
-        let (Some(theirs), Some((key, _))) = (theirs, ring.of(tenant)) else {
+        let (Some(theirs), Some((key, _))) = (theirs, ring.of(caller.tenant)) else {
             add(&self.metrics.malformed, 1);
             return Err(());
         };
         let ours = self.fresh_nonce();
-        let seal = SealKey::of_session(&key, (header.client, theirs), (self.id, ours));
-        let session = ServedSession { tenant, seal, hello: header.request, theirs, ours };
-        match self.clients.borrow_mut().open(header.client, session) {
+        let seal = SealKey::of_session(&key, (caller.id, theirs), (self.id, ours));
+        let session = ServedSession { seal, hello: header.request, theirs, ours };
+        match self.clients.borrow_mut().open(caller, session) {
             Ok(ours) => Ok(Some(ours)),
             Err(Stranger::Replay) => {
                 add(&self.metrics.replays_refused, 1);
@@ -197,7 +209,7 @@ impl Inner {
         }
     }
 
-    fn answer_hello(&self, peer: PeerId, header: &Header, common: Option<u16>, nonce: Option<Nonce>) {
+    fn answer_hello(&self, to: Sender, header: &Header, common: Option<u16>, nonce: Option<Nonce>) {
         let version = common.unwrap_or(*self.config.versions.end());
         let mut reply = Header::new(Kind::HelloReply, version, header.client, header.request, self.epoch());
         let bare = wire::encode_versions(&self.config.versions);
@@ -206,7 +218,7 @@ impl Inner {
         reply.body_len = u32::try_from(body.len()).unwrap_or(0);
         reply.deadline = self.id.bits();
         reply.status = if common.is_some() { 0 } else { Der::PROTO.0 };
-        self.reply(peer, reply, body, self.company());
+        self.reply(to, reply, body, self.company());
     }
 
     /// Requests that are being executed: their replies may follow in this moment.
@@ -215,12 +227,11 @@ impl Inner {
     }
 
     /// Sends a reply. When that fails the client asks again.
-    fn reply(&self, peer: PeerId, mut header: Header, body: &[u8], company: usize) {
+    fn reply(&self, to: Sender, mut header: Header, body: &[u8], company: usize) {
         add(&self.metrics.replies, 1);
-        let session = self.ring.as_ref().and_then(|_| self.clients.borrow().seal(header.client));
-        let key = session.as_ref().map(|(_, key)| key);
-        header.tenant = session.map_or(0, |(tenant, _)| tenant.0);
-        if let Err(error) = self.transmit(peer, 0, &mut header, &[], &[], body, key, company) {
+        let key = self.ring.as_ref().and_then(|_| self.clients.borrow().seal(to.caller));
+        header.tenant = if key.is_some() { to.caller.tenant.0 } else { 0 };
+        if let Err(error) = self.transmit(to.peer, 0, &mut header, &[], &[], body, key.as_ref(), company) {
             add(&self.metrics.sends_failed, 1);
             tracing::debug!(%error, "a reply could not be sent");
         }
@@ -228,13 +239,15 @@ impl Inner {
 
     /// Who sent this, as an entry of the address vector: the address in the message where there is one, else what the
     /// provider says, else where this client was last, if the provider can't name it.
-    fn sender(&self, header: &Header, message: &Message, layout: &Layout, now: Instant) -> Option<PeerId> {
+    fn sender(&self, header: &Header, message: &Message, layout: &Layout, now: Instant) -> Option<Sender> {
         // The short way: who says nothing of where it is, and comes from where the provider named it before.
         if let Source::Peer(peer) = message.source()
             && layout.greeting.is_empty()
-            && self.clients.borrow_mut().comes_again(header.client, *peer, now)
         {
-            return Some(*peer);
+            let (peer, caller) = (*peer, self.caller(header, *peer));
+            if self.clients.borrow_mut().comes_again(caller, peer, now) {
+                return Some(Sender { peer, caller });
+            }
         }
         // Where the network tells tenants apart, its word is the only one: an address in a message has no key.
         let served = self.endpoint.capabilities().serves_auth_keys;
@@ -256,24 +269,22 @@ impl Inner {
             Source::Unknown => (None, greeting),
         };
         let inserted = address.as_ref().and_then(|address| self.entry(address));
-        let unnamed = || self.clients.borrow().unnamed(header.client);
+        let unnamed = || self.clients.borrow().unnamed(Caller::of(header));
         let peer = inserted.map(|(peer, _)| peer).or(known).or_else(unnamed)?;
+        let caller = self.caller(header, peer);
         let met = if known.is_some_and(|known| known != peer) {
             Err(Stranger::Impostor)
         } else {
-            // Where nobody checks a tenant, all are one.
-            let checked = self.ring.is_some() || self.tells_tenants;
-            let tenant = if checked { self.tenant(header, peer) } else { TenantId::default() };
-            self.clients.borrow_mut().meet(header.client, peer, address.as_ref(), now, tenant)
+            self.clients.borrow_mut().meet(caller, peer, address.as_ref(), now)
         };
         match met {
             Ok(forgotten) => {
                 self.strangers.release(peer);
                 if known.is_some() {
-                    self.clients.borrow_mut().name(header.client);
+                    self.clients.borrow_mut().name(caller);
                 }
                 self.forget_unused(&forgotten);
-                Some(peer)
+                Some(Sender { peer, caller })
             }
             Err(stranger) => {
                 // An address that was only claimed leaves nothing behind.
@@ -290,16 +301,15 @@ impl Inner {
         }
     }
 
-    /// Whose message this is: by the seal that it has, else by the network where that tells, else by its own word.
-    fn tenant(&self, header: &Header, peer: PeerId) -> TenantId {
-        if self.tells_tenants
-            && self.ring.is_none()
-            && let Some(key) = self.endpoint.auth_key(peer)
-        {
-            // The network has checked it; what the message says counts for nothing.
-            return TenantId(u64::from(key.vni));
+    /// Whose message this is: by the seal that it has, else by the network where that tells. Where nobody checks a tenant,
+    /// all are one, whatever they say.
+    #[inline]
+    fn caller(&self, header: &Header, peer: PeerId) -> Caller {
+        if self.ring.is_some() {
+            return Caller::of(header);
         }
-        TenantId(header.tenant)
+        let key = if self.tells_tenants { self.endpoint.auth_key(peer) } else { None };
+        Caller { tenant: TenantId(key.map_or(0, |key| key.vni.into())), id: header.client }
     }
 
     /// An address's entry in the address vector, and whether it was made for this.
@@ -310,58 +320,58 @@ impl Inner {
     }
 
     /// Answers a request that is not executed. Such answers are not remembered.
-    fn refuse(&self, peer: PeerId, header: &Header, der: Der, pause: Duration, text: &str) {
+    fn refuse(&self, to: Sender, header: &Header, der: Der, pause: Duration, text: &str) {
         let epoch = self.epoch();
         let mut reply = Header::new(Kind::Reply, header.version, header.client, header.request, epoch);
         reply.deadline = self.id.bits();
         reply.status = der.0;
         reply.acked = u64::try_from(pause.as_nanos()).unwrap_or(0);
         reply.body_len = u32::try_from(text.len()).unwrap_or(0);
-        self.reply(peer, reply, text.as_bytes(), self.company());
+        self.reply(to, reply, text.as_bytes(), self.company());
     }
 
     pub(crate) fn refuse_skewed(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
-        let Some(peer) = self.sender(header, message, layout, self.rt.now()) else { return };
+        let Some(from) = self.sender(header, message, layout, self.rt.now()) else { return };
         // A repeat, from a client whose clock has jumped: as below.
-        if !self.clients.borrow().is_running(header.client, header.request) {
-            self.reject(peer, header, Der::HLC_SYNC, &skew.to_string());
+        if !self.clients.borrow().is_running(from.caller, header.request) {
+            self.reject(from, header, Der::HLC_SYNC, &skew.to_string());
         }
     }
 
     /// Answers a request that can't be executed, for as long as the client's allowance lasts.
-    fn reject(&self, peer: PeerId, header: &Header, der: Der, text: &str) {
-        if self.may_answer(header.client, self.rt.now()) {
-            self.refuse(peer, header, der, Duration::ZERO, text);
+    fn reject(&self, to: Sender, header: &Header, der: Der, text: &str) {
+        if self.may_answer(to.caller, self.rt.now()) {
+            self.refuse(to, header, der, Duration::ZERO, text);
         }
     }
 
-    fn reject_unserved(&self, peer: PeerId, header: &Header) {
+    fn reject_unserved(&self, to: Sender, header: &Header) {
         if !self.starting.get() {
             let text = format!("operation {:#06x} is not served here", header.opcode);
-            self.reject(peer, header, Der::NOSYS, &text);
-        } else if self.may_answer(header.client, self.rt.now()) {
-            self.refuse(peer, header, Der::OVERLOAD_RETRY, STARTING_PAUSE, "the server is starting");
+            self.reject(to, header, Der::NOSYS, &text);
+        } else if self.may_answer(to.caller, self.rt.now()) {
+            self.refuse(to, header, Der::OVERLOAD_RETRY, STARTING_PAUSE, "the server is starting");
         }
     }
 
     /// A request arrived, at this time by either clock. `alone`: with nothing else.
     pub(crate) fn requested(
         &self,
-        header: &mut Header,
+        header: &Header,
         message: &mut Message,
         layout: &Layout,
         (now, wall_ns): (Instant, u64),
         alone: bool,
     ) {
-        let Some(peer) = self.sender(header, message, layout, now) else {
+        let Some(from) = self.sender(header, message, layout, now) else {
             add(&self.metrics.unknown_senders, 1);
             return;
         };
-        header.tenant = self.tenant(header, peer).0;
+        let caller = from.caller;
         if !self.config.versions.contains(&header.version) {
             add(&self.metrics.version_refused, 1);
-            if self.may_answer(header.client, self.rt.now()) {
-                self.answer_hello(peer, header, None, None);
+            if self.may_answer(caller, self.rt.now()) {
+                self.answer_hello(from, header, None, None);
             }
             return;
         }
@@ -369,8 +379,8 @@ impl Inner {
         if deadline <= now {
             add(&self.metrics.expired, 1);
             // A repeat: the first one may be at the client's memory, and will answer.
-            if !self.clients.borrow().is_running(header.client, header.request) {
-                self.reject(peer, header, Der::TIMEDOUT, "the request had expired when it was unpacked");
+            if !self.clients.borrow().is_running(caller, header.request) {
+                self.reject(from, header, Der::TIMEDOUT, "the request had expired when it was unpacked");
             }
             return;
         }
@@ -381,27 +391,27 @@ impl Inner {
         });
         let Ok(segments) = segments.transpose() else {
             add(&self.metrics.malformed, 1);
-            self.reject(peer, header, Der::PROTO, "a bulk segment of the request is invalid");
+            self.reject(from, header, Der::PROTO, "a bulk segment of the request is invalid");
             return;
         };
         let Some(served) = self.handlers.borrow().get(header.opcode).map(Rc::clone) else {
-            self.reject_unserved(peer, header);
+            self.reject_unserved(from, header);
             return;
         };
-        let Some(others) = self.admit(header, peer, served.urgent, now) else { return };
+        let Some(others) = self.admit(header, from, served.urgent, now) else { return };
         // The context can't be gone while its sink is called.
         let Some(inner) = self.weak.upgrade() else { return };
         let bulk = segments.is_some();
         let lone = (others == 0).then(|| self.turns.begun());
-        let mut running = Running::new(Rc::clone(&inner), header, lone);
-        let mut request = Request::new(inner, header, message, layout, deadline);
+        let mut running = Running::new(Rc::clone(&inner), caller, header, lone);
+        let mut request = Request::new(inner, caller, header, message, layout, deadline);
         if let Some(segments) = segments {
-            let accesses = Account::open(&running.inner, header.client, header.request);
+            let accesses = Account::open(&running.inner, caller, header.request);
             running.watch(accesses.clone(), deadline + WITHDRAWAL_GRACE);
             self.spare_segments.set(request.lend(segments, accesses));
         }
         // What moves memory takes longer than its turn, and others may have come.
-        self.queue(served, header.client, running, request, alone && !bulk);
+        self.queue(served, caller, running, request, alone && !bulk);
     }
 
     /// Whether there is room for a request of a client that has `others` under way. The fewer places are free, the fewer it
@@ -416,19 +426,19 @@ impl Inner {
 
     /// Whether to execute a request now, with how many others of its client; if not, it has been answered as far as it can
     /// be.
-    fn admit(&self, header: &Header, peer: PeerId, urgent: bool, now: Instant) -> Option<usize> {
-        let (admission, others) =
-            self.clients.borrow_mut().begin_among(header.client, header.request, header.acked);
+    fn admit(&self, header: &Header, from: Sender, urgent: bool, now: Instant) -> Option<usize> {
+        let caller = from.caller;
+        let (admission, others) = self.clients.borrow_mut().begin_among(caller, header.request, header.acked);
         if admission == Admission::New {
             let within = others < self.config.running_per_client;
             if urgent && within || self.has_room(header, others) {
                 return Some(others);
             }
-            self.clients.borrow_mut().forget(header.client, header.request);
-            self.send_away(header, peer, others, now);
+            self.clients.borrow_mut().forget(caller, header.request);
+            self.send_away(header, from, others, now);
             return None;
         }
-        if admission != Admission::Stale && !self.may_answer(header.client, now) {
+        if admission != Admission::Stale && !self.may_answer(caller, now) {
             return None;
         }
         match admission {
@@ -439,19 +449,19 @@ impl Inner {
                 let id = header.request;
                 let mut sign = Header::new(Kind::Working, header.version, header.client, id, epoch);
                 sign.deadline = self.id.bits();
-                self.reply(peer, sign, &[], self.company());
+                self.reply(from, sign, &[], self.company());
             }
             Admission::Stale => add(&self.metrics.repeats_stale, 1),
             Admission::Forgotten => {
                 add(&self.metrics.repeats_forgotten, 1);
                 let text = "the request was executed, but its reply is not remembered any more";
-                self.refuse(peer, header, Der::STALE, Duration::ZERO, text);
+                self.refuse(from, header, Der::STALE, Duration::ZERO, text);
             }
             Admission::Finished => {
                 add(&self.metrics.repeats_answered, 1);
                 let clients = self.clients.borrow();
-                if let Some(finished) = clients.finished(header.client, header.request) {
-                    self.answer(peer, header.client, header.request, header.version, false, finished);
+                if let Some(finished) = clients.finished(caller, header.request) {
+                    self.answer(from, header.request, header.version, false, finished);
                 }
             }
         }
@@ -461,32 +471,32 @@ impl Inner {
     /// Tells a client when to come again. One that has nothing under way queues with all others like it, the others each for
     /// themselves, so that none is sent away for longer because of somebody else's crowd. Who breaks its credits and
     /// doesn't heed that hears nothing any more.
-    fn send_away(&self, header: &Header, peer: PeerId, others: usize, now: Instant) {
+    fn send_away(&self, header: &Header, to: Sender, others: usize, now: Instant) {
         add(&self.metrics.overloaded, 1);
         let overdrawn = others >= self.config.running_per_client;
         add(&self.metrics.overdrawn, u64::from(overdrawn));
         let pause = if others == 0 {
             self.load.pause(now)
         } else {
-            self.clients.borrow_mut().stay_away(header.client, |slot, busy| self.load.next(slot, busy, now))
+            self.clients.borrow_mut().stay_away(to.caller, |slot, busy| self.load.next(slot, busy, now))
         };
         if overdrawn && pause >= PAUSE_MAX {
             add(&self.metrics.ignored, 1);
             return;
         }
-        self.refuse(peer, header, Der::OVERLOAD_RETRY, pause, "");
+        self.refuse(to, header, Der::OVERLOAD_RETRY, pause, "");
     }
 
     /// Whether a message of this client that brings about nothing gets an answer: not, where it had more of those than any
     /// client asks for.
-    fn may_answer(&self, client: ClientId, now: Instant) -> bool {
-        let may = self.clients.borrow_mut().may_answer(client, now);
+    fn may_answer(&self, caller: Caller, now: Instant) -> bool {
+        let may = self.clients.borrow_mut().may_answer(caller, now);
         add(&self.metrics.ignored, u64::from(!may));
         may
     }
 
     fn finish(&self, task: &Task, result: Result<Body, Status>) {
-        let Task { client, request, version, .. } = *task;
+        let Task { caller, request, version, .. } = *task;
         // It moves client memory: its reply waits for no other.
         let bulk = task.accesses.is_some();
         let finished = match result {
@@ -506,28 +516,20 @@ impl Inner {
             }
         };
         // The client may have moved while the request ran.
-        let peer = self.clients.borrow().peer(client);
+        let peer = self.clients.borrow().peer(caller);
         if let Some(peer) = peer {
-            self.answer(peer, client, request, version, bulk, &finished);
+            self.answer(Sender { peer, caller }, request, version, bulk, &finished);
         }
-        self.clients.borrow_mut().finish(client, request, finished);
+        self.clients.borrow_mut().finish(caller, request, finished);
     }
 
     /// Sends a finished request's reply; at once, when it tells of moved memory: the client may ask for the next while
     /// others' is moving.
-    fn answer(
-        &self,
-        peer: PeerId,
-        client: ClientId,
-        request: u64,
-        version: u16,
-        bulk: bool,
-        finished: &Finished,
-    ) {
-        let mut header = Header::new(Kind::Reply, version, client, request, self.epoch());
+    fn answer(&self, to: Sender, request: u64, version: u16, bulk: bool, finished: &Finished) {
+        let mut header = Header::new(Kind::Reply, version, to.caller.id, request, self.epoch());
         header.deadline = self.id.bits();
         header.status = finished.status;
         header.body_len = u32::try_from(finished.body.len()).unwrap_or(0);
-        self.reply(peer, header, &finished.body, if bulk { 1 } else { self.company() });
+        self.reply(to, header, &finished.body, if bulk { 1 } else { self.company() });
     }
 }

@@ -6,11 +6,11 @@
 //! have been admitted with.
 
 use crate::Inner;
+use crate::clients::Caller;
 use crate::id_map::IdMap;
 use crate::metrics::raise;
 use crate::request::Request;
 use crate::server::{Running, Served};
-use crate::wire::ClientId;
 use core::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -31,13 +31,13 @@ struct Waiting {
 
 /// Clients with waiting requests, and the order of their turns.
 struct Lanes {
-    waiting: IdMap<ClientId, VecDeque<Waiting>>,
+    waiting: IdMap<Caller, VecDeque<Waiting>>,
     /// Each of them once, next one first.
-    ring: VecDeque<ClientId>,
+    ring: VecDeque<Caller>,
 }
 
 impl Lanes {
-    fn push(&mut self, client: ClientId, waiting: Waiting) {
+    fn push(&mut self, client: Caller, waiting: Waiting) {
         let lane = self.waiting.entry(client).or_default();
         if lane.is_empty() {
             self.ring.push_back(client);
@@ -111,7 +111,7 @@ impl Inner {
     pub(crate) fn queue(
         &self,
         served: Rc<Served>,
-        client: ClientId,
+        client: Caller,
         running: Running,
         request: Request,
         alone: bool,

@@ -1,11 +1,12 @@
 //! The attacks, each on a fresh stage.
 
 use core::time::Duration;
+use highway::{HighwayHash, HighwayHasher, Key};
 use std::rc::Rc;
 
 use super::stage::{COUNT, KEY, MALLORY, SUM, Stage, VICTIM};
 use weir_fabric::{Access, RemoteRegion};
-use weir_proto::limits::PROTOCOL_MAX;
+use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use weir_proto::{Epoch, TenantId};
 use weir_rpc::seal::TAG_LEN;
 use weir_rpc::wire::{self, HEADER_LEN, Header, Kind};
@@ -18,6 +19,7 @@ pub fn run_all(stage: impl Fn() -> Stage) {
     recorded_messages_change_nothing(&stage());
     recorded_messages_change_nothing_after_a_restart(&stage());
     a_hello_is_worth_nothing_from_elsewhere(&stage());
+    a_name_that_another_tenant_takes_is_still_free(&stage());
     altered_messages_are_refused_whatever_was_altered(&stage());
     answers_are_taken_from_the_server_only(&stage());
     memory_is_reached_by_nobody_who_was_not_given_its_key(&stage());
@@ -90,7 +92,9 @@ fn forged_requests_reach_no_handler(stage: &Stage) {
     let count = messages.len() as u64;
     stage.attack(to, &messages);
     assert_eq!(stage.executed.borrow().len(), 1, "only the victim's own request was executed");
-    assert_eq!(stage.server_metric("unauthenticated"), count, "each was counted");
+    // What is said in the name of another tenant's client is a stranger's.
+    let refused = ["unauthenticated", "unknown_sessions"].map(|name| stage.server_metric(name));
+    assert_eq!(refused, [count / 3, count - count / 3], "each was counted");
     stage.call(&stage.victim, COUNT, b"still here", 10).expect("a reply");
     // And with a session of Mallory's own: the victim's name does not go with it.
     let other = stage.another_client(Some(Keys::Tenant(KEY.tenant(MALLORY))));
@@ -172,6 +176,44 @@ fn a_hello_is_worth_nothing_from_elsewhere(stage: &Stage) {
     assert!(stage.rt.now() - began < Duration::from_secs(5), "and is not kept waiting");
     assert_eq!(stage.victim.metrics().impostors.get(), 0);
     assert_eq!(stage.executed.borrow().len(), 2);
+}
+
+/// A hello by Mallory's own key, from where Mallory is, in a name that the network has shown.
+fn hello_as(stage: &Stage, client: ClientId) -> Vec<u8> {
+    let address = stage.mallory.address();
+    let body = wire::encode_hello(&(PROTOCOL_MIN..=PROTOCOL_MAX), &[7; 16]);
+    let mut header = Header::new(Kind::Hello, PROTOCOL_MAX, client, 1 << 40, Epoch(stage.rt.wall_ns()));
+    (header.greeting, header.sealed, header.tenant) = (true, true, MALLORY.0);
+    header.body_len = u32::try_from(body.len()).expect("small");
+    let length = [u8::try_from(address.as_bytes().len()).expect("small")];
+    let hello = [&header.encode()[..], &length, address.as_bytes(), &body].concat();
+    let key = KEY.tenant(MALLORY).derive("hello", &[]);
+    let words = core::array::from_fn(|at| u64::from_le_bytes(key[at * 8..][..8].try_into().expect("eight")));
+    let tag = HighwayHasher::new(Key(words)).hash128(&hello);
+    [hello, tag.map(u64::to_le_bytes).concat()].concat()
+}
+
+/// Names are chosen by clients, and told to everybody who sees a message. Whoever is first with another tenant's, when a server
+/// knows nobody, must not keep out whose it is.
+fn a_name_that_another_tenant_takes_is_still_free(stage: &Stage) {
+    stage.call(&stage.victim, COUNT, b"before", 10).expect("a reply");
+    let shown = recorded(stage, Kind::Hello).pop().expect("it was sent");
+    let (Header { client, .. }, _) = wire::decode(&shown).expect("well formed");
+    stage.restart_server();
+    let to = stage.aim();
+    let hello = hello_as(stage, client);
+    stage.attack(to, std::slice::from_ref(&hello));
+    let is_in = |bytes: &Vec<u8>| {
+        wire::decode(bytes).is_ok_and(|(header, _)| header.kind == Kind::HelloReply && header.sealed)
+    };
+    assert!(stage.inbox.messages.borrow().iter().any(is_in), "Mallory has a session, in that name");
+    let began = stage.rt.now();
+    stage.call(&stage.victim, COUNT, b"after", 30).expect("the victim gets in");
+    assert!(stage.rt.now() - began < Duration::from_secs(5), "and is not kept waiting");
+    stage.attack(to, &[hello]);
+    stage.call(&stage.victim, COUNT, b"again", 10).expect("and stays in");
+    assert_eq!((stage.server_metric("impostors"), stage.server_metric("unauthenticated")), (0, 0));
+    assert_eq!(stage.executed.borrow().iter().filter(|(tenant, _)| *tenant == VICTIM).count(), 3);
 }
 
 /// A recorded message with one byte altered and, as far as the attacker can, put right again.
