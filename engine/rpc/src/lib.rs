@@ -55,6 +55,7 @@ use clients::Clients;
 use config::DOORBELL_CREDITS_MAX;
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, Range};
+use core::time::Duration;
 use load::Load;
 use metrics::add;
 use outbox::Outbox;
@@ -76,6 +77,10 @@ use weir_proto::{Clock, Der, Epoch, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
 use wire::{Header, Kind, Layout, NOTE_MAX};
+
+/// Longest time for which a server works on a request, whatever its client says: what a request holds, and what is kept for
+/// its repeats, comes back some day.
+pub const PATIENCE_MAX: Duration = Duration::from_hours(1);
 
 /// What became of a message that expects an answer.
 enum Outcome {
@@ -556,5 +561,5 @@ impl Sink for Inner {
 fn local_deadline(now: Instant, wall_ns: u64, header: &Header) -> Instant {
     let budget = header.deadline.saturating_sub(header.epoch.wall_ns());
     let left = header.deadline.saturating_sub(wall_ns);
-    now.after_nanos(budget.min(left))
+    now.after_nanos(budget.min(left)).min(now + PATIENCE_MAX)
 }

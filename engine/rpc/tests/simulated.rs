@@ -11,7 +11,9 @@ use std::rc::Rc;
 use weir_fabric::sim::Fabric;
 use weir_proto::capability::SystemKey;
 use weir_proto::{Der, TenantId};
-use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Retry, Rpc, RpcConfig, RpcError, Status};
+use weir_rpc::{
+    Bulk, CallOptions, Keys, PATIENCE_MAX, Peer, Request, Retry, Rpc, RpcConfig, RpcError, Status,
+};
 use weir_runtime::sim::{Node, World};
 use weir_runtime::{Handle, join_all};
 
@@ -432,6 +434,28 @@ fn a_call_without_a_server_ends_at_its_deadline_and_says_so() {
     assert!(matches!(error, Some(RpcError::Unreachable { .. })), "{error:?}");
     let took = cluster.world.now() - began;
     assert!(took >= Duration::from_secs(3) && took < Duration::from_millis(3100), "{took:?}");
+}
+
+#[test]
+fn a_client_that_would_wait_for_a_day_is_served_for_an_hour_at_most() {
+    let cluster = Cluster::new(12);
+    let server = cluster.serve(&Effects::default(), RpcConfig::default());
+    let rt = cluster.server.handle();
+    server.serve(
+        0x7006,
+        Rc::new(move |request: Request| {
+            let left = request.deadline().saturating_duration_since(rt.now());
+            async move { Ok(left.as_millis().to_le_bytes().to_vec()) }
+        }),
+    );
+    let (node, rt, rpc) = cluster.client("client");
+    let left = cluster.world.block_on(&node, async move {
+        let options = CallOptions::within(&rt, Duration::from_hours(24));
+        let reply = rpc.call(&peer(), 0x7006, b"", None, options).await.expect("a reply");
+        u128::from_le_bytes(reply[..].try_into().expect("a number"))
+    });
+    let whole = PATIENCE_MAX.as_millis();
+    assert!((whole - 100..=whole).contains(&left), "{left} ms");
 }
 
 #[test]
