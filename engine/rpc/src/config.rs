@@ -44,7 +44,8 @@ pub struct RpcConfig {
     pub credits: usize,
     /// Requests in flight to all peers; more wait, and peers take turns.
     pub requests_max: usize,
-    /// Calls with exposed memory at once, of which one peer has as many as its credits; more wait, and peers take turns.
+    /// Calls with exposed memory at once, of which one peer has as many as its credits, and no more than what it leaves to all
+    /// others; more wait, and peers take turns.
     pub bulks_max: usize,
     /// Requests executed at once as a server.
     pub running_max: usize,

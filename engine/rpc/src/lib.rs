@@ -187,7 +187,7 @@ impl Rpc {
             spare_moving: Shelf::default(),
             requests: Quota::new(credits, config.requests_max),
             // Who has no credit left need not expose anything yet: a server that is stuck leaves room for others.
-            bulks: Quota::new(credits.min(config.bulks_max), config.bulks_max),
+            bulks: Quota::leaving_room(credits.min(config.bulks_max), config.bulks_max),
             load: Load::default(),
             turns: Turns::new(id.bits()),
             rt,

@@ -91,6 +91,8 @@ struct State {
     /// In flight to all, at most.
     total: usize,
     used: usize,
+    /// No peer has more than what it leaves to others.
+    leaves_room: bool,
     lanes: Vec<Lane>,
     /// Lanes that nobody has.
     free: Vec<usize>,
@@ -116,11 +118,20 @@ impl Quota {
             credits: credits.max(1),
             total: total.max(1),
             used: 0,
+            leaves_room: false,
             lanes: Vec::new(),
             free: Vec::new(),
             queued: 0,
             rings,
         })))
+    }
+
+    /// The same, where a peer has no more than what it leaves to all others. Peers that give nothing back then leave room to the
+    /// next one, however many they are: a half, a quarter, …
+    pub(crate) fn leaving_room(credits: usize, total: usize) -> Self {
+        let quota = Self::new(credits, total);
+        quota.0.borrow_mut().leaves_room = true;
+        quota
     }
 
     /// A lane for one more peer, until it is vacated.
@@ -161,7 +172,9 @@ impl Quota {
     pub(crate) fn try_acquire(&self, lane: LaneId, class: Class) -> Option<Permit> {
         let mut state = self.0.borrow_mut();
         let free = state.lanes.get(lane.0).is_some_and(|entry| {
-            entry.has_credit(class, state.credits) && (state.queued == 0 || entry.is_empty())
+            entry.has_credit(class, state.credits)
+                && state.may_grow(entry.used, class)
+                && (state.queued == 0 || entry.is_empty())
         });
         if !free || !state.has_room(class) {
             return None;
@@ -248,6 +261,14 @@ impl State {
         self.used < self.total + class.reserve()
     }
 
+    /// Whether a peer with so many in flight leaves enough to others with one more.
+    fn may_grow(&self, used: usize, class: Class) -> bool {
+        !self.leaves_room
+            || class == Class::Urgent
+            || used == 0
+            || used < self.total.saturating_sub(self.used)
+    }
+
     fn take(&mut self, lane: usize) {
         self.used += 1;
         if let Some(entry) = self.lanes.get_mut(lane) {
@@ -287,8 +308,15 @@ impl State {
     fn next(&mut self) -> Option<(usize, oneshot::Sender<()>)> {
         for class in CLASSES {
             let at = class as usize;
-            while self.has_room(class) {
-                let Some(lane) = self.rings[at].pop_front() else { break };
+            for _ in 0..self.rings[at].len() {
+                let Some(lane) = self.rings[at].front().copied().filter(|_| self.has_room(class)) else {
+                    break;
+                };
+                self.rings[at].pop_front();
+                if !self.may_grow(self.lanes[lane].used, class) {
+                    self.rings[at].push_back(lane);
+                    continue;
+                }
                 let credits = self.credits;
                 let entry = &mut self.lanes[lane];
                 entry.listed[at] = false;
@@ -415,6 +443,25 @@ mod tests {
         assert_eq!(granted.len(), 1, "and then the busy one's");
         drop((other, late, granted));
         assert_eq!(quota.used(), quota.0.borrow().lanes.iter().map(|lane| lane.used).sum::<usize>());
+    }
+
+    #[test]
+    fn peers_that_give_nothing_back_leave_room_to_the_next_one() {
+        let quota = Quota::leaving_room(32, 64);
+        let lanes: Vec<LaneId> = (0..5).map(|_| quota.lane()).collect();
+        let take = |lane: &LaneId| core::iter::from_fn(|| quota.try_acquire(*lane, Class::Normal)).collect();
+        let mut stuck: Vec<Vec<Permit>> = lanes.iter().map(take).collect();
+        assert_eq!(stuck.iter().map(Vec::len).collect::<Vec<_>>(), [32, 16, 8, 4, 2]);
+        let mut queue: Vec<Turn> = (0..4).map(|_| quota.acquire(lanes[1], Class::Normal)).collect();
+        let mut came = || queue.iter_mut().filter_map(|turn| poll(Pin::new(turn))).collect::<Vec<_>>();
+        assert!(came().is_empty());
+        let mut late = pin!(quota.acquire(lanes[4], Class::Normal));
+        assert!(poll(late.as_mut()).is_none());
+        // Two more, of which the one that has least may have one.
+        stuck[0].truncate(30);
+        assert!(came().is_empty() && poll(late.as_mut()).is_some());
+        stuck[0].truncate(10);
+        assert_eq!(came().len(), 4, "as soon as that leaves enough to others");
     }
 
     #[test]

@@ -329,7 +329,7 @@ fn exposed_memory_is_bounded_and_who_waits_for_it_gets_it() {
     let world = World::new(45);
     let fabric = Fabric::new(&world);
     let _target = server(&world, &fabric, "target", RpcConfig::default(), Duration::from_millis(1));
-    let config = RpcConfig { bulks_max: 3, ..RpcConfig::default() };
+    let config = RpcConfig { bulks_max: 6, ..RpcConfig::default() };
     let (node, rt, rpc) = client(&world, &fabric, "client", config);
     let watched = fabric.clone();
     world.block_on(&node, async move {
@@ -355,25 +355,29 @@ fn exposed_memory_is_bounded_and_who_waits_for_it_gets_it() {
         });
         join_all(calls).await;
         lookout.abort();
-        assert_eq!(most.get(), 3);
+        assert_eq!(most.get(), 3, "one server has no more than what it leaves to others");
         assert_eq!(rpc.bulk_quota(), (0, 0));
     });
     assert_eq!(fabric.exposed(), 0);
 }
 
 #[test]
-fn calls_with_memory_to_a_server_that_is_stuck_leave_room_for_those_to_others() {
+fn calls_with_memory_to_servers_that_are_stuck_leave_room_for_those_to_others() {
     let world = World::new(48);
     let fabric = Fabric::new(&world);
     let _servers = stuck_and_quick(&world, &fabric);
+    let slow = Duration::from_secs(10);
+    let _more = ["second", "third"].map(|name| server(&world, &fabric, name, RpcConfig::default(), slow));
     let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
-    for _ in 0..100 {
-        let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));
-        rt.spawn(async move {
-            let memory = rpc.alloc(100).expect("memory");
-            let options = CallOptions::within(&inner, Duration::from_secs(30));
-            drop(rpc.call(&peer("stuck"), WORK, b"", Some(Bulk::read(&memory)), options).await);
-        });
+    for name in ["stuck", "second", "third"] {
+        for _ in 0..100 {
+            let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));
+            rt.spawn(async move {
+                let memory = rpc.alloc(100).expect("memory");
+                let options = CallOptions::within(&inner, Duration::from_secs(30));
+                drop(rpc.call(&peer(name), WORK, b"", Some(Bulk::read(&memory)), options).await);
+            });
+        }
     }
     world.block_on(&node, async move {
         rt.sleep(Duration::from_millis(10)).await;
@@ -381,7 +385,8 @@ fn calls_with_memory_to_a_server_that_is_stuck_leave_room_for_those_to_others() 
         let options = CallOptions::within(&rt, Duration::from_secs(5));
         let served = rpc.call(&peer("quick"), WORK, b"", Some(Bulk::read(&memory)), options).await;
         assert!(served.is_ok(), "{served:?}, of which {:?} have memory", rpc.bulk_quota());
-        assert_eq!(rpc.bulk_quota().0, 32, "as many as the stuck server has credits for");
+        let stuck = rpc.bulk_quota().0;
+        assert!((48..60).contains(&stuck), "{stuck} of 64: none has more than what is left to others");
     });
 }
 
