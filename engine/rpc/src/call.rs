@@ -491,7 +491,7 @@ impl Inner {
             return Ok(permit);
         }
         add(&self.metrics.queued, 1);
-        Box::pin(self.rt.timeout_at(deadline, turn)).await
+        self.rt.timeout_at(deadline, turn).await
     }
 }
 

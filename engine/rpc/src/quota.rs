@@ -7,10 +7,9 @@
 use crate::config::Priority;
 use core::cell::RefCell;
 use core::pin::Pin;
-use core::task::{Context, Poll};
+use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use weir_runtime::sync::oneshot;
 
 /// Credits of a peer, and of the whole quota, that only urgent requests may use: a ping, an answer to one on behalf of
 /// somebody else, and a suspicion.
@@ -59,11 +58,43 @@ impl Class {
 
 const CLASSES: [Class; 3] = [Class::Urgent, Class::Retry, Class::Normal];
 
+/// How somebody stands who waits for a turn.
+enum Standing {
+    Waiting(Option<Waker>),
+    /// It is its turn, which it hasn't noticed yet.
+    Granted,
+    /// It is still in its queue.
+    GaveUp,
+}
+
+/// Those that wait, in places that serve later ones: in steady state, waiting allocates nothing.
+#[derive(Default)]
+struct Waiters {
+    all: Vec<Standing>,
+    free: Vec<usize>,
+}
+
+impl Waiters {
+    fn add(&mut self) -> usize {
+        let standing = Standing::Waiting(None);
+        if let Some(at) = self.free.pop() {
+            self.all[at] = standing;
+            return at;
+        }
+        self.all.push(standing);
+        self.all.len() - 1
+    }
+
+    fn has_given_up(&self, waiter: usize) -> bool {
+        matches!(self.all[waiter], Standing::GaveUp)
+    }
+}
+
 #[derive(Default)]
 struct Lane {
     /// In flight.
     used: usize,
-    waiting: [VecDeque<oneshot::Sender<()>>; CLASSES.len()],
+    waiting: [VecDeque<usize>; CLASSES.len()],
     /// Waiters that gave up and are still in a queue, at most.
     dead: usize,
     /// Whether the lane is in the ring of a class.
@@ -94,6 +125,7 @@ struct State {
     /// No peer has more than what it leaves to others.
     leaves_room: bool,
     lanes: Vec<Lane>,
+    waiters: Waiters,
     /// Lanes that nobody has.
     free: Vec<usize>,
     /// Requests that wait, those that gave up among them until they are cleared away: when there is none, there is nobody
@@ -120,6 +152,7 @@ impl Quota {
             used: 0,
             leaves_room: false,
             lanes: Vec::new(),
+            waiters: Waiters::default(),
             free: Vec::new(),
             queued: 0,
             rings,
@@ -157,15 +190,20 @@ impl Quota {
 
     /// Takes those out of a lane's queues who gave up.
     fn clear(&self, lane: LaneId) {
-        let mut state = self.0.borrow_mut();
+        let state = &mut *self.0.borrow_mut();
+        let (waiters, queued) = (&mut state.waiters, &mut state.queued);
         let Some(entry) = state.lanes.get_mut(lane.0) else { return };
         entry.dead = 0;
-        let before = entry.len();
         for queue in &mut entry.waiting {
-            queue.retain(|waiter| !waiter.is_closed());
+            queue.retain(|waiter| {
+                let gone = waiters.has_given_up(*waiter);
+                if gone {
+                    waiters.free.push(*waiter);
+                    *queued -= 1;
+                }
+                !gone
+            });
         }
-        let gone = before - entry.len();
-        state.queued -= gone;
     }
 
     /// The lane's turn, when there is nothing to wait for.
@@ -189,11 +227,10 @@ impl Quota {
         if let Some(permit) = self.try_acquire(lane, class) {
             return Turn { permit: Some(permit), waiting: None };
         }
-        let (sender, receiver) = oneshot::channel();
-        self.0.borrow_mut().enqueue(lane.0, class, sender);
+        let waiter = self.0.borrow_mut().enqueue(lane.0, class);
         // An urgent one need not wait for those before it.
         self.grant();
-        Turn { permit: None, waiting: Some((self.clone(), lane, receiver)) }
+        Turn { permit: None, waiting: Some((self.clone(), lane, waiter)) }
     }
 
     /// Requests in flight.
@@ -228,16 +265,13 @@ impl Quota {
     /// Hands out turns as far as they go.
     fn grant(&self) {
         loop {
-            let next = self.0.borrow_mut().next();
-            let Some((lane, waiter)) = next else { return };
-            // Who gave up meanwhile gives the turn back.
-            if waiter.send(()).is_err() {
+            let granted = {
                 let mut state = self.0.borrow_mut();
-                state.give_back(lane);
-                if let Some(entry) = state.lanes.get_mut(lane) {
-                    entry.dead = entry.dead.saturating_sub(1);
-                }
-                state.list(lane);
+                let Some(next) = state.next() else { return };
+                core::mem::replace(&mut state.waiters.all[next], Standing::Granted)
+            };
+            if let Standing::Waiting(Some(waker)) = granted {
+                waker.wake();
             }
         }
     }
@@ -283,12 +317,15 @@ impl State {
         }
     }
 
-    fn enqueue(&mut self, lane: usize, class: Class, waiter: oneshot::Sender<()>) {
+    /// Lets somebody wait for a lane's turn.
+    fn enqueue(&mut self, lane: usize, class: Class) -> usize {
+        let waiter = self.waiters.add();
         if let Some(entry) = self.lanes.get_mut(lane) {
             entry.waiting[class as usize].push_back(waiter);
             self.queued += 1;
         }
         self.list(lane);
+        waiter
     }
 
     /// Puts a lane into the rings where it can have a turn and isn't in yet.
@@ -305,7 +342,7 @@ impl State {
     }
 
     /// Whose turn it is, if there is room. The turn is taken.
-    fn next(&mut self) -> Option<(usize, oneshot::Sender<()>)> {
+    fn next(&mut self) -> Option<usize> {
         for class in CLASSES {
             let at = class as usize;
             for _ in 0..self.rings[at].len() {
@@ -323,11 +360,19 @@ impl State {
                 if !entry.has_credit(class, credits) {
                     continue;
                 }
-                let Some(waiter) = entry.waiting[at].pop_front() else { continue };
-                self.queued -= 1;
+                let waiter = loop {
+                    let Some(waiter) = entry.waiting[at].pop_front() else { break None };
+                    self.queued -= 1;
+                    if !self.waiters.has_given_up(waiter) {
+                        break Some(waiter);
+                    }
+                    entry.dead = entry.dead.saturating_sub(1);
+                    self.waiters.free.push(waiter);
+                };
+                let Some(waiter) = waiter else { continue };
                 self.take(lane);
                 self.list(lane);
-                return Some((lane, waiter));
+                return Some(waiter);
             }
         }
         None
@@ -367,7 +412,7 @@ impl Drop for Permit {
 /// Waits for a turn; dropping it leaves the queue.
 pub(crate) struct Turn {
     permit: Option<Permit>,
-    waiting: Option<(Quota, LaneId, oneshot::Receiver<()>)>,
+    waiting: Option<(Quota, LaneId, usize)>,
 }
 
 impl Turn {
@@ -384,27 +429,37 @@ impl Future for Turn {
         if let Some(permit) = self.permit.take() {
             return Poll::Ready(permit);
         }
-        let Some((quota, lane, receiver)) = &mut self.waiting else { return Poll::Pending };
-        match Pin::new(receiver).poll(cx) {
-            Poll::Ready(Ok(())) => {
-                let permit = Permit { quota: quota.clone(), lane: *lane };
-                self.waiting = None;
-                Poll::Ready(permit)
+        let Some((quota, lane, waiter)) = &self.waiting else { return Poll::Pending };
+        if let Standing::Waiting(waker) = &mut quota.0.borrow_mut().waiters.all[*waiter] {
+            match waker {
+                Some(known) => known.clone_from(cx.waker()),
+                None => *waker = Some(cx.waker().clone()),
             }
-            // The quota is gone, and with it everybody who could wait.
-            Poll::Ready(Err(oneshot::Closed)) | Poll::Pending => Poll::Pending,
+            return Poll::Pending;
         }
+        quota.0.borrow_mut().waiters.free.push(*waiter);
+        let permit = Permit { quota: quota.clone(), lane: *lane };
+        self.waiting = None;
+        Poll::Ready(permit)
     }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let Some((quota, lane, receiver)) = self.waiting.take() else { return };
-        if receiver.try_recv().is_some() {
+        let Some((quota, lane, waiter)) = self.waiting.take() else { return };
+        let granted = {
+            let waiters = &mut quota.0.borrow_mut().waiters;
+            let before = core::mem::replace(&mut waiters.all[waiter], Standing::GaveUp);
+            let granted = matches!(before, Standing::Granted);
+            if granted {
+                waiters.free.push(waiter);
+            }
+            granted
+        };
+        if granted {
             // It was this one's turn, unnoticed.
             drop(Permit { quota, lane });
         } else {
-            drop(receiver);
             quota.give_up(lane);
         }
     }
