@@ -243,8 +243,8 @@ done
 echo "$n writes, $bad errors"`
 
 func testNodePluginRestart(t *testing.T, c *kubectl.Cluster) {
-	// Room for all that the writer overwrites while engines keep history: ten megabytes a second, for some seconds.
-	claim(t, c, "steady", "weir", "ReadWriteMany", "256Mi")
+	// Less than what the writer overwrites while engines keep history: ten megabytes a second, for some seconds.
+	claim(t, c, "steady", "weir", "ReadWriteMany", "64Mi")
 	pod(t, c, "worker", "steady")
 	ready(t, c, "worker")
 	type outcome struct {

@@ -25,6 +25,9 @@ const FORGET_MAX: usize = 8;
 /// Most identities of a pool that a sweep forgets in one record.
 const SWEEP_MAX: usize = 1024;
 
+/// Most identities that a sweep looks at before others have the thread again: some 100 µs.
+const LOOK_MAX: usize = 8192;
+
 /// Identities of a pool beyond which clients keep few: 80 MB of memory. A client that changes 15,000 things a second while it waits a
 /// minute for one is below.
 const KEPT_MAX: usize = 1 << 20;
@@ -43,7 +46,7 @@ struct PoolRepeats {
     /// Executed before the restart.
     executed: HashSet<Identity>,
     /// Stored identities with the wall time, in nanoseconds, until which they are kept: by client and number.
-    stored: HashMap<u64, BTreeMap<u64, u64>>,
+    stored: BTreeMap<u64, BTreeMap<u64, u64>>,
     /// How many are stored.
     count: usize,
 }
@@ -55,6 +58,24 @@ impl PoolRepeats {
         let spared = if self.count > KEPT_MAX { numbers.len().saturating_sub(KEPT_FEW) } else { 0 };
         let old = numbers.keys().enumerate().take_while(|(at, number)| **number < acked || *at < spared);
         old.map(|(_, number)| *number).take(FORGET_MAX).collect()
+    }
+
+    /// Looks for identities, from one on, that are kept no longer. Returns some, and where to go on if that isn't the end.
+    fn outdated(&self, from: Identity, now: u64) -> (Vec<Identity>, Option<Identity>) {
+        let numbers = self.stored.range(from.0..).flat_map(|(client, numbers)| {
+            let first = if *client == from.0 { from.1 } else { 0 };
+            numbers.range(first..).map(|(number, until)| ((*client, *number), *until))
+        });
+        let mut old = Vec::new();
+        for (looked, (identity, until)) in numbers.enumerate() {
+            if looked == LOOK_MAX || old.len() == SWEEP_MAX {
+                return (old, Some(identity));
+            }
+            if until < now {
+                old.push(identity);
+            }
+        }
+        (old, None)
     }
 
     fn add(&mut self, (client, number): Identity, until: u64) {
@@ -123,34 +144,27 @@ impl Repeats {
     pub async fn sweep(&self, rt: &Handle, pools: &[std::rc::Rc<TargetPool>]) {
         self.pools.borrow_mut().retain(|id, _| pools.iter().any(|pool| pool.id() == *id));
         for pool in pools {
-            // A client that fell silent may have left very many.
-            while self.sweep_some(rt, pool).await {}
+            let mut next = Some((0, 0));
+            while let Some(from) = next {
+                next = self.sweep_some(rt, pool, from).await;
+                rt.yield_now().await;
+            }
         }
     }
 
-    /// Forgets some of a pool's old identities. Returns whether there are more.
-    async fn sweep_some(&self, rt: &Handle, pool: &TargetPool) -> bool {
-        let now = rt.wall_ns();
-        let old: Vec<Identity> = self.with(pool, |repeats| {
-            let all = repeats.stored.iter().flat_map(|(client, numbers)| {
-                numbers.iter().map(move |(number, until)| ((*client, *number), *until))
-            });
-            all.filter(|(_, until)| *until < now).map(|(identity, _)| identity).take(SWEEP_MAX).collect()
-        });
+    /// Forgets some of a pool's old identities, from one on. Returns where to go on.
+    async fn sweep_some(&self, rt: &Handle, pool: &TargetPool, from: Identity) -> Option<Identity> {
+        let (old, next) = self.with(pool, |repeats| repeats.outdated(from, rt.wall_ns()));
         if old.is_empty() {
-            return false;
+            return next;
         }
         let changes: Vec<_> = old.iter().map(|identity| change(*identity, None)).collect();
         if let Err(error) = pool.shard().change_attributes(&changes).await {
             tracing::debug!(pool = %pool.id(), %error, "identities of old requests stay until the next sweep");
-            return false;
+            return None;
         }
-        self.with(pool, |repeats| {
-            for identity in &old {
-                repeats.forget(*identity);
-            }
-        });
-        old.len() == SWEEP_MAX
+        self.with(pool, |repeats| old.iter().for_each(|identity| repeats.forget(*identity)));
+        next
     }
 }
 
@@ -214,6 +228,29 @@ mod tests {
             repeats.forget((7, number));
         }
         assert!(repeats.count == 0 && repeats.stored.is_empty());
+    }
+
+    #[test]
+    fn a_sweep_finds_what_is_outdated_in_steps_that_are_short() {
+        let mut repeats = PoolRepeats::default();
+        for client in 1..=3 {
+            for number in 1..=10_000 {
+                repeats.add((client, number), if number % 3 == 0 { 10 } else { 20 });
+            }
+        }
+        let (mut next, mut found, mut steps) = (Some((0, 0)), 0, 0);
+        while let Some(from) = next {
+            let (old, then) = repeats.outdated(from, 15);
+            assert!(old.len() <= SWEEP_MAX && old.iter().all(|(_, number)| number % 3 == 0));
+            (found, steps, next) = (found + old.len(), steps + 1, then);
+            for identity in old {
+                repeats.forget(identity);
+            }
+        }
+        assert_eq!((found, repeats.count, repeats.outdated((0, 0), 15).0.len()), (9_999, 20_001, 0));
+        assert!((10..=11).contains(&steps), "{steps}");
+        let all_kept = repeats.outdated((0, 0), 5);
+        assert_eq!((all_kept.0.len(), all_kept.1.is_some()), (0, true), "not all are looked at at once");
     }
 
     #[test]
