@@ -5,6 +5,9 @@
 //! DRAM remembers, and so that it brings nothing cold into DRAM. The store changes meanwhile: a node that a newer
 //! checkpoint has replaced is looked for again from its root, and a value that doesn't match counts as rot only
 //! when the index still refers to it.
+//!
+//! What stands elsewhere as well is written anew: nodes that are in memory, the superblock with its two copies, bitmaps and
+//! headers, of which each checkpoint writes others. So the next open doesn't meet what this one has found.
 
 mod fixed;
 mod rot;
@@ -12,6 +15,7 @@ mod rot;
 pub(crate) use rot::report;
 pub use rot::{Rot, ScrubReport};
 
+use crate::checkpoint::wait_for_room;
 use crate::config::ScrubConfig;
 use crate::fetch::hold_blocks;
 use crate::format::ScrubPosition;
@@ -151,10 +155,16 @@ async fn pass(core: &Rc<Core>, config: ScrubConfig, begin_ns: u64, from: Vec<u8>
                 from = Some(key);
             }
             Step::Bad { place, reason, next } => {
+                let renewed = !is_replaced && renew(core, &key, place);
                 if !is_replaced {
-                    report_node(core, place, reason);
+                    report_node(core, place, reason, renewed);
                 }
-                (from, tries) = (next, 0);
+                (from, tries) = if renewed && tries < TRIES_MAX && wait_for_room(core).await {
+                    // What is below hasn't been looked at.
+                    (Some(key), tries + 1)
+                } else {
+                    (next, 0)
+                };
             }
         }
     }
@@ -198,9 +208,19 @@ async fn leaf_at(core: &Rc<Core>, wanted: &[u8], budget: &mut Budget) -> Step {
     Step::Bad { place, reason: "it is deeper than an index can be".to_owned(), next }
 }
 
-fn report_node(core: &Core, place: PageRef, reason: String) {
+fn report_node(core: &Core, place: PageRef, reason: String, renewed: bool) {
     let location = core.location("an index node", core.layout.data(place.block));
-    rot::report(core, Rot { location, len: place.len.into(), pool: None, subject: None, reason });
+    rot::report(core, Rot { location, len: place.len.into(), pool: None, subject: None, reason, renewed });
+}
+
+/// Has a node written to another place that a key leads to, if it is in memory. Returns whether it will be.
+fn renew(core: &Core, key: &[u8], place: PageRef) -> bool {
+    let has_room = core.has_room() && core.has_room_for_metadata();
+    let renewed = has_room && core.tree.borrow_mut().renew(key, place);
+    if renewed {
+        core.checkpoints.request.notify_one();
+    }
+    renewed
 }
 
 /// Compares the data of a leaf's values, from a key on. `None`: the store stops.
@@ -224,7 +244,8 @@ async fn check_values(core: &Rc<Core>, entries: &Packed, from: &[u8], budget: &m
         for piece in bad {
             let (pool, subject) = subject_of(&core.catalog.borrow(), &key, value);
             let location = core.location("data", piece.offset);
-            rot::report(core, Rot { location, len: piece.len, pool, subject, reason: piece.reason });
+            let BadPiece { len, reason, .. } = piece;
+            rot::report(core, Rot { location, len, pool, subject, reason, renewed: false });
         }
         budget.spend(core, blocks.runs.iter().map(|run| run.bytes()).sum()).await;
     }

@@ -67,7 +67,7 @@ pub(crate) async fn check(
 fn report(core: &Core, what: &'static str, offset: u64, len: u64, reason: &str) {
     let location = core.location(what, offset);
     let reason = format!("{reason}; what was stored last before the crash is not there");
-    scrub::report(core, Rot { location, len, pool: None, subject: None, reason });
+    scrub::report(core, Rot { location, len, pool: None, subject: None, reason, renewed: false });
 }
 
 /// The batches that the log may go on with by this header, as it is and with one of its bits flipped back: the byte of that

@@ -25,6 +25,11 @@ impl Exporter {
                 "End of the scrubber's last pass",
                 |figures| Value::GaugeSeconds(seconds(figures.scrub.last_ns)),
             ),
+            self.by_target(
+                "weir_engine_scrub_renewed",
+                "Rotten places that the scrubber had written anew, from memory or a copy",
+                |figures| Value::Counter(figures.scrub.renewed),
+            ),
             Metric {
                 name: "weir_engine_scrub_rotten",
                 help: "Places at which the scrubber found something else than was written",

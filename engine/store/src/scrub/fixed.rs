@@ -2,12 +2,13 @@
 
 use super::{Budget, Rot, rot};
 use crate::format::{
-    BATCH_HEADER, BatchKind, Checkpoint, Layout, checkpoint_offset, decode_map, probe_batch, read_superblock,
+    BATCH_HEADER, BatchKind, Checkpoint, Layout, SuperblockFault, checkpoint_offset, decode_map, probe_batch,
+    read_superblock,
 };
 use crate::replay::BATCH_MAX;
 use crate::state::Core;
 use std::rc::Rc;
-use weir_media::{BLOCK, DmaBuf};
+use weir_media::{BLOCK, DmaBuf, Slice};
 
 /// Reads and compares all of it.
 pub(super) async fn check(core: &Rc<Core>, budget: &mut Budget) {
@@ -21,23 +22,40 @@ async fn read(core: &Core, offset: u64, len: usize) -> Result<DmaBuf, String> {
     core.read_behind(offset, len).await.map_err(|error| error.to_string())
 }
 
-fn report(core: &Core, what: &'static str, offset: u64, len: u64, reason: String) {
-    rot::report(core, Rot { location: core.location(what, offset), len, pool: None, subject: None, reason });
+/// Reports a block, and whether it is written anew.
+fn report(core: &Core, (what, offset): (&'static str, u64), reason: String, renewed: bool) {
+    let (location, len) = (core.location(what, offset), BLOCK as u64);
+    rot::report(core, Rot { location, len, pool: None, subject: None, reason, renewed });
 }
 
 async fn check_superblocks(core: &Core, budget: &mut Budget) {
-    for offset in [0, Layout::copy_offset(core.layout.size)] {
-        let fault = match read(core, offset, BLOCK).await {
-            Ok(block) => {
-                read_superblock(&block).err().map(|_| "it is not the superblock that was written".to_owned())
+    let places = [0, Layout::copy_offset(core.layout.size)];
+    for (offset, other) in [(places[0], places[1]), (places[1], places[0])] {
+        let fault = match read(core, offset, BLOCK).await.map(|block| read_superblock(&block)) {
+            Ok(Ok(_)) => None,
+            Ok(Err(fault)) => {
+                // Somebody else's data stays, whatever it is.
+                let is_ours = matches!(fault, SuperblockFault::Damaged(_));
+                Some(("it is not the superblock that was written".to_owned(), is_ours))
             }
-            Err(reason) => Some(reason),
+            Err(reason) => Some((reason, true)),
         };
-        if let Some(reason) = fault {
-            report(core, "a superblock", offset, BLOCK as u64, reason);
+        if let Some((reason, is_ours)) = fault {
+            let renewed = is_ours && offset != other && copy_superblock(core, other, offset).await;
+            report(core, ("a superblock", offset), reason, renewed);
         }
         budget.spend(core, BLOCK as u64).await;
     }
+}
+
+/// Writes the superblock anew from its copy, if that is whole. Returns whether it stands there again.
+async fn copy_superblock(core: &Core, from: u64, to: u64) -> bool {
+    let Ok(block) = read(core, from, BLOCK).await else { return false };
+    if !read_superblock(&block).is_ok_and(|superblock| superblock.id == core.id) {
+        return false;
+    }
+    let copy = Slice::from(core.dma.copy_of(&block).await);
+    core.device.write(to, vec![copy]).await.is_ok() && core.device.flush().await.is_ok()
 }
 
 async fn check_headers(core: &Core, budget: &mut Budget) {
@@ -55,7 +73,9 @@ async fn check_headers(core: &Core, budget: &mut Budget) {
         // The slot is written again two headers later, and a header under way can't be told from a damaged one.
         let is_settled = core.checkpoints.header.get() == current && !core.checkpoints.is_running();
         if let Some(reason) = fault.filter(|_| is_settled) {
-            report(core, "a checkpoint header", offset, BLOCK as u64, reason);
+            // The next one goes to another slot.
+            core.checkpoints.request.notify_one();
+            report(core, ("a checkpoint header", offset), reason, true);
         }
         budget.spend(core, BLOCK as u64).await;
     }
@@ -77,7 +97,9 @@ async fn check_maps(core: &Core, budget: &mut Budget) {
         let is_settled =
             core.checkpoints.map_of(group) == Some((number, slot)) && !core.checkpoints.is_running();
         if let Some(reason) = fault.filter(|_| is_settled) {
-            report(core, "the space map", offset, BLOCK as u64, reason);
+            core.space.borrow_mut().mark_dirty(usize::try_from(group).unwrap_or(usize::MAX));
+            core.checkpoints.request.notify_one();
+            report(core, ("the space map", offset), reason, true);
         }
         budget.spend(core, BLOCK as u64).await;
     }
@@ -111,8 +133,8 @@ async fn check_log(core: &Core, budget: &mut Budget) {
             }
             Err(reason) => reason,
         };
-        report(core, "a log batch", offset, BLOCK as u64, fault);
         core.checkpoints.request.notify_one();
+        report(core, ("a log batch", offset), fault, true);
         return;
     }
 }

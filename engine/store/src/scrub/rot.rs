@@ -25,6 +25,8 @@ pub struct Rot {
     pub subject: Option<String>,
     /// What is wrong.
     pub reason: String,
+    /// It is whole in memory, or in another copy, and written anew from there.
+    pub renewed: bool,
 }
 
 impl core::fmt::Display for Rot {
@@ -33,7 +35,8 @@ impl core::fmt::Display for Rot {
         if let Some(subject) = &self.subject {
             write!(f, ", {subject}")?;
         }
-        write!(f, ": {}", self.reason)
+        write!(f, ": {}", self.reason)?;
+        if self.renewed { write!(f, "; it is whole elsewhere, and written anew") } else { Ok(()) }
     }
 }
 
@@ -48,6 +51,8 @@ pub struct ScrubReport {
     pub bytes: u64,
     /// Places found rotten, by pool; `None` for what belongs to the target as a whole.
     pub rotten: BTreeMap<Option<PoolId>, u64>,
+    /// How many of them were written anew.
+    pub renewed: u64,
     /// The first of them.
     pub found: Vec<Rot>,
 }
@@ -73,6 +78,7 @@ pub(crate) fn report(core: &Core, rot: Rot) {
     add(&core.counters.checksum_errors, 1);
     let mut report = core.scrub.report.borrow_mut();
     *report.rotten.entry(rot.pool).or_default() += 1;
+    report.renewed += u64::from(rot.renewed);
     if report.found.len() < FOUND_MAX {
         report.found.push(rot);
     }

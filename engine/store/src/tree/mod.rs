@@ -15,6 +15,7 @@ mod frozen;
 mod insert;
 mod node;
 mod packed;
+mod renew;
 mod scan;
 mod way;
 
