@@ -44,12 +44,15 @@ impl Store {
         let core = self.core();
         // From here to the first wait nothing changes: all of this belongs together.
         let hold = core.hold_nodes();
-        let (root, entries, retired) = {
+        // A still, so that nodes which leave the tree don't let go of those below them: what has no place now is told by its
+        // address from what was read.
+        let (still, retired) = {
             let tree = core.tree.borrow();
             let retired = tree.retired().iter().filter_map(|home| home.page.get()).map(Run::from);
-            (Rc::clone(tree.root()), tree.len(), retired.collect::<Vec<Run>>())
+            (tree.still(), retired.collect::<Vec<Run>>())
         };
-        let counted = Counted::now(core, entries);
+        let root = Rc::clone(still.root());
+        let counted = Counted::now(core, still.len());
         let unwritten = dirty_nodes(&root).into_iter().map(|node| (Rc::as_ptr(&node), node)).collect();
         let mut walk =
             Walk { core, audit: Audit::default(), usage: BTreeMap::new(), runs: Vec::new(), unwritten };
@@ -59,7 +62,7 @@ impl Store {
         walk.runs.extend(retired);
         walk.place(&Child::resident(Rc::clone(&root)));
         walk.node(&root.body, 1).await;
-        drop(hold);
+        drop((hold, still));
         counted.compare(walk)
     }
 }
