@@ -221,6 +221,11 @@ impl SimDisk {
         self.state.borrow_mut().unreadable.push(bytes);
     }
 
+    /// All can be read again.
+    pub fn make_readable(&self) {
+        self.state.borrow_mut().unreadable.clear();
+    }
+
     /// The bytes a read would see.
     #[must_use]
     pub fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {

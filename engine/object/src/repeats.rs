@@ -6,7 +6,7 @@
 //! fallen silent are swept when the request's deadline has passed.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use weir_pool::TargetPool;
@@ -28,12 +28,15 @@ const SWEEP_MAX: usize = 1024;
 /// Most identities that a sweep looks at before others have the thread again: some 100 µs.
 const LOOK_MAX: usize = 8192;
 
-/// Identities of a pool beyond which clients keep few: 80 MB of memory. A client that changes 15,000 things a second while it waits a
+/// Identities of a pool beyond which less is kept: 80 MB of memory. A client that changes 15,000 things a second while it waits a
 /// minute for one is below.
 const KEPT_MAX: usize = 1 << 20;
 
-/// Identities that each client keeps then, the newest of its: twice as many as it has credits.
-const KEPT_FEW: usize = 64;
+/// Identities that each client keeps then: those of the highest numbers, a hundred times as many as it has credits.
+const KEPT_FEW: usize = 4096;
+
+/// How long an identity is kept then: twice as long as what most clients wait.
+const KEPT_BRIEFLY: Duration = Duration::from_mins(2);
 
 /// How long after a request's deadline its identity is kept: the clocks of client and target may differ.
 const GRACE: Duration = Duration::from_nanos(2 * SKEW_MAX_NS);
@@ -43,8 +46,6 @@ type Identity = (u64, u64);
 
 #[derive(Default)]
 struct PoolRepeats {
-    /// Executed before the restart.
-    executed: HashSet<Identity>,
     /// Stored identities with the wall time, in nanoseconds, until which they are kept: by client and number.
     stored: BTreeMap<u64, BTreeMap<u64, u64>>,
     /// How many are stored.
@@ -78,13 +79,22 @@ impl PoolRepeats {
         (old, None)
     }
 
+    fn contains(&self, (client, number): Identity) -> bool {
+        self.stored.get(&client).is_some_and(|numbers| numbers.contains_key(&number))
+    }
+
+    /// Until when to keep the identity of a request that may come again until `until`.
+    fn kept_until(&self, now: u64, until: u64) -> u64 {
+        let briefly = u64::try_from(KEPT_BRIEFLY.as_nanos()).unwrap_or(u64::MAX);
+        if self.count > KEPT_MAX { until.min(now.saturating_add(briefly)) } else { until }
+    }
+
     fn add(&mut self, (client, number): Identity, until: u64) {
         let before = self.stored.entry(client).or_default().insert(number, until);
         self.count += usize::from(before.is_none());
     }
 
     fn forget(&mut self, identity: Identity) {
-        self.executed.remove(&identity);
         let Some(numbers) = self.stored.get_mut(&identity.0) else { return };
         self.count -= usize::from(numbers.remove(&identity.1).is_some());
         if numbers.is_empty() {
@@ -109,17 +119,21 @@ pub struct Marks {
 }
 
 impl Repeats {
-    /// Whether the change was executed before the target was restarted.
+    /// Whether the change was executed before the target was restarted, or before its client was silent for so long that the RPC
+    /// layer has forgotten it.
     pub fn is_executed(&self, pool: &TargetPool, request: &Request) -> bool {
-        self.with(pool, |repeats| repeats.executed.contains(&identity(request)))
+        self.with(pool, |repeats| repeats.contains(identity(request)))
     }
 
     /// What to store with the change that `request` asks for.
     pub fn marks(&self, rt: &Handle, pool: &TargetPool, request: &Request) -> Marks {
         let identity = identity(request);
         let left = request.deadline().saturating_duration_since(rt.now()) + GRACE;
-        let until = rt.wall_ns().saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-        let forgotten = self.with(pool, |repeats| repeats.superfluous(identity.0, request.acked()));
+        let now = rt.wall_ns();
+        let until = now.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+        let (until, forgotten) = self.with(pool, |repeats| {
+            (repeats.kept_until(now, until), repeats.superfluous(identity.0, request.acked()))
+        });
         let mut along = vec![change(identity, Some(until))];
         along.extend(forgotten.iter().map(|number| change((identity.0, *number), None)));
         Marks { identity, until, forgotten, along }
@@ -188,7 +202,6 @@ fn load(shard: &Shard) -> PoolRepeats {
         from = [last.as_slice(), &[0]].concat();
         for (name, value) in page {
             let (Some((client, number)), Ok(until)) = (split(&name), value.try_into()) else { continue };
-            repeats.executed.insert((client, number));
             repeats.add((client, number), u64::from_be_bytes(until));
         }
     }
@@ -219,6 +232,8 @@ mod tests {
             change_of(&mut repeats, 7, number, 1);
         }
         assert_eq!(repeats.count, 100, "all may come again");
+        assert!(repeats.contains((7, 100)) && !repeats.contains((7, 101)) && !repeats.contains((8, 1)));
+        assert_eq!(repeats.kept_until(5, u64::MAX), u64::MAX);
         for number in 101..=120 {
             change_of(&mut repeats, 7, number, 99);
         }
@@ -263,6 +278,8 @@ mod tests {
         }
         change_of(&mut repeats, 8, 2, 1);
         assert_eq!(repeats.stored[&8].len(), 2, "others keep what they need");
+        assert_eq!(repeats.kept_until(5, u64::MAX), 5 + 120_000_000_000, "for a while");
+        assert_eq!(repeats.kept_until(5, 60_000_000_000), 60_000_000_000);
         assert!(repeats.stored[&7].contains_key(&(KEPT_MAX as u64 + 1000)), "the newest");
         let count: usize = repeats.stored.values().map(BTreeMap::len).sum();
         assert_eq!(repeats.count, count);

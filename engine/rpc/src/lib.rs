@@ -79,8 +79,9 @@ use weir_runtime::{Handle, Instant};
 use wire::{Header, Kind, Layout, NOTE_MAX};
 
 /// Longest time for which a server works on a request, whatever its client says: what a request holds, and what is kept for
-/// its repeats, comes back some day.
-pub const PATIENCE_MAX: Duration = Duration::from_hours(1);
+/// its repeats, comes back some day. Longer than any client of ours waits, which is a week: whoever is told that time is up
+/// may take it for its own.
+pub const PATIENCE_MAX: Duration = Duration::from_hours(8 * 24);
 
 /// What became of a message that expects an answer.
 enum Outcome {

@@ -160,7 +160,7 @@ impl Quota {
     }
 
     /// The same, where a peer has no more than what it leaves to all others. Peers that give nothing back then leave room to the
-    /// next one, however many they are: a half, a quarter, …
+    /// next one: a half, a quarter, … as long as there is any.
     pub(crate) fn leaving_room(credits: usize, total: usize) -> Self {
         let quota = Self::new(credits, total);
         quota.0.borrow_mut().leaves_room = true;

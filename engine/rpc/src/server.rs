@@ -269,7 +269,11 @@ impl Inner {
             Source::Unknown => (None, greeting),
         };
         let inserted = address.as_ref().and_then(|address| self.entry(address));
-        let unnamed = || self.clients.borrow().unnamed(Caller::of(header));
+        // What a message says of its tenant counts only behind a seal.
+        let unnamed = || {
+            let is_proved = self.ring.is_some() || !self.tells_tenants;
+            self.clients.borrow().unnamed(Caller::of(header)).filter(|_| is_proved)
+        };
         let peer = inserted.map(|(peer, _)| peer).or(known).or_else(unnamed)?;
         let caller = self.caller(header, peer);
         let met = if known.is_some_and(|known| known != peer) {

@@ -45,11 +45,16 @@ async fn read_block(device: &Rc<dyn Device>, offset: u64) -> Result<DmaBuf, Open
 async fn find_superblock(device: &Rc<dyn Device>) -> Result<Superblock, OpenError> {
     let name = || device.name().to_owned();
     let copy_offset = Layout::copy_offset(device.size());
-    let first = read_superblock(&read_block(device, 0).await?);
+    let first = read_block(device, 0).await.map(|block| read_superblock(&block));
     let copy = if copy_offset == 0 {
-        Err(SuperblockFault::Blank)
+        Ok(Err(SuperblockFault::Blank))
     } else {
-        read_superblock(&read_block(device, copy_offset).await?)
+        read_block(device, copy_offset).await.map(|block| read_superblock(&block))
+    };
+    // One that the device can't read is as good as damaged.
+    let (first, copy) = match (first, copy) {
+        (Err(_), Ok(Ok(superblock))) | (Ok(Ok(superblock)), Err(_)) => return Ok(superblock),
+        (first, copy) => (first?, copy?),
     };
     match (first, copy) {
         (Ok(superblock), _) | (Err(SuperblockFault::Damaged(_)), Ok(superblock)) => Ok(superblock),
@@ -105,9 +110,16 @@ impl<'a> Opening<'a> {
     /// The newest intact checkpoint header.
     async fn find_checkpoint(&self) -> Result<Checkpoint, OpenError> {
         let mut newest: Option<Checkpoint> = None;
-        let mut reason = "";
+        let (mut reason, mut unread) = ("", None);
         for copy in 0..CHECKPOINT_BLOCKS {
-            let block = read_block(self.device, (1 + copy) * BLOCK as u64).await?;
+            let block = match read_block(self.device, (1 + copy) * BLOCK as u64).await {
+                Ok(block) => block,
+                // As good as damaged.
+                Err(error) => {
+                    unread = Some(error);
+                    continue;
+                }
+            };
             match Checkpoint::decode(&block, self.superblock.id) {
                 Ok(found) if newest.is_none_or(|newest| newest.generation < found.generation) => {
                     newest = Some(found);
@@ -116,7 +128,8 @@ impl<'a> Opening<'a> {
                 Err(malformed) => reason = malformed.0,
             }
         }
-        newest.ok_or_else(|| self.corrupt("the checkpoint header", checkpoint_offset(0, 0), reason))
+        let corrupt = || self.corrupt("the checkpoint header", checkpoint_offset(0, 0), reason);
+        newest.ok_or_else(|| unread.unwrap_or_else(corrupt))
     }
 
     /// Reads the bitmaps as of the checkpoint, where the newest of each group is, and the highest number that any has.
@@ -126,12 +139,9 @@ impl<'a> Opening<'a> {
         let groups: Vec<u64> = (0..space.groups() as u64).collect();
         let parts: Vec<&[u64]> = groups.chunks(GROUPS_PER_READ).collect();
         for parts in parts.chunks(READS_MAX) {
-            let read = |part: &&[u64]| {
-                let offset = self.layout().map(part.first().copied().unwrap_or(0), 0);
-                self.device.read(offset, DmaBuf::new(part.len() * 2 * BLOCK))
-            };
-            for (part, pages) in parts.iter().zip(join_all(parts.iter().map(read)).await) {
-                let pages = pages?;
+            for (part, pages) in
+                parts.iter().zip(join_all(parts.iter().map(|part| self.read_maps(part))).await)
+            {
                 for (group, pages) in part.iter().zip(pages.chunks(2 * BLOCK)) {
                     let (place, stale) = self.load_group(checkpoint, *group, pages, &mut space)?;
                     maps.push(place);
@@ -144,6 +154,24 @@ impl<'a> Opening<'a> {
             return Err(self.corrupt("the space map", self.layout().map_offset, reason));
         }
         Ok((space, maps, highest))
+    }
+
+    /// Reads both pages of each of these groups, which lie one behind the other. What the device can't read is zeros, which are
+    /// no bitmap: the other page of the group may be the one that counts.
+    async fn read_maps(&self, groups: &[u64]) -> DmaBuf {
+        let len = groups.len() * 2 * BLOCK;
+        let offset = self.layout().map(groups.first().copied().unwrap_or(0), 0);
+        if let Ok(pages) = self.device.read(offset, DmaBuf::new(len)).await {
+            return pages;
+        }
+        let mut pages = DmaBuf::new(len);
+        for (at, page) in pages.chunks_mut(BLOCK).enumerate() {
+            match read_block(self.device, offset + (at * BLOCK) as u64).await {
+                Ok(read) => page.copy_from_slice(&read),
+                Err(_) => page.fill(0),
+            }
+        }
+        pages
     }
 
     /// Takes in the newest bitmap of a group from both its pages. Returns its number and where it is, and the highest

@@ -24,7 +24,7 @@ use crate::key;
 use crate::pace::PIECE;
 use crate::paging::{Halt, PageError};
 use crate::state::Core;
-use crate::tree::{Body, Child, LEVELS_MAX, Packed, PageRef};
+use crate::tree::{Body, Child, LEVELS_MAX, Packed, PageRef, Whereabouts};
 use crate::value::{Blocks, Payload, Version};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
@@ -130,7 +130,7 @@ async fn pass(core: &Rc<Core>, config: ScrubConfig, begin_ns: u64, from: Vec<u8>
     }
     let mut budget = Budget { rate: config.bytes_per_second, next: core.rt.now() };
     fixed::check(core, &mut budget).await;
-    let (mut from, mut tries) = (Some(from), 0);
+    let (mut from, mut tries, mut renewed) = (Some(from), 0, None);
     let mut saved = core.rt.now();
     while let Some(key) = from {
         if is_over(core) {
@@ -155,15 +155,16 @@ async fn pass(core: &Rc<Core>, config: ScrubConfig, begin_ns: u64, from: Vec<u8>
                 from = Some(key);
             }
             Step::Bad { place, reason, next } => {
-                let renewed = !is_replaced && renew(core, &key, place);
-                if !is_replaced {
-                    report_node(core, place, reason, renewed);
+                let renews = !is_replaced && renew(core, &key, place).await;
+                if !is_replaced && renewed != Some(place) {
+                    report_node(core, place, reason, renews);
                 }
-                (from, tries) = if renewed && tries < TRIES_MAX && wait_for_room(core).await {
+                (from, tries, renewed) = if renews && tries < TRIES_MAX {
                     // What is below hasn't been looked at.
-                    (Some(key), tries + 1)
+                    wait_for_room(core).await;
+                    (Some(key), tries + 1, Some(place))
                 } else {
-                    (next, 0)
+                    (next, 0, None)
                 };
             }
         }
@@ -213,14 +214,24 @@ fn report_node(core: &Core, place: PageRef, reason: String, renewed: bool) {
     rot::report(core, Rot { location, len: place.len.into(), pool: None, subject: None, reason, renewed });
 }
 
-/// Has a node written to another place that a key leads to, if it is in memory. Returns whether it will be.
-fn renew(core: &Core, key: &[u8], place: PageRef) -> bool {
-    let has_room = core.has_room() && core.has_room_for_metadata();
-    let renewed = has_room && core.tree.borrow_mut().renew(key, place);
-    if renewed {
-        core.checkpoints.request.notify_one();
+/// Has a node written to another place that a key leads to, if it is in memory. Returns whether the next checkpoint does without
+/// this place.
+async fn renew(core: &Core, key: &[u8], place: PageRef) -> bool {
+    loop {
+        let whereabouts = core.tree.borrow().whereabouts(key, place);
+        match whereabouts {
+            Whereabouts::Gone => break,
+            Whereabouts::Memory(depth) if core.has_room() && core.has_room_for_metadata() => {
+                core.tree.borrow_mut().renew(key, depth);
+                break;
+            }
+            // A log or an index that is crowded passes.
+            Whereabouts::Memory(_) if core.has_room_for_metadata() && core.admit().await.is_ok() => {}
+            Whereabouts::Memory(_) | Whereabouts::Device => return false,
+        }
     }
-    renewed
+    core.checkpoints.request.notify_one();
+    true
 }
 
 /// Compares the data of a leaf's values, from a key on. `None`: the store stops.

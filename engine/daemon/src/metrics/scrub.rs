@@ -27,12 +27,12 @@ impl Exporter {
             ),
             self.by_target(
                 "weir_engine_scrub_renewed",
-                "Rotten places that the scrubber had written anew, from memory or a copy",
+                "Rotten places that are written anew, from memory or a copy",
                 |figures| Value::Counter(figures.scrub.renewed),
             ),
             Metric {
                 name: "weir_engine_scrub_rotten",
-                help: "Places at which the scrubber found something else than was written",
+                help: "Places at which the scrubber found something else than was written, and which stay so",
                 series: rotten,
             },
         ]

@@ -129,14 +129,16 @@ pub(crate) fn read_superblock(block: &[u8]) -> Result<Superblock, SuperblockFaul
     }
     let stored = Decoder::new(block.get(CRC_AT..).unwrap_or_default()).u32().unwrap_or(0);
     if magic > 0 || crc32c_without(block, CRC_AT) != stored {
-        return Err(SuperblockFault::Damaged("it does not match its checksum"));
+        // What some tools write leaves the first bytes as they were.
+        let fault = foreign(block)
+            .map_or(SuperblockFault::Damaged("it does not match its checksum"), SuperblockFault::Foreign);
+        return Err(fault);
     }
     Superblock::decode(block).map_err(|malformed| SuperblockFault::Damaged(malformed.0))
 }
 
 /// Signatures of what is commonly found on devices: position, bytes, name.
-const SIGNATURES: [(usize, &[u8], &str); 12] = [
-    (0, &MAGIC, "a Weir store"),
+const SIGNATURES: [(usize, &[u8], &str); 11] = [
     (1080, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
     (0, b"XFSB", "an XFS file system"),
     (512, b"LABELONE", "an LVM physical volume"),
@@ -152,9 +154,14 @@ const SIGNATURES: [(usize, &[u8], &str); 12] = [
 
 /// A name for the content that a device begins with.
 pub(crate) fn describe(start: &[u8]) -> &'static str {
+    if start.starts_with(&MAGIC) { "a Weir store" } else { foreign(start).unwrap_or("unknown data") }
+}
+
+/// A name for it, where it is known and not ours.
+fn foreign(start: &[u8]) -> Option<&'static str> {
     let matches =
         |(at, bytes, _): &&(usize, &[u8], &str)| start.get(*at..).is_some_and(|rest| rest.starts_with(bytes));
-    SIGNATURES.iter().find(matches).map_or("unknown data", |(_, _, name)| name)
+    SIGNATURES.iter().find(matches).map(|(_, _, name)| *name)
 }
 
 #[cfg(test)]
@@ -176,6 +183,17 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(matches!(read_superblock(&damaged), Err(SuperblockFault::Damaged(_))), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn a_superblock_with_a_partition_table_in_it_is_somebody_elses() {
+        let mut block = superblock().encode();
+        block[446..462].fill(7);
+        block[510..512].copy_from_slice(&[0x55, 0xaa]);
+        assert_eq!(
+            read_superblock(&block),
+            Err(SuperblockFault::Foreign("a partition table or boot sector"))
+        );
     }
 
     #[test]

@@ -25,7 +25,8 @@ pub struct Rot {
     pub subject: Option<String>,
     /// What is wrong.
     pub reason: String,
-    /// It is whole in memory, or in another copy, and written anew from there.
+    /// It is whole in memory, or in another copy, from where it is written anew: a superblock at once, all else with the next
+    /// checkpoint.
     pub renewed: bool,
 }
 
@@ -36,7 +37,11 @@ impl core::fmt::Display for Rot {
             write!(f, ", {subject}")?;
         }
         write!(f, ": {}", self.reason)?;
-        if self.renewed { write!(f, "; it is whole elsewhere, and written anew") } else { Ok(()) }
+        if self.renewed {
+            write!(f, "; it is whole elsewhere, from where it is written anew")
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -49,22 +54,26 @@ pub struct ScrubReport {
     pub last_ns: u64,
     /// Bytes read and compared.
     pub bytes: u64,
-    /// Places found rotten, by pool; `None` for what belongs to the target as a whole.
+    /// Places found rotten that stay so, by pool; `None` for what belongs to the target as a whole.
     pub rotten: BTreeMap<Option<PoolId>, u64>,
-    /// How many of them were written anew.
+    /// Those that are written anew.
     pub renewed: u64,
     /// The first of them.
     pub found: Vec<Rot>,
 }
 
-/// Counts, keeps and logs a place, once. What a device refuses that is out of use says nothing of the place.
+/// Counts, keeps and logs a place: once, as long as it stays as it is. What a device refuses that is out of use says nothing of
+/// the place.
 pub(crate) fn report(core: &Core, rot: Rot) {
     if core.device.fault().is_some() {
         return;
     }
     {
         let mut known = core.scrub.known.borrow_mut();
-        if known.len() >= KNOWN_MAX || !known.insert(rot.location.offset) {
+        if rot.renewed {
+            // Something else stands there soon.
+            known.remove(&rot.location.offset);
+        } else if known.len() >= KNOWN_MAX || !known.insert(rot.location.offset) {
             return;
         }
     }
@@ -77,8 +86,11 @@ pub(crate) fn report(core: &Core, rot: Rot) {
     );
     add(&core.counters.checksum_errors, 1);
     let mut report = core.scrub.report.borrow_mut();
-    *report.rotten.entry(rot.pool).or_default() += 1;
-    report.renewed += u64::from(rot.renewed);
+    if rot.renewed {
+        report.renewed += 1;
+    } else {
+        *report.rotten.entry(rot.pool).or_default() += 1;
+    }
     if report.found.len() < FOUND_MAX {
         report.found.push(rot);
     }

@@ -26,6 +26,7 @@ pub(crate) use node::{
     PageRef,
 };
 pub(crate) use packed::Packed;
+pub(crate) use renew::Whereabouts;
 use way::Trace;
 pub(crate) use way::{Stamps, Turns, Way, half};
 

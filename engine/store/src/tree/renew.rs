@@ -4,29 +4,39 @@ use super::node::Changes;
 use super::{Body, LEVELS_MAX, Node, PageRef, Tree};
 use std::rc::Rc;
 
-impl Tree {
-    /// Takes the node at this place, to which `key` leads, and those above it for changed: the next checkpoint writes them to
-    /// other places. `false`: it isn't in memory, or isn't at that place any more.
-    pub(crate) fn renew(&mut self, key: &[u8], place: PageRef) -> bool {
-        let Some(depth) = self.depth_of(key, place) else { return false };
-        self.let_go();
-        self.version += 1;
-        renew(&mut self.root, key, depth, &mut self.changes);
-        true
-    }
+/// Where the node is that the stable checkpoint has at some place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Whereabouts {
+    /// In memory, so many levels below the root.
+    Memory(usize),
+    /// Only there, as far as is known.
+    Device,
+    /// Something else has come in its stead: the next checkpoint does without it.
+    Gone,
+}
 
-    /// How many nodes on the way to a key stand above the one at this place.
-    fn depth_of(&self, key: &[u8], place: PageRef) -> Option<usize> {
+impl Tree {
+    /// Where the node is that stood at this place, on the way to a key.
+    pub(crate) fn whereabouts(&self, key: &[u8], place: PageRef) -> Whereabouts {
         let mut node = Rc::clone(&self.root);
         for depth in 0..LEVELS_MAX {
             if node.home.page.get() == Some(place) {
-                return Some(depth);
+                return Whereabouts::Memory(depth);
             }
-            let Body::Branch(keys, children) = &node.body else { return None };
-            let below = children[Node::child_of(keys, key)].node().ok()?;
+            let Body::Branch(keys, children) = &node.body else { break };
+            // It may be this one, or one below.
+            let Ok(below) = children[Node::child_of(keys, key)].node() else { return Whereabouts::Device };
             node = below;
         }
-        None
+        Whereabouts::Gone
+    }
+
+    /// Takes the node so many levels below the root, on the way to a key, and those above it for changed: the next checkpoint
+    /// writes them to other places.
+    pub(crate) fn renew(&mut self, key: &[u8], depth: usize) {
+        self.let_go();
+        self.version += 1;
+        renew(&mut self.root, key, depth, &mut self.changes);
     }
 }
 
@@ -82,13 +92,18 @@ mod tests {
         for depth in 0..levels {
             let place = way(&tree, &wanted)[depth].home.page.get().expect("it was written");
             if depth + 1 == levels {
-                assert!(!tree.renew(&key(1), place), "another key doesn't lead there");
+                assert_eq!(
+                    tree.whereabouts(&key(1), place),
+                    Whereabouts::Gone,
+                    "another key doesn't lead there"
+                );
             }
             let held = way(&tree, &wanted);
             let retired = tree.retired().len();
-            assert!(tree.renew(&wanted, place));
+            assert_eq!(tree.whereabouts(&wanted, place), Whereabouts::Memory(depth));
+            tree.renew(&wanted, depth);
             assert_eq!((tree.dirty_nodes(), tree.retired().len() - retired), (depth + 1, depth + 1));
-            assert!(!tree.renew(&wanted, place), "it is there no longer");
+            assert_eq!(tree.whereabouts(&wanted, place), Whereabouts::Gone);
             let changed: Vec<bool> = way(&tree, &wanted).iter().map(|node| node.is_dirty()).collect();
             assert!(changed.iter().enumerate().all(|(at, dirty)| *dirty == (at <= depth)), "{changed:?}");
             assert!(held.iter().all(|node| !node.is_dirty()), "who reads it as it was goes on");
@@ -99,5 +114,8 @@ mod tests {
             write(&mut tree, 100_000 * (depth as u64 + 1));
         }
         assert_eq!(tree.len(), 60_000);
+        let leaf = way(&tree, &wanted)[levels - 1].home.page.get().expect("it was written");
+        tree.evict(0, &[], u64::MAX, usize::MAX);
+        assert_eq!(tree.whereabouts(&wanted, leaf), Whereabouts::Device);
     }
 }
