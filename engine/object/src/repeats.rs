@@ -56,8 +56,8 @@ impl PoolRepeats {
     /// What a client that has finished with all requests below `acked` forgets with its next change.
     fn superfluous(&self, client: u64, acked: u64) -> Vec<u64> {
         let Some(numbers) = self.stored.get(&client) else { return Vec::new() };
-        let spared = if self.count > KEPT_MAX { numbers.len().saturating_sub(KEPT_FEW) } else { 0 };
-        let old = numbers.keys().enumerate().take_while(|(at, number)| **number < acked || *at < spared);
+        let surplus = if self.count > KEPT_MAX { numbers.len().saturating_sub(KEPT_FEW) } else { 0 };
+        let old = numbers.keys().enumerate().take_while(|(at, number)| **number < acked || *at < surplus);
         old.map(|(_, number)| *number).take(FORGET_MAX).collect()
     }
 

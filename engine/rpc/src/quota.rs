@@ -346,10 +346,10 @@ impl State {
         for class in CLASSES {
             let at = class as usize;
             for _ in 0..self.rings[at].len() {
-                let Some(lane) = self.rings[at].front().copied().filter(|_| self.has_room(class)) else {
+                if !self.has_room(class) {
                     break;
-                };
-                self.rings[at].pop_front();
+                }
+                let Some(lane) = self.rings[at].pop_front() else { break };
                 if !self.may_grow(self.lanes[lane].used, class) {
                     self.rings[at].push_back(lane);
                     continue;

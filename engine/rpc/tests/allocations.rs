@@ -43,8 +43,6 @@ const EMPTY: u16 = 0x7001;
 const PULL: u16 = 0x7002;
 /// Pushes to all of it.
 const PUSH: u16 = 0x7003;
-/// Requests to one peer that have a credit, by default.
-const CREDITS: usize = 32;
 /// Requests that are counted.
 const MANY: usize = 2000;
 /// The same of those that lend a MiB or more.
@@ -73,7 +71,7 @@ impl Load {
     /// which is in a box.
     fn allowed(self) -> u64 {
         let slow = if self.opcode == EMPTY { 0 } else { self.requests() / 10 };
-        let long = if self.width > CREDITS { self.requests() } else { 0 };
+        let long = if self.width > RpcConfig::default().credits { self.requests() } else { 0 };
         8 + 4 * self.width as u64 + (slow + long) as u64
     }
 }

@@ -46,6 +46,20 @@ fn client(world: &World, fabric: &Fabric, name: &str, config: RpcConfig) -> (Nod
     (node.clone(), node.handle(), rpc)
 }
 
+/// Begins a hundred calls with memory to each of these servers, which nobody waits for.
+fn lend_to_all(rt: &Handle, rpc: &Rc<Rpc>, names: [&'static str; 3]) {
+    for name in names {
+        for _ in 0..100 {
+            let (inner, rpc) = (rt.clone(), Rc::clone(rpc));
+            rt.spawn(async move {
+                let memory = rpc.alloc(100).expect("memory");
+                let options = CallOptions::within(&inner, Duration::from_secs(30));
+                drop(rpc.call(&peer(name), WORK, b"", Some(Bulk::read(&memory)), options).await);
+            });
+        }
+    }
+}
+
 /// Makes contact with the target, so that all that is asked for then is asked for at once.
 fn meet(world: &World, node: &Node, rt: &Handle, rpc: &Rc<Rpc>) {
     let options = CallOptions::within(rt, Duration::from_secs(5));
@@ -369,16 +383,7 @@ fn calls_with_memory_to_servers_that_are_stuck_leave_room_for_those_to_others() 
     let slow = Duration::from_secs(10);
     let _more = ["second", "third"].map(|name| server(&world, &fabric, name, RpcConfig::default(), slow));
     let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
-    for name in ["stuck", "second", "third"] {
-        for _ in 0..100 {
-            let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));
-            rt.spawn(async move {
-                let memory = rpc.alloc(100).expect("memory");
-                let options = CallOptions::within(&inner, Duration::from_secs(30));
-                drop(rpc.call(&peer(name), WORK, b"", Some(Bulk::read(&memory)), options).await);
-            });
-        }
-    }
+    lend_to_all(&rt, &rpc, ["stuck", "second", "third"]);
     world.block_on(&node, async move {
         rt.sleep(Duration::from_millis(10)).await;
         let memory = rpc.alloc(100).expect("memory");
@@ -398,16 +403,7 @@ fn calls_to_servers_that_are_gone_leave_room_to_others() {
     fabric.configure(|config| config.loss_reported = 0.0);
     let _quick = server(&world, &fabric, "quick", RpcConfig::default(), Duration::from_micros(100));
     let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
-    for name in ["one", "two", "three"] {
-        for _ in 0..100 {
-            let (inner, rpc) = (rt.clone(), Rc::clone(&rpc));
-            rt.spawn(async move {
-                let memory = rpc.alloc(100).expect("memory");
-                let options = CallOptions::within(&inner, Duration::from_secs(30));
-                drop(rpc.call(&peer(name), WORK, b"", Some(Bulk::read(&memory)), options).await);
-            });
-        }
-    }
+    lend_to_all(&rt, &rpc, ["one", "two", "three"]);
     world.block_on(&node, async move {
         rt.sleep(Duration::from_secs(2)).await;
         let memory = rpc.alloc(100).expect("memory");

@@ -22,6 +22,7 @@ const COUNT: u16 = 0x7002;
 const REVERSE: u16 = 0x7003;
 const SLOW: u16 = 0x7004;
 const ROOM: u16 = 0x7005;
+const LEFT: u16 = 0x7006;
 const PORT: u16 = 31_416;
 
 /// Effects that survive the server's crashes: how often each request body was executed.
@@ -442,7 +443,7 @@ fn a_client_that_would_wait_for_ever_is_served_for_a_week_and_a_day_at_most() {
     let server = cluster.serve(&Effects::default(), RpcConfig::default());
     let rt = cluster.server.handle();
     server.serve(
-        0x7006,
+        LEFT,
         Rc::new(move |request: Request| {
             let left = request.deadline().saturating_duration_since(rt.now());
             async move { Ok(left.as_millis().to_le_bytes().to_vec()) }
@@ -451,7 +452,7 @@ fn a_client_that_would_wait_for_ever_is_served_for_a_week_and_a_day_at_most() {
     let (node, rt, rpc) = cluster.client("client");
     let left = cluster.world.block_on(&node, async move {
         let options = CallOptions::within(&rt, Duration::from_hours(24 * 365));
-        let reply = rpc.call(&peer(), 0x7006, b"", None, options).await.expect("a reply");
+        let reply = rpc.call(&peer(), LEFT, b"", None, options).await.expect("a reply");
         u128::from_le_bytes(reply[..].try_into().expect("a number"))
     });
     let whole = PATIENCE_MAX.as_millis();

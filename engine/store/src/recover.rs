@@ -139,9 +139,9 @@ impl<'a> Opening<'a> {
         let groups: Vec<u64> = (0..space.groups() as u64).collect();
         let parts: Vec<&[u64]> = groups.chunks(GROUPS_PER_READ).collect();
         for parts in parts.chunks(READS_MAX) {
-            for (part, pages) in
-                parts.iter().zip(join_all(parts.iter().map(|part| self.read_maps(part))).await)
-            {
+            let read = join_all(parts.iter().map(|part| self.read_maps(part))).await;
+            for (part, pages) in parts.iter().zip(read) {
+                let pages = pages?;
                 for (group, pages) in part.iter().zip(pages.chunks(2 * BLOCK)) {
                     let (place, stale) = self.load_group(checkpoint, *group, pages, &mut space)?;
                     maps.push(place);
@@ -157,21 +157,25 @@ impl<'a> Opening<'a> {
     }
 
     /// Reads both pages of each of these groups, which lie one behind the other. What the device can't read is zeros, which are
-    /// no bitmap: the other page of the group may be the one that counts.
-    async fn read_maps(&self, groups: &[u64]) -> DmaBuf {
+    /// no bitmap: the other page of the group may be the one that counts. Fails where it can read none of them.
+    async fn read_maps(&self, groups: &[u64]) -> Result<DmaBuf, OpenError> {
         let len = groups.len() * 2 * BLOCK;
         let offset = self.layout().map(groups.first().copied().unwrap_or(0), 0);
-        if let Ok(pages) = self.device.read(offset, DmaBuf::new(len)).await {
-            return pages;
-        }
-        let mut pages = DmaBuf::new(len);
+        let error = match self.device.read(offset, DmaBuf::new(len)).await {
+            Ok(pages) => return Ok(pages),
+            Err(error) => error,
+        };
+        let (mut pages, mut is_dead) = (DmaBuf::new(len), true);
         for (at, page) in pages.chunks_mut(BLOCK).enumerate() {
             match read_block(self.device, offset + (at * BLOCK) as u64).await {
-                Ok(read) => page.copy_from_slice(&read),
+                Ok(read) => {
+                    page.copy_from_slice(&read);
+                    is_dead = false;
+                }
                 Err(_) => page.fill(0),
             }
         }
-        pages
+        if is_dead { Err(error.into()) } else { Ok(pages) }
     }
 
     /// Takes in the newest bitmap of a group from both its pages. Returns its number and where it is, and the highest

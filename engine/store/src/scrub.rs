@@ -219,15 +219,18 @@ fn report_node(core: &Core, place: PageRef, reason: String, renewed: bool) {
 async fn renew(core: &Core, key: &[u8], place: PageRef) -> bool {
     loop {
         let whereabouts = core.tree.borrow().whereabouts(key, place);
-        match whereabouts {
+        let depth = match whereabouts {
             Whereabouts::Gone => break,
-            Whereabouts::Memory(depth) if core.has_room() && core.has_room_for_metadata() => {
-                core.tree.borrow_mut().renew(key, depth);
-                break;
-            }
-            // A log or an index that is crowded passes.
-            Whereabouts::Memory(_) if core.has_room_for_metadata() && core.admit().await.is_ok() => {}
+            Whereabouts::Memory(depth) if core.has_room_for_metadata() => depth,
             Whereabouts::Memory(_) | Whereabouts::Device => return false,
+        };
+        if core.has_room() {
+            core.tree.borrow_mut().renew(key, depth);
+            break;
+        }
+        // A log or an index that is crowded passes.
+        if core.admit().await.is_err() {
+            return false;
         }
     }
     core.checkpoints.request.notify_one();

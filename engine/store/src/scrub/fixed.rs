@@ -29,8 +29,8 @@ fn report(core: &Core, (what, offset): (&'static str, u64), reason: String, rene
 }
 
 async fn check_superblocks(core: &Core, budget: &mut Budget) {
-    let places = [0, Layout::copy_offset(core.layout.size)];
-    for (offset, other) in [(places[0], places[1]), (places[1], places[0])] {
+    let copy = Layout::copy_offset(core.layout.size);
+    for (offset, other) in [(0, copy), (copy, 0)] {
         let fault = match read(core, offset, BLOCK).await.map(|block| read_superblock(&block)) {
             Ok(Ok(_)) => None,
             Ok(Err(fault)) => {

@@ -56,9 +56,9 @@ pub struct ScrubReport {
     pub bytes: u64,
     /// Places found rotten that stay so, by pool; `None` for what belongs to the target as a whole.
     pub rotten: BTreeMap<Option<PoolId>, u64>,
-    /// Those that are written anew.
+    /// Places found rotten that are written anew.
     pub renewed: u64,
-    /// The first of them.
+    /// The first of both kinds.
     pub found: Vec<Rot>,
 }
 

@@ -36,15 +36,30 @@ fn fill(machine: &Machine, shard: &weir_store::Shard, count: u64) {
     let shard = shard.clone();
     machine.run(async move {
         for number in 0..count {
-            let len = if number < 80 { [100, 2000, 5000, 70_000][number as usize % 4] } else { 1500 };
+            let len = len_of(number);
             put(&shard, &format!("d{number}"), "a", number + 1, &pattern(number, len)).await.expect("stored");
         }
     });
 }
 
+/// Bytes of value `number` that [`fill`] stores.
+fn len_of(number: u64) -> usize {
+    if number < 80 { [100, 2000, 5000, 70_000][number as usize % 4] } else { 1500 }
+}
+
+fn write_checkpoint(machine: &Machine, store: &Rc<Store>) {
+    let store = Rc::clone(store);
+    machine.run(async move { store.checkpoint().await.expect("written") });
+}
+
+/// First bytes of the blocks that begin with these.
+fn blocks(machine: &Machine, bytes: &[u8]) -> Vec<u64> {
+    let places = (0..SIZE / 4096).map(|at| at * 4096);
+    places.filter(|at| machine.disk.bytes(*at, bytes.len()) == bytes).collect()
+}
+
 fn find(machine: &Machine, bytes: &[u8]) -> u64 {
-    let found = (0..SIZE / 4096).find(|at| machine.disk.bytes(at * 4096, bytes.len()) == bytes);
-    found.expect("the data") * 4096
+    *blocks(machine, bytes).first().expect("the data")
 }
 
 #[test]
@@ -52,8 +67,7 @@ fn rot_in_data_is_found_by_pool_and_never_returned() {
     let machine = Machine::new(21, SIZE);
     let (store, shard) = machine.start(scrubbing());
     fill(&machine, &shard, 80);
-    let written = Rc::clone(&store);
-    machine.run(async move { written.checkpoint().await.expect("written") });
+    write_checkpoint(&machine, &store);
     assert_eq!(passes(&machine, &store, 2).rotten.len(), 0);
     let value = pattern(3, 70_000);
     let place = find(&machine, &value[..64]);
@@ -84,26 +98,19 @@ fn rot_in_metadata_is_found_wherever_it_is() {
     let config = StoreConfig { checkpoint_interval: Duration::from_hours(1), ..scrubbing() };
     let (store, shard) = machine.start(config.clone());
     fill(&machine, &shard, 600);
-    let written = Rc::clone(&store);
-    machine.run(async move { written.checkpoint().await.expect("written") });
+    write_checkpoint(&machine, &store);
     drop((store, shard));
     // What is below the containers is on the device only, then.
     machine.crash(weir_media::sim::CrashKeeps::Nothing);
     let store = machine.open(config);
-    let magic = |text: &[u8]| -> Vec<u64> {
-        (0..SIZE / 4096)
-            .map(|at| at * 4096)
-            .filter(|at| machine.disk.bytes(*at, text.len()) == text)
-            .collect()
-    };
-    let nodes = magic(b"WNOD");
+    let nodes = blocks(&machine, b"WNOD");
     assert!(nodes.len() > 10);
     let headers: Vec<u64> = (1..5).map(|at| at * 4096).collect();
     // Both superblocks are read; of bitmaps and headers the slots that count: one bitmap, one of the copies of a header, behind
     // which there is a newer one soon.
     for (what, places, read) in [
         ("a superblock", vec![0, SIZE - 4096], 2),
-        ("the space map", magic(b"WMAP"), 1),
+        ("the space map", blocks(&machine, b"WMAP"), 1),
         ("a checkpoint header", headers, 1),
     ] {
         for place in &places {
@@ -149,18 +156,13 @@ fn metadata_that_rots_while_the_store_has_it_is_written_anew() {
     machine.run(async move { keeper.add_snapshot(CONTAINER, Epoch(70)).await.expect("taken") });
     let mut all = 0;
     for what in ["superblock", "copy of it", "maps", "headers", "nodes"] {
-        let writer = Rc::clone(&store);
-        machine.run(async move { writer.checkpoint().await.expect("written") });
-        let begins = |text: &[u8]| -> Vec<u64> {
-            let places = (0..SIZE / 4096).map(|at| at * 4096);
-            places.filter(|at| machine.disk.bytes(*at, text.len()) == text).collect()
-        };
+        write_checkpoint(&machine, &store);
         let places = match what {
             "superblock" => vec![0],
             "copy of it" => vec![SIZE - 4096],
-            "maps" => begins(b"WMAP"),
+            "maps" => blocks(&machine, b"WMAP"),
             "headers" => (1..5).map(|at| at * 4096).collect(),
-            _ => begins(b"WNOD"),
+            _ => blocks(&machine, b"WNOD"),
         };
         for place in places {
             machine.disk.rot(place + 70, 1);
@@ -177,7 +179,7 @@ fn metadata_that_rots_while_the_store_has_it_is_written_anew() {
     machine.run(async move {
         assert_eq!(reader.snapshots(CONTAINER).expect("the container"), [Epoch(70)]);
         for number in (0..600u64).step_by(7) {
-            let len = if number < 80 { [100, 2000, 5000, 70_000][number as usize % 4] } else { 1500 };
+            let len = len_of(number);
             let found = get(&reader, &format!("d{number}"), "a", u64::MAX).await.expect("read");
             assert!(found == Some(pattern(number, len)), "value {number}");
         }
@@ -212,8 +214,7 @@ fn metadata_that_rots_while_the_store_changes_costs_nothing() {
                 }
             });
             machine.sleep(Duration::from_millis(random.below(60)));
-            let places = (0..SIZE / 4096).map(|at| at * 4096);
-            let nodes: Vec<u64> = places.filter(|at| machine.disk.bytes(*at, 4) == b"WNOD").collect();
+            let nodes = blocks(&machine, b"WNOD");
             for _ in 0..4 {
                 machine.disk.rot(nodes[random.below(nodes.len() as u64) as usize] + 60, 3);
             }
@@ -244,12 +245,9 @@ fn one_place_that_cannot_be_read_keeps_no_store_from_opening() {
     let machine = Machine::new(26, SIZE);
     let (store, shard) = machine.start(quiet());
     fill(&machine, &shard, 100);
-    let written = Rc::clone(&store);
-    machine.run(async move { written.checkpoint().await.expect("written") });
+    write_checkpoint(&machine, &store);
     drop((store, shard));
-    let maps: Vec<u64> =
-        (0..SIZE / 4096).map(|at| at * 4096).filter(|at| machine.disk.bytes(*at, 4) == b"WMAP").collect();
-    for place in [0, SIZE - 4096, 4096, 8192, 12_288, 16_384].into_iter().chain(maps) {
+    for place in [0, SIZE - 4096, 4096, 8192, 12_288, 16_384].into_iter().chain(blocks(&machine, b"WMAP")) {
         machine.crash(weir_media::sim::CrashKeeps::Nothing);
         let content = machine.disk.bytes(place, 4096);
         machine.disk.make_unreadable(place..place + 4096);
@@ -289,11 +287,7 @@ fn a_damaged_log_is_made_superfluous_by_a_checkpoint() {
     let machine = Machine::new(23, SIZE);
     let (store, shard) = machine.start(scrubbing());
     fill(&machine, &shard, 30);
-    let batch = (0..SIZE / 4096)
-        .map(|at| at * 4096)
-        .filter(|at| machine.disk.bytes(*at, 4) == b"WLOG")
-        .nth(12)
-        .expect("a batch");
+    let batch = blocks(&machine, b"WLOG")[12];
     machine.disk.rot(batch + 80, 2);
     let report = passes(&machine, &store, 2);
     assert!(report.found.iter().any(|rot| rot.location.what == "a log batch"), "{report:?}");
@@ -304,7 +298,7 @@ fn a_damaged_log_is_made_superfluous_by_a_checkpoint() {
     let shard = store.pool(POOL).expect("the pool");
     machine.run(async move {
         for number in 0..30u64 {
-            let len = [100, 2000, 5000, 70_000][number as usize % 4];
+            let len = len_of(number);
             let found = get(&shard, &format!("d{number}"), "a", u64::MAX).await.expect("read");
             assert!(found == Some(pattern(number, len)), "value {number}");
         }
@@ -354,8 +348,7 @@ fn the_rate_is_kept() {
     let scrub = ScrubConfig { bytes_per_second: 100_000, interval: Duration::from_secs(2) };
     let (store, shard) = machine.start(StoreConfig { scrub: Some(scrub), ..quiet() });
     fill(&machine, &shard, 80);
-    let written = Rc::clone(&store);
-    machine.run(async move { written.checkpoint().await.expect("written") });
+    write_checkpoint(&machine, &store);
     let before = store.scrub().bytes;
     machine.sleep(Duration::from_secs(10));
     let read = store.scrub().bytes - before;
@@ -366,8 +359,7 @@ fn the_rate_is_kept() {
 fn filled_for_slow_passes(machine: &Machine) -> u64 {
     let (store, shard) = machine.start(scrubbing());
     fill(machine, &shard, 80);
-    let opened = Rc::clone(&store);
-    machine.run(async move { opened.checkpoint().await.expect("written") });
+    write_checkpoint(machine, &store);
     passes(machine, &store, 2);
     let before = passes(machine, &store, 1).bytes;
     passes(machine, &store, 1).bytes - before
@@ -391,8 +383,7 @@ fn a_pass_goes_on_after_a_restart_where_it_was() {
         if report.passes > 0 {
             break store;
         }
-        let opened = Rc::clone(&store);
-        machine.run(async move { opened.checkpoint().await.expect("written") });
+        write_checkpoint(&machine, &store);
         drop(store);
         machine.crash(weir_media::sim::CrashKeeps::Nothing);
         restarts += 1;
