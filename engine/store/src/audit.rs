@@ -5,7 +5,7 @@
 
 use crate::catalog::{Usage, entry_bytes};
 use crate::key::{self, ContainerNumber, PoolNumber};
-use crate::paging::PageError;
+use crate::paging::{PageError, check_entry};
 use crate::space::{Run, Runs};
 use crate::state::Core;
 use crate::store::Store;
@@ -228,8 +228,9 @@ impl Walk<'_> {
             entries.copy_key(at, &mut key);
             let value = entries.value(at);
             self.audit.entries += 1;
-            let found = if key::is_version(&key) { Version::runs(value) } else { Ok(Runs::new()) };
-            let found = found.unwrap_or_else(|malformed| {
+            let is_sound = check_entry(&self.core.space.borrow(), &key, value);
+            let runs = || if key::is_version(&key) { Version::runs(value) } else { Ok(Runs::new()) };
+            let found = is_sound.and_then(|()| runs()).unwrap_or_else(|malformed| {
                 self.audit.problems.push(format!("an entry of {} bytes: {malformed}", value.len()));
                 Runs::new()
             });

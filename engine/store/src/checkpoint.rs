@@ -2,7 +2,7 @@
 
 mod begin;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::codec::{Malformed, crc32c};
 use crate::format::{Checkpoint, checkpoint_offset, encode_map, encode_node};

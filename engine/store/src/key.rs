@@ -8,6 +8,7 @@ use crate::codec::{Decoder, Malformed};
 use crate::intents::TransactionKey;
 use crate::journal::ObjectKey;
 use smallvec::SmallVec;
+use weir_proto::limits::KEY_MAX;
 use weir_proto::object::Extent;
 use weir_proto::{Epoch, Key, ObjectId, TransactionId};
 
@@ -88,15 +89,13 @@ pub(crate) fn take_escaped(decoder: &mut Decoder<'_>) -> Result<Vec<u8>, Malform
     let mut text = Vec::new();
     loop {
         match decoder.u8()? {
-            0 => match decoder.u8()? {
-                0 => return Ok(text),
-                0xff => text.push(0),
-                _ => return Err(Malformed("a text has an unknown escape")),
-            },
+            0 if ends_there(decoder)? => return Ok(text),
             byte => text.push(byte),
         }
     }
 }
+
+const KEY_LENGTH: Malformed = Malformed("a key has an impossible length");
 
 /// Has what leads from an object to a dkey, or from there to an akey, appended in pieces.
 pub(crate) fn put_key(mut append: impl FnMut(&[u8]), key: &Key, integer: bool) {
@@ -115,7 +114,7 @@ pub(crate) fn put_key(mut append: impl FnMut(&[u8]), key: &Key, integer: bool) {
 
 pub(crate) fn take_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<Key, Malformed> {
     let bytes = if integer { decoder.array::<8>()?.to_vec() } else { take_escaped(decoder)? };
-    Key::new(&bytes).map_err(|_| Malformed("a key has an impossible length"))
+    Key::new(&bytes).map_err(|_| KEY_LENGTH)
 }
 
 /// The epoch of an object's entry: all of them end with it.
@@ -210,12 +209,25 @@ pub(crate) fn is_version(key: &[u8]) -> bool {
     find(key).unwrap_or(false)
 }
 
-fn skip_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<(), Malformed> {
+/// As [`take_key`], keeping nothing.
+pub(crate) fn skip_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<(), Malformed> {
     if integer {
         return decoder.bytes(8).map(|_| ());
     }
-    while decoder.u8()? != 0 || decoder.u8()? != 0 {}
-    Ok(())
+    let mut len = 0;
+    while decoder.u8()? != 0 || !ends_there(decoder)? {
+        len += 1;
+    }
+    if (1..=KEY_MAX).contains(&len) { Ok(()) } else { Err(KEY_LENGTH) }
+}
+
+/// Whether a zero that was taken from an escaped text, with what follows, is its end.
+fn ends_there(decoder: &mut Decoder<'_>) -> Result<bool, Malformed> {
+    match decoder.u8()? {
+        0 => Ok(true),
+        0xff => Ok(false),
+        _ => Err(Malformed("a text has an unknown escape")),
+    }
 }
 
 /// What an entry of a transaction holds.
@@ -469,7 +481,8 @@ pub(crate) fn akey_tail(rest: &[u8]) -> Result<Tail, Malformed> {
         EXTENT => {
             let class = decoder.u8()?;
             let (extent, epoch) = extent_tail(class, decoder.rest())?;
-            return Ok(Tail::Extent(extent, epoch));
+            decoder.bytes(3 * size_of::<u64>())?;
+            Tail::Extent(extent, epoch)
         }
         _ => return Err(Malformed("an index key has an unknown kind")),
     };

@@ -23,6 +23,7 @@ mod credit;
 mod deferral;
 mod defragment;
 mod draft;
+mod entry;
 mod error;
 mod extents;
 mod fetch;

@@ -6,13 +6,18 @@
 //! pools, containers and attributes never miss: nodes with keys before the objects' are read when the store is opened and
 //! stay.
 
+#[cfg(test)]
+mod tests;
+
 use crate::codec::Malformed;
+use crate::entry::check_object;
 use crate::error::Location;
 use crate::format::{StoredNode, decode_node};
-use crate::key;
-use crate::space::Run;
+use crate::key::{self, Tail};
+use crate::space::{Run, Space};
 use crate::state::{Core, add};
-use crate::tree::{Body, Child, Missing, NODE_BYTES, PageRef, Tree};
+use crate::tree::{Body, Child, Missing, NODE_BYTES, Packed, PageRef, Tree};
+use crate::value::Version;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use std::collections::{BTreeMap, BTreeSet};
@@ -219,6 +224,18 @@ impl Still {
     }
 }
 
+/// Checks an entry, if it is one of an object, by itself and for whether its blocks are on this device.
+pub(crate) fn check_entry(space: &Space, key: &[u8], value: &[u8]) -> Result<(), Malformed> {
+    if key.first() != Some(&key::OBJECT) {
+        return Ok(());
+    }
+    let is_version = !matches!(check_object(key, value)?, Tail::Event(_));
+    if is_version && !Version::runs(value)?.iter().all(|run| space.contains(*run)) {
+        return Err(Malformed("a value refers to blocks outside the data region"));
+    }
+    Ok(())
+}
+
 impl Core {
     /// As [`Core::ask`], in this turn: where nodes have to be read, it has no answer.
     pub(crate) fn ask_now<T, E>(
@@ -306,11 +323,24 @@ impl Core {
         }
         let bytes = self.device.read(offset, self.dma.take(len).await).await?;
         match decode_node(&bytes, page, self.id).map_err(|malformed| corrupt(malformed.0))? {
-            StoredNode::Leaf(entries) => Ok(Body::Leaf(entries)),
+            StoredNode::Leaf(entries) => {
+                self.check_entries(&entries).map_err(|malformed| corrupt(malformed.0))?;
+                Ok(Body::Leaf(entries))
+            }
             StoredNode::Branch(keys, places) => {
                 Ok(Body::Branch(keys, places.into_iter().map(Child::stored).collect()))
             }
         }
+    }
+
+    /// Checks the entries of objects in a leaf that was read; the open follows all others, and checks them so.
+    fn check_entries(&self, entries: &Packed) -> Result<(), Malformed> {
+        let (space, mut key) = (self.space.borrow(), Vec::new());
+        for at in 0..entries.len() {
+            entries.copy_key(at, &mut key);
+            check_entry(&space, &key, entries.value(at))?;
+        }
+        Ok(())
     }
 
     /// Memory that the index takes, in bytes.

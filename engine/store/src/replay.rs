@@ -6,10 +6,11 @@
 //! The last intact batch may be one whose flush never completed, so the data extents it refers to are checked, and
 //! without them it is dropped: it was not acknowledged.
 
+use crate::codec::Malformed;
 use crate::error::OpenError;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
 use crate::journal::{RECORD_MAX, Ring};
-use crate::paging::Halt;
+use crate::paging::{Halt, check_entry};
 use crate::record::{Change, Records};
 use crate::recover::Opening;
 use crate::state::{Core, add};
@@ -160,13 +161,20 @@ async fn apply(
         let keys = || part.iter().map(Change::key);
         core.ask(|tree| Ok::<_, Halt<OpenError>>(tree.reach(keys())?)).await?;
         for change in &part {
-            core.apply(change, None).map_err(|malformed| {
+            apply_checked(core, change).map_err(|malformed| {
                 opening.corrupt("a log batch", core.layout.log_offset + position, malformed.0)
             })?;
         }
         core.tidy(&part);
         core.relieve_memory();
     }
+}
+
+fn apply_checked(core: &Core, change: &Change) -> Result<u64, Malformed> {
+    if let Change::Put { key, value } = change {
+        check_entry(&core.space.borrow(), key, value)?;
+    }
+    core.apply(change, None)
 }
 
 /// The batch that marks the end of the ring is written together with the one at the start, so a crash may keep only

@@ -17,9 +17,9 @@ pub use rot::{Rot, ScrubReport};
 
 use crate::checkpoint::wait_for_room;
 use crate::config::ScrubConfig;
+use crate::entry::subject_of;
 use crate::fetch::hold_blocks;
 use crate::format::ScrubPosition;
-use crate::inspect::subject_of;
 use crate::key;
 use crate::pace::PIECE;
 use crate::paging::{Halt, PageError};

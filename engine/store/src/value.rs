@@ -338,6 +338,15 @@ impl Version {
         }
     }
 
+    /// Record size and bytes of data of a stored version, which is checked; no bytes for a hole.
+    pub(crate) fn shape(bytes: &[u8]) -> Result<(u32, Option<u64>), Malformed> {
+        if let Some((record_size, summed)) = Self::inline(bytes)? {
+            return Ok((record_size, Some(summed.bytes.len() as u64)));
+        }
+        let Self { record_size, payload } = Self::decode(bytes)?;
+        Ok((record_size, (payload != Payload::Hole).then(|| payload.len())))
+    }
+
     /// The data of a stored version, if it is all in one block and said to be so in the usual way.
     pub(crate) fn lone(bytes: &[u8]) -> Option<Lone> {
         let mut decoder = Decoder::new(bytes);

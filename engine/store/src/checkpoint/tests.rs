@@ -29,10 +29,10 @@ type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 const SMALL: u64 = 700;
 /// Values that are stored in blocks, as many as a node takes.
 const LARGE: u64 = 60;
-const POOL: PoolId = PoolId(uuid::Uuid::from_u128(2));
+pub(crate) const POOL: PoolId = PoolId(uuid::Uuid::from_u128(2));
 
 /// Stores single values below dkeys of their own; in rounds behind the first only those in blocks.
-async fn fill(shard: &Shard, round: u64) {
+pub(crate) async fn fill(shard: &Shard, round: u64) {
     let all = SMALL + LARGE;
     for number in if round == 0 { 0..all } else { SMALL..all } {
         let value = vec![7; if number < SMALL { 2000 } else { 16 << 10 }];
@@ -66,7 +66,7 @@ async fn entries(core: &Core) -> Entries {
 }
 
 /// The keys of versions without blocks, and of those with blocks.
-async fn keys(core: &Core) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+pub(crate) async fn keys(core: &Core) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let (mut small, mut large) = (Vec::new(), Vec::new());
     for (key, value) in entries(core).await {
         if Version::has_blocks(&value) { large.push(key) } else { small.push(key) }
@@ -113,7 +113,7 @@ fn room_for_updates(core: &Core) -> usize {
 }
 
 /// Has a checkpoint written and waits for its end.
-async fn checkpoint(core: &Core) {
+pub(crate) async fn checkpoint(core: &Core) {
     let done = core.checkpoints.done.notified();
     core.checkpoints.request.notify_one();
     done.await;
@@ -237,19 +237,19 @@ fn a_begin_without_room_for_all_nodes_leaves_all_as_it_was() {
 }
 
 /// A store on a simulated disk, whose checkpoints are written on request.
-async fn open(handle: &Handle, disk: &SimDisk) -> Rc<Store> {
+pub(crate) async fn open(handle: &Handle, disk: &SimDisk) -> Rc<Store> {
     let device: Rc<dyn Device> = disk.attach(handle);
     let interval = Duration::from_secs(1 << 20);
     let config = StoreConfig { background: false, checkpoint_interval: interval, ..StoreConfig::default() };
     Store::open(handle, device, &owner(), config).await.expect("it opens")
 }
 
-fn owner() -> Owner {
+pub(crate) fn owner() -> Owner {
     Owner { system: "weir".to_owned(), rank: Rank(1), target: TargetIndex(0) }
 }
 
 /// A store with values, all in a checkpoint.
-async fn filled(handle: &Handle, disk: &SimDisk) -> (Rc<Store>, Shard) {
+pub(crate) async fn filled(handle: &Handle, disk: &SimDisk) -> (Rc<Store>, Shard) {
     let device: Rc<dyn Device> = disk.attach(handle);
     let options = FormatOptions { owner: owner(), log_bytes: None };
     Store::format(handle, &device, &options).await.expect("empty");

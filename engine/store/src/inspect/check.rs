@@ -3,7 +3,6 @@
 
 use super::blocks::BlockSet;
 use super::data::{are_inside, compare};
-use super::entry::{Entry, TransactionPart};
 use super::finding::{Finding, Findings, Severity};
 use super::log::{Overlay, TransactionChange};
 use super::report::{
@@ -13,6 +12,7 @@ use super::walk::Walk;
 use super::{Inspector, read};
 use crate::catalog::{Catalog, Usage, entry_bytes};
 use crate::checkpoint::maps_checksum;
+use crate::entry::{Entry, TransactionPart};
 use crate::format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map};
 use crate::intents::Transactions;
 use crate::key::{self, ContainerNumber, PoolNumber};

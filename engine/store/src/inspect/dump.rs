@@ -1,11 +1,11 @@
 //! Printing what is on a device, part by part, as lines of named fields.
 
-use super::entry::{Entry, Item, TransactionPart, event_name};
 use super::finding::Findings;
 use super::log::{LogWalk, Overlay};
 use super::walk::Walk;
 use super::{InspectError, Inspector, read};
 use crate::catalog::Catalog;
+use crate::entry::{Entry, Item, TransactionPart, event_name};
 use crate::format::{BatchKind, decode_map};
 use crate::intents::Decision;
 use crate::key;

@@ -1,10 +1,10 @@
 //! The log behind the checkpoint, read as a recovery does, and what it changes in the index.
 
 use super::data::{are_inside, is_intact};
-use super::entry::{Entry, TransactionPart};
 use super::finding::Findings;
 use super::report::LogReport;
 use super::{Inspector, read};
+use crate::entry::{Entry, TransactionPart};
 use crate::format::{
     BATCH_HEADER, Batch, BatchKind, CHECKPOINT_BLOCKS, Checkpoint, batch_header, probe_batch, seal_batch,
 };

@@ -8,13 +8,10 @@ mod blocks;
 mod check;
 mod data;
 mod dump;
-mod entry;
 mod finding;
 mod log;
 mod report;
 mod walk;
-
-pub(crate) use entry::subject_of;
 
 pub use dump::{Field, Filter, Line, Part};
 pub use finding::{Finding, Severity};

@@ -1,4 +1,7 @@
 //! Entries of the index, read back from key and value without the context that the store has.
+//!
+//! What is read from a device is [checked](check_object) before it is in the index: a checksum tells that a node or a log batch is
+//! what somebody wrote, and not that it makes sense.
 
 use crate::catalog::{Catalog, NUMBER_END};
 use crate::codec::{Decoder, Malformed};
@@ -11,7 +14,7 @@ use weir_proto::{Key, ObjectId, PoolId, TransactionId};
 
 /// What an entry says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Entry {
+pub(crate) enum Entry {
     Pool { pool: PoolNumber, id: Uuid, size: u64, destroyed: bool },
     Container { pool: PoolNumber, container: ContainerNumber, id: Uuid, quota: u64, destroyed: bool },
     Usage { pool: PoolNumber, container: ContainerNumber, blocks: u64, bytes: u64 },
@@ -23,7 +26,7 @@ pub(super) enum Entry {
 
 /// What an entry of a transaction holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum TransactionPart {
+pub(crate) enum TransactionPart {
     Operations { piece: u16, len: usize },
     Version { number: u32, payload: Payload },
     Decision { decision: Decision, wall_ns: u64 },
@@ -31,24 +34,24 @@ pub(super) enum TransactionPart {
 
 /// Where an entry of an object belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ObjectPath {
-    pub(super) pool: PoolNumber,
-    pub(super) container: ContainerNumber,
-    pub(super) object: ObjectId,
-    pub(super) dkey: Option<Key>,
-    pub(super) akey: Option<Key>,
+pub(crate) struct ObjectPath {
+    pub(crate) pool: PoolNumber,
+    pub(crate) container: ContainerNumber,
+    pub(crate) object: ObjectId,
+    pub(crate) dkey: Option<Key>,
+    pub(crate) akey: Option<Key>,
 }
 
 /// What an entry of an object is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Item {
+pub(crate) enum Item {
     Incarnation { epoch: u64, event: Event },
     Single { epoch: u64, payload: Payload },
     Extent { extent: Extent, epoch: u64, record_size: u32, payload: Payload },
 }
 
 impl Item {
-    pub(super) const fn epoch(&self) -> u64 {
+    pub(crate) const fn epoch(&self) -> u64 {
         match self {
             Self::Incarnation { epoch, .. } | Self::Single { epoch, .. } | Self::Extent { epoch, .. } => {
                 *epoch
@@ -57,7 +60,7 @@ impl Item {
     }
 
     /// The data, unless it is an incarnation.
-    pub(super) const fn payload(&self) -> Option<&Payload> {
+    pub(crate) const fn payload(&self) -> Option<&Payload> {
         match self {
             Self::Incarnation { .. } => None,
             Self::Single { payload, .. } | Self::Extent { payload, .. } => Some(payload),
@@ -85,7 +88,7 @@ const KEY_END: &str = "a key has bytes behind its end";
 const VALUE_END: &str = "a value has bytes behind its end";
 
 impl Entry {
-    pub(super) fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
+    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
         let mut at = Decoder::new(key);
         let kind = at.u8()?;
         let pool = number(&mut at)?;
@@ -112,7 +115,7 @@ impl Entry {
                 end(&at, KEY_END)?;
                 return Ok(Self::Attribute { pool, scope, name, piece, len: value.len() });
             }
-            key::OBJECT => return object_entry(pool, at, value),
+            key::OBJECT => return object_entry(key, value),
             key::TRANSACTION => return transaction_entry(key, value),
             key::SNAPSHOT => {
                 let container = number(&mut at)?;
@@ -141,9 +144,11 @@ fn transaction_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
     Ok(Entry::Transaction { pool, container, id, part })
 }
 
-/// The rest of a key behind the pool's number, and the value.
-fn object_entry(pool: PoolNumber, mut at: Decoder<'_>, value: &[u8]) -> Result<Entry, Malformed> {
-    let container = number(&mut at)?;
+fn object_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
+    let tail = check_object(key, value)?;
+    let mut at = Decoder::new(key);
+    at.u8()?;
+    let (pool, container) = (number(&mut at)?, number(&mut at)?);
     let object = ObjectId::from_bytes(at.array()?);
     let mut keys = Vec::new();
     for integer in [key::has_integer_dkeys(object), key::has_integer_akeys(object)] {
@@ -153,24 +158,11 @@ fn object_entry(pool: PoolNumber, mut at: Decoder<'_>, value: &[u8]) -> Result<E
         at.u8()?;
         keys.push(key::take_key(&mut at, integer)?);
     }
-    let tail = key::akey_tail(at.rest())?;
-    if keys.len() < 2 && !matches!(tail, Tail::Event(_)) {
-        return Err(Malformed("a value stands above an akey"));
-    }
-    let expected = match tail {
-        Tail::Event(_) | Tail::Single(_) => 9,
-        Tail::Extent(..) => 26,
-    };
-    if at.rest().len() != expected {
-        return Err(Malformed(KEY_END));
-    }
     let item = match tail {
         Tail::Event(epoch) => Item::Incarnation { epoch, event: Event::decode(value)? },
         Tail::Single(epoch) => Item::Single { epoch, payload: Version::decode(value)?.payload },
         Tail::Extent(extent, epoch) => {
-            let class = at.rest().get(1).copied();
             let Version { record_size, payload } = Version::decode(value)?;
-            check_extent(extent, class, record_size, &payload)?;
             Item::Extent { extent, epoch, record_size, payload }
         }
     };
@@ -179,23 +171,35 @@ fn object_entry(pool: PoolNumber, mut at: Decoder<'_>, value: &[u8]) -> Result<E
     Ok(Entry::Object { path: ObjectPath { pool, container, object, dkey, akey }, item })
 }
 
-fn check_extent(
-    extent: Extent,
-    class: Option<u8>,
-    record_size: u32,
-    payload: &Payload,
-) -> Result<(), Malformed> {
-    if extent.count == 0 || extent.index.checked_add(extent.count).is_none() {
-        return Err(Malformed("an extent is empty or runs past the last record"));
+/// Checks all that an entry of an object says by itself, and returns what its key ends with.
+pub(crate) fn check_object(key: &[u8], value: &[u8]) -> Result<Tail, Malformed> {
+    let mut at = Decoder::new(key);
+    at.bytes(1 + 2 * size_of::<u32>())?;
+    let object = ObjectId::from_bytes(at.array()?);
+    let mut depth = 0;
+    for integer in [key::has_integer_dkeys(object), key::has_integer_akeys(object)] {
+        if at.rest().first() != Some(&key::BELOW) {
+            break;
+        }
+        at.u8()?;
+        key::skip_key(&mut at, integer)?;
+        depth += 1;
     }
-    if class != Some(key::length_class(extent.count)) {
-        return Err(Malformed("an extent is in another length class than its length says"));
+    let tail = key::akey_tail(at.rest())?;
+    if depth < 2 && !matches!(tail, Tail::Event(_)) {
+        return Err(Malformed("a value stands above an akey"));
     }
-    let fits = match payload {
-        Payload::Hole => true,
-        _ => extent.count.checked_mul(u64::from(record_size)) == Some(payload.len()),
-    };
-    if fits { Ok(()) } else { Err(Malformed("the data of an extent is longer or shorter than its records")) }
+    match tail {
+        Tail::Event(_) => drop(Event::decode(value)?),
+        Tail::Single(_) => drop(Version::shape(value)?),
+        Tail::Extent(extent, _) => {
+            let (record_size, len) = Version::shape(value)?;
+            if len.is_some_and(|len| extent.count.checked_mul(u64::from(record_size)) != Some(len)) {
+                return Err(Malformed("the data of an extent is longer or shorter than its records"));
+            }
+        }
+    }
+    Ok(tail)
 }
 
 impl core::fmt::Display for ObjectPath {
@@ -226,7 +230,7 @@ pub(crate) fn subject_of(catalog: &Catalog, key: &[u8], value: &[u8]) -> (Option
 }
 
 /// What an incarnation is, in words.
-pub(super) fn event_name(event: Event) -> String {
+pub(crate) fn event_name(event: Event) -> String {
     match event {
         Event::Punch => "punched".to_owned(),
         Event::Object { newest } => format!("object, newest epoch {newest}"),
