@@ -36,7 +36,7 @@ pub fn serve(rt: Handle, endpoint: Rc<dyn Endpoint>, sealed: bool) -> Rc<Rpc> {
         PULL,
         Rc::new(|request: Request| async move {
             let len = usize::try_from(request.bulk_len()).unwrap_or(0);
-            let mut buffer = request.alloc(len)?;
+            let mut buffer = request.payload(len).await?;
             request.pull(0, &mut buffer, len).await?;
             Ok(Vec::new())
         }),
@@ -45,7 +45,7 @@ pub fn serve(rt: Handle, endpoint: Rc<dyn Endpoint>, sealed: bool) -> Rc<Rpc> {
         PUSH,
         Rc::new(|request: Request| async move {
             let len = usize::try_from(request.bulk_room()).unwrap_or(0);
-            let buffer = request.alloc(len)?;
+            let buffer = request.payload(len).await?;
             request.push(0, &buffer, len).await?;
             Ok(Vec::new())
         }),

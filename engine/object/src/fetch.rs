@@ -94,7 +94,7 @@ impl IoService {
         place: &Place<'_>,
     ) -> Result<Body, Status> {
         let len = usize::try_from(found.data_len()).map_err(refusal::invalid)?;
-        let payload = self.memory.take(&self.rt, request, len).await?;
+        let payload = request.payload(len).await?;
         let mut landed = found
             .read_to(akeys, comparison(request.opcode()), payload.into_parts())
             .await

@@ -6,7 +6,6 @@
 mod fetch;
 mod keys;
 mod metrics;
-mod payload;
 mod refusal;
 mod repeats;
 mod service;

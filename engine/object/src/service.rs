@@ -9,7 +9,6 @@ use weir_rpc::{Body, Request, Rpc, Status};
 use weir_runtime::Handle;
 
 use crate::metrics::IoMetrics;
-use crate::payload::PayloadMemory;
 use crate::refusal::{self, Place};
 use crate::repeats::Repeats;
 use crate::transaction::{Busy, Watched};
@@ -21,7 +20,6 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 pub struct IoService {
     pub(crate) rt: Handle,
     pub(crate) pools: Rc<TargetPools>,
-    pub(crate) memory: PayloadMemory,
     pub(crate) repeats: Repeats,
     pub(crate) busy: Busy,
     pub(crate) watched: Watched,
@@ -39,10 +37,9 @@ impl IoService {
     #[must_use]
     pub fn start(rpc: &Rpc, pools: Rc<TargetPools>) -> Rc<Self> {
         let rt = pools.engines().runtime().clone();
-        let memory = PayloadMemory::new(rpc);
         let (repeats, metrics) = (Repeats::default(), IoMetrics::default());
         let (busy, watched) = (Busy::default(), Watched::default());
-        let service = Rc::new(Self { rt, pools, memory, repeats, busy, watched, metrics });
+        let service = Rc::new(Self { rt, pools, repeats, busy, watched, metrics });
         service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);

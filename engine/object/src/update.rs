@@ -77,8 +77,8 @@ impl IoService {
             )));
         }
         let size = usize::try_from(len).map_err(refusal::invalid)?;
-        let mut payload = self.memory.take(&self.rt, request, size).await?;
-        request.pull(0, &mut payload.buffer, size).await?;
+        let mut payload = request.payload(size).await?;
+        request.pull(0, &mut payload, size).await?;
         let outside = || refusal::invalid("its data was pulled short");
         Slice::new(Rc::new(payload), 0..size).map(Arrived::Pulled).ok_or_else(outside)
     }

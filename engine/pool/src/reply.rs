@@ -46,9 +46,9 @@ pub(crate) async fn read_request(
 }
 
 async fn pull(request: &Request, len: usize) -> Result<Vec<u8>, Status> {
-    let mut buffer = request.alloc(len)?;
-    request.pull(0, &mut buffer, len).await?;
-    Ok(buffer.get(..len).unwrap_or_default().to_vec())
+    let mut payload = request.payload(len).await?;
+    request.pull(0, &mut payload, len).await?;
+    Ok(payload.get(..len).unwrap_or_default().to_vec())
 }
 
 /// The body of the message that answers `request` with `answer`; pushes the answer when it is long.
@@ -67,10 +67,10 @@ pub async fn reply(request: &Request, answer: Vec<u8>) -> Result<Body, Status> {
         );
         return Err(Status::new(Der::OVERFLOW, message));
     }
-    let mut buffer = request.alloc(needed)?;
-    buffer[..LENGTH_LEN].copy_from_slice(&(answer.len() as u64).to_le_bytes());
-    buffer[LENGTH_LEN..needed].copy_from_slice(&answer);
-    request.push(0, &buffer, needed).await?;
+    let mut payload = request.payload(needed).await?;
+    payload[..LENGTH_LEN].copy_from_slice(&(answer.len() as u64).to_le_bytes());
+    payload[LENGTH_LEN..needed].copy_from_slice(&answer);
+    request.push(0, &payload, needed).await?;
     Ok(Vec::new())
 }
 

@@ -15,8 +15,8 @@ pub fn serve(rpc: &Rpc) {
         opcode::PROBE_PULL,
         Rc::new(move |request: Request| async move {
             let len = bounded(request.bulk_len());
-            let mut buffer = request.alloc(len)?;
-            request.pull(0, &mut buffer, len).await?;
+            let mut payload = request.payload(len).await?;
+            request.pull(0, &mut payload, len).await?;
             Ok(Vec::new())
         }),
     );
@@ -24,10 +24,10 @@ pub fn serve(rpc: &Rpc) {
         opcode::PROBE_PUSH,
         Rc::new(move |request: Request| async move {
             let len = bounded(request.bulk_room());
-            let mut buffer = request.alloc(len)?;
+            let mut payload = request.payload(len).await?;
             // The memory may have held somebody's data.
-            buffer.fill(0);
-            request.push(0, &buffer, len).await?;
+            payload.fill(0);
+            request.push(0, &payload, len).await?;
             Ok(Vec::new())
         }),
     );

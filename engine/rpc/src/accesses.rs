@@ -8,6 +8,7 @@ use crate::Inner;
 use crate::clients::Caller;
 use crate::error::Status;
 use crate::id_map::IdMap;
+use crate::payload::Share;
 use crate::request::Request;
 use crate::server::Body;
 use core::cell::{Cell, RefCell};
@@ -48,12 +49,15 @@ pub(crate) struct Accesses {
     under_way: Cell<usize>,
     withdrawn: Cell<bool>,
     ended: Notify,
+    /// Shares of the payloads' bound whose memory is the transfers' that still move.
+    kept: RefCell<Vec<Share>>,
 }
 
 impl Default for Accesses {
     fn default() -> Self {
         let (under_way, withdrawn) = (Cell::new(0), Cell::new(false));
-        Self { inner: Weak::new(), key: (Caller::default(), 0), under_way, withdrawn, ended: Notify::new() }
+        let (inner, key, ended) = (Weak::new(), (Caller::default(), 0), Notify::new());
+        Self { inner, key, under_way, withdrawn, ended, kept: RefCell::default() }
     }
 }
 
@@ -93,8 +97,14 @@ impl Accesses {
     pub(crate) fn end(&self) {
         self.under_way.set(self.under_way.get().saturating_sub(1));
         if self.under_way.get() == 0 {
+            self.kept.borrow_mut().clear();
             self.ended.notify_waiters();
         }
+    }
+
+    /// Keeps a share until none is under way.
+    pub(crate) fn keep(&self, share: Share) {
+        self.kept.borrow_mut().push(share);
     }
 
     /// Whether any is under way.

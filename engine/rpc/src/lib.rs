@@ -18,6 +18,7 @@ mod load;
 mod metrics;
 mod outbox;
 mod pace;
+mod payload;
 mod peer;
 mod pending;
 mod pieces;
@@ -41,6 +42,7 @@ pub use config::{CallOptions, Priority, Retry, RpcConfig};
 pub use desk::{Desk, Handler};
 pub use error::{RpcError, Status};
 pub use metrics::RpcMetrics;
+pub use payload::{Payload, Room};
 pub use peer::Peer;
 pub use request::Request;
 pub use seal::Keys;
@@ -59,6 +61,7 @@ use core::time::Duration;
 use load::Load;
 use metrics::add;
 use outbox::Outbox;
+use payload::Payloads;
 use pending::Pending;
 use pieces::Moving;
 use proof::{Ring, Strangers};
@@ -131,6 +134,7 @@ pub(crate) struct Inner {
     /// Where the segments of the next request with memory are put, until the request takes them.
     spare_segments: Cell<Vec<(RemoteRegion, Access)>>,
     transfers: Semaphore,
+    payloads: Payloads,
     accesses: Ledger,
     spare_lists: Shelf<Lists>,
     /// Lists of pieces that move, of transfers that were several.
@@ -162,6 +166,7 @@ impl Rpc {
         clock: Rc<Clock>,
     ) -> Rc<Self> {
         let id = ClientId::new(rt.random_u64());
+        let tells_tenants = endpoint.capabilities().serves_auth_keys;
         let crowded = endpoint.capabilities().wait == Wait::Doorbell;
         let credits = if crowded { config.credits.min(DOORBELL_CREDITS_MAX) } else { config.credits };
         let inner = Rc::new_cyclic(|weak: &Weak<Inner>| Inner {
@@ -169,7 +174,7 @@ impl Rpc {
             id,
             ring: config.keys.clone().map(Ring::new),
             strangers: Strangers::default(),
-            tells_tenants: endpoint.capabilities().serves_auth_keys,
+            tells_tenants,
             clock,
             metrics: RpcMetrics::default(),
             next_request: Cell::new(1),
@@ -183,6 +188,7 @@ impl Rpc {
             spare_tasks: Spares::default(),
             spare_segments: Cell::default(),
             transfers: Semaphore::new(config.transfers_max),
+            payloads: Payloads::new(endpoint.buffers().limit(), tells_tenants || config.keys.is_some()),
             accesses: Ledger::default(),
             spare_lists: Shelf::default(),
             spare_moving: Shelf::default(),

@@ -7,6 +7,7 @@ use crate::clients::Caller;
 use crate::error::Status;
 use crate::metrics::add;
 use crate::pace::Pace;
+use crate::payload::{Payload, Payloads};
 use crate::pieces::{Moving, Piece, Pieces, Places, UnderWay};
 use crate::wire::{Header, Layout};
 use core::ops::Range;
@@ -177,12 +178,14 @@ impl Request {
         self.parts.segments.iter().filter(|segment| segment.1 == access).map(|segment| segment.0.len).sum()
     }
 
-    /// Page-aligned memory that the fabric can move data to and from; see [`crate::Rpc::alloc`].
+    /// Page-aligned memory of `len` bytes for what moves between the client's memory and this side, once it is this request's
+    /// turn: what payloads take is bounded, and shared between tenants and clients.
     ///
     /// # Errors
-    /// `DER_NOMEM` when the pool is used up.
-    pub fn alloc(&self, len: usize) -> Result<Buffer, Status> {
-        Ok(self.inner.endpoint.buffers().alloc(len)?)
+    /// `DER_NOMEM` when none was free before the deadline.
+    pub async fn payload(&self, len: usize) -> Result<Payload, Status> {
+        let Parts { header, accesses, deadline, .. } = &*self.parts;
+        Payloads::take(&self.inner, header.caller, accesses.clone(), (len, *deadline)).await
     }
 
     /// Copies `len` bytes of client memory from `offset` on to the start of a buffer.

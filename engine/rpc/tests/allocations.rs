@@ -90,7 +90,7 @@ fn allocations(provider: &str, load: Load) -> u64 {
     server.serve(
         PULL,
         Rc::new(move |request: Request| async move {
-            let mut buffer = request.alloc(lent)?;
+            let mut buffer = request.payload(lent).await?;
             request.pull(0, &mut buffer, lent).await?;
             Ok(Vec::new())
         }),
@@ -98,7 +98,7 @@ fn allocations(provider: &str, load: Load) -> u64 {
     server.serve(
         PUSH,
         Rc::new(move |request: Request| async move {
-            let buffer = request.alloc(lent)?;
+            let buffer = request.payload(lent).await?;
             request.push(0, &buffer, lent).await?;
             Ok(Vec::new())
         }),

@@ -66,7 +66,7 @@ fn serve(rpc: &Rpc) {
         PULL,
         Rc::new(|request: Request| async move {
             let len = usize::try_from(request.bulk_len().min(1 << 20)).expect("bounded");
-            let mut buffer = request.alloc(len)?;
+            let mut buffer = request.payload(len).await?;
             request.pull(0, &mut buffer, len).await?;
             Ok(Vec::new())
         }),

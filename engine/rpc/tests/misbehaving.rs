@@ -13,9 +13,10 @@ use weir_fabric::{Address, Endpoint, FabricError, Message, PeerId, Sink};
 use weir_proto::Epoch;
 use weir_proto::limits::PROTOCOL_MAX;
 use weir_rpc::wire::{Header, Kind};
-use weir_rpc::{Bulk, CallOptions, ClientId, Peer, Request, Rpc, RpcConfig};
+use weir_rpc::{Bulk, CallOptions, ClientId, Peer, Request, Rpc, RpcConfig, RpcError};
 use weir_runtime::random::Random;
 use weir_runtime::sim::{Node, World};
+use weir_runtime::{Handle, join_all};
 
 const ECHO: u16 = 0x7001;
 const REVERSE: u16 = 0x7002;
@@ -283,6 +284,47 @@ fn clients_that_stop_in_the_middle_of_transfers_hold_up_nobody_elses() {
         });
         scene.assert_clean();
     }
+}
+
+/// Has `len` bytes reversed within `time`.
+async fn have_reversed(rt: &Handle, rpc: &Rpc, len: usize, time: Duration) -> Result<(), RpcError> {
+    let source = rpc.alloc(len).expect("memory");
+    let mut target = rpc.alloc(len).expect("memory");
+    let bulk = Bulk::read(&source).and_write(&mut target, 0..len);
+    rpc.call(&peer(), REVERSE, b"", Some(bulk), CallOptions::within(rt, time)).await.map(drop)
+}
+
+#[test]
+fn what_stopped_clients_hold_counts_until_it_is_free_and_short_payloads_have_room_beside_it() {
+    const LONG: usize = 8 << 20;
+    let scene = Scene::new(1);
+    scene.fabric.configure(|config| {
+        config.per_mebibyte = Duration::from_millis(100);
+        config.transfer_timeout = Duration::from_secs(40);
+    });
+    let stopped: Vec<_> = (0..6).map(|number| scene.world.node(&format!("stopped-{number}"))).collect();
+    for node in &stopped {
+        let rpc = Rpc::new(node.handle(), scene.fabric.endpoint(node, None), RpcConfig::default());
+        let rt = node.handle();
+        node.handle()
+            .spawn(async move { drop(have_reversed(&rt, &rpc, LONG, Duration::from_secs(2)).await) });
+    }
+    scene.world.run_for(Duration::from_millis(5));
+    let server = scene.world.node("server");
+    scene.fabric.partition(&stopped.iter().collect::<Vec<_>>(), &[&server]);
+    // Their requests have ended, and what they move has not.
+    scene.world.run_for(Duration::from_secs(10));
+    let (node, rpc) = (scene.friend.0.clone(), Rc::clone(&scene.friend.1));
+    let rt = node.handle();
+    scene.world.block_on(&node, async move {
+        let all = (0..200).map(|_| have_reversed(&rt, &rpc, 64 << 10, Duration::from_secs(20)));
+        for short in join_all(all).await {
+            short.expect("short payloads have memory of their own");
+        }
+        have_reversed(&rt, &rpc, LONG, Duration::from_secs(1)).await.expect_err("all of that is taken");
+        have_reversed(&rt, &rpc, LONG, Duration::from_secs(60)).await.expect("the transfers have ended");
+    });
+    scene.assert_clean();
 }
 
 #[test]

@@ -432,7 +432,7 @@ fn last_write(server_skew: i64, client_skew: i64) -> Duration {
         Rc::new(move |request: Request| {
             let (rt, last) = (rt.clone(), Rc::clone(&last));
             async move {
-                let buffer = request.alloc(64)?;
+                let buffer = request.payload(64).await?;
                 loop {
                     request.push(0, &buffer, 64).await?;
                     last.set(rt.now());

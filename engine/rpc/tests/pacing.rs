@@ -24,7 +24,7 @@ fn together(ordered_writes: bool, opcode: u16, count: usize, len: usize) -> Dura
         PULL,
         Rc::new(|request: Request| async move {
             let len = usize::try_from(request.bulk_len()).expect("small");
-            let mut buffer = request.alloc(len)?;
+            let mut buffer = request.payload(len).await?;
             request.pull(0, &mut buffer, len).await?;
             Ok(vec![buffer[len - 1]])
         }),
@@ -33,7 +33,7 @@ fn together(ordered_writes: bool, opcode: u16, count: usize, len: usize) -> Dura
         PUSH,
         Rc::new(|request: Request| async move {
             let len = usize::try_from(request.bulk_room()).expect("small");
-            let mut buffer = request.alloc(len)?;
+            let mut buffer = request.payload(len).await?;
             buffer.fill(9);
             request.push(0, &buffer, len).await?;
             Ok(vec![9])

@@ -87,7 +87,7 @@ fn serve_transfers(rpc: &Rpc) {
         Rc::new(move |request: Request| {
             let count = Rc::clone(&count);
             async move {
-                let mut buffer = request.alloc(MEBIBYTE)?;
+                let mut buffer = request.payload(MEBIBYTE).await?;
                 request.pull(0, &mut buffer, MEBIBYTE).await?;
                 count.set(count.get() + 1);
                 Ok(Vec::new())

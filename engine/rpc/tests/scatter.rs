@@ -27,7 +27,7 @@ async fn turn(request: Request) -> Result<Vec<u8>, Status> {
     let three = len - one - two;
     let mut buffers = Vec::new();
     for len in [one, two, three] {
-        buffers.push(request.alloc(len + 10)?);
+        buffers.push(request.payload(len + 10).await?);
     }
     let [a, b, c] = &mut buffers[..] else { return Err(Status::new(Der::MISC, "three buffers")) };
     request.pull_scattered(0, &mut [(a, 5..5 + one), (b, 0..two), (c, 10..10 + three)]).await?;
@@ -80,7 +80,7 @@ fn pieces_of_one_request_overlap() {
         server.serve(
             STORE,
             Rc::new(|request: Request| async move {
-                let mut buffer = request.alloc(LEN)?;
+                let mut buffer = request.payload(LEN).await?;
                 request.pull(0, &mut buffer, LEN).await?;
                 Ok(Vec::new())
             }),
@@ -131,7 +131,7 @@ fn data_that_comes_after_the_deadline_is_not_used() {
         Rc::new(move |request: Request| {
             let outcome = Rc::clone(&outcome);
             async move {
-                let mut buffer = request.alloc(1 << 20)?;
+                let mut buffer = request.payload(1 << 20).await?;
                 let pulled = request.pull(0, &mut buffer, 1 << 20).await;
                 assert!(pulled.is_ok() || buffer.is_empty(), "late data can't get at the buffer any more");
                 outcome.set(Some(pulled.clone().map_err(|status| status.der)));

@@ -48,7 +48,7 @@ fn serve(rt: &Handle, rpc: &Rc<Rpc>) {
         FILL,
         Rc::new(|request: Request| async move {
             let len = usize::try_from(request.bulk_room()).expect("fits");
-            let mut buffer = request.alloc(len)?;
+            let mut buffer = request.payload(len).await?;
             buffer.fill(request.body()[0]);
             request.push(0, &buffer, len).await?;
             Ok(Vec::new())

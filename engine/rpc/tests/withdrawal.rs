@@ -76,7 +76,7 @@ fn keyed_stage(nic: Nic, seed: u64, keys: Option<Keys>) -> Stage {
         Rc::new(move |request: Request| {
             let rt = rt.clone();
             async move {
-                let mut buffer = request.alloc(LEN)?;
+                let mut buffer = request.payload(LEN).await?;
                 buffer.fill(SERVER_BYTE);
                 // Gives up in the middle, and answers.
                 let patience = rt.sleep(Duration::from_millis(6));

@@ -82,7 +82,7 @@ fn serve(rt: &Handle, endpoint: Rc<dyn Endpoint>, executed: &Executed) -> Rc<Rpc
             seen.borrow_mut().push((request.tenant(), request.body().to_vec()));
             async move {
                 let len = usize::try_from(request.bulk_len()).expect("small");
-                let mut buffer = request.alloc(len)?;
+                let mut buffer = request.payload(len).await?;
                 request.pull(0, &mut buffer, len).await?;
                 Ok(buffer.iter().map(|byte| u64::from(*byte)).sum::<u64>().to_le_bytes().to_vec())
             }
