@@ -4,6 +4,7 @@ use crate::call::call_uncounted;
 use crate::config::CallOptions;
 use crate::error::RpcError;
 use crate::metrics::add;
+use crate::quota::Permit;
 use crate::session::PeerState;
 use crate::wire::{ClientId, SEGMENT_LEN, SEGMENTS_MAX, encode_segment};
 use crate::{Inner, Reply};
@@ -133,6 +134,8 @@ pub(crate) struct Exposed<'a, 'b> {
     request: u64,
     /// Where the call has it: it is not moved.
     bulk: &'a mut Bulk<'b>,
+    /// Leave to have memory exposed, for as long as it is.
+    leave: Option<Permit>,
     lists: Lists,
     deadline: Instant,
     seen: Cell<Seen>,
@@ -147,7 +150,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
         inner: &'a Rc<Inner>,
         state: &Rc<PeerState>,
         request: u64,
-        bulk: &'a mut Bulk<'b>,
+        (bulk, leave): (&'a mut Bulk<'b>, Permit),
         deadline: Instant,
     ) -> Result<Self, RpcError> {
         let lists = inner.spare_lists.take().unwrap_or_default();
@@ -157,6 +160,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
             state: Rc::clone(state),
             request,
             bulk,
+            leave: Some(leave),
             lists,
             deadline,
             seen,
@@ -235,12 +239,13 @@ impl<'a, 'b> Exposed<'a, 'b> {
     }
 
     /// A withdrawal of what is to be put into it.
-    fn withdrawal(&self) -> Withdrawal {
+    fn withdrawal(&mut self) -> Withdrawal {
         let closed_until = self.inner.rt.now() + PIECE_TIME;
         Withdrawal {
             inner: Rc::clone(self.inner),
             state: Rc::clone(&self.state),
             request: self.request,
+            _leave: self.leave.take(),
             seen: self.seen.get(),
             // A client that has stood still finds its deadline long past, and has held up what is written to its memory.
             until: (self.deadline + WITHDRAWAL_GRACE).max(closed_until),
@@ -315,6 +320,8 @@ struct Withdrawal {
     request: u64,
     seen: Seen,
     until: Instant,
+    /// Leave to have it exposed.
+    _leave: Option<Permit>,
     /// Memory whose accesses the provider has counted, with what is complete when they have ended.
     counted: Vec<(Transfer, MemoryHold)>,
     /// Memory that is exposed no more, of which the provider doesn't tell.
@@ -367,7 +374,7 @@ impl Withdrawal {
     /// The same in the background.
     async fn finish(mut self) {
         let Some(until) = self.find_out().await else { return };
-        let Self { inner, state, closed, untold, .. } = self;
+        let Self { inner, state, closed, untold, _leave, .. } = self;
         let rt = inner.rt.clone();
         // Nothing but the memory is needed any more.
         drop((inner, state));

@@ -124,14 +124,14 @@ impl<'a> Letter<'a> {
 struct Lent<'a, 'b: 'a>(Option<Exposed<'a, 'b>>);
 
 impl<'a, 'b: 'a> Lent<'a, 'b> {
-    /// Exposes memory, where there is any.
+    /// Exposes memory, where there is any, with leave to do so.
     #[inline]
     fn lend(
         &mut self,
         inner: &'a Rc<Inner>,
         state: &Rc<PeerState>,
         request: u64,
-        bulk: Option<&'a mut Bulk<'b>>,
+        bulk: Option<(&'a mut Bulk<'b>, Permit)>,
         deadline: Instant,
     ) -> Result<(), RpcError> {
         if let Some(bulk) = bulk {
@@ -268,11 +268,12 @@ impl Asked<'_> {
             self.meet(&state, &mut course).await.map_err(|error| self.tally.failed(error))?;
             let class = Class::of(self.options.priority);
             let leave = inner.leave(&state, self.opcode, class, self.options.deadline, bulk.is_some()).await;
-            let (_exposing, credit) =
+            let (exposing, credit) =
                 leave.map_err(|waited_for| self.timed_out(start, 0, waited_for.to_owned()))?;
             let ticket = Ticket::new(inner, state);
             let mut exposed = Lent(None);
-            let lent = exposed.lend(inner, &ticket.state, ticket.id, bulk, self.options.deadline);
+            let lent =
+                exposed.lend(inner, &ticket.state, ticket.id, bulk.zip(exposing), self.options.deadline);
             lent.map_err(|error| self.tally.failed(error))?;
             let letter = Letter::new(inner, self.opcode, self.body, self.options, inner.rt.times());
             self.attempt_all(&ticket, &letter, &mut exposed, credit, &mut course, None).await
@@ -287,9 +288,9 @@ impl Asked<'_> {
             let begun = Sent::begin(self, |inner, state, class| {
                 inner.bulks.try_acquire(state.bulk_place.lane(), class)
             });
-            let Some((_exposing, mut sent)) = begun else { return Box::pin(self.go(Some(bulk))).await };
+            let Some((exposing, mut sent)) = begun else { return Box::pin(self.go(Some(bulk))).await };
             let (mut exposed, Ticket { state, id, .. }) = (Lent(None), &sent.ticket);
-            let lent = exposed.lend(self.inner, state, *id, Some(bulk), self.options.deadline);
+            let lent = exposed.lend(self.inner, state, *id, Some((bulk, exposing)), self.options.deadline);
             lent.map_err(|error| self.tally.failed(error))?;
             sent.post(self, None, |sent, letter| {
                 let Sent { ticket, session, at, .. } = sent;

@@ -396,6 +396,39 @@ fn calls_with_memory_to_servers_that_are_stuck_leave_room_for_those_to_others() 
 }
 
 #[test]
+fn memory_of_calls_that_were_dropped_counts_as_long_as_it_is_exposed() {
+    let world = World::new(50);
+    let fabric = Fabric::new(&world);
+    let stuck = Duration::from_secs(60);
+    let _target = server(&world, &fabric, "target", RpcConfig::default(), stuck);
+    let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
+    meet(&world, &node, &rt, &rpc);
+    let (own, client) = (node.clone(), Rc::clone(&rpc));
+    let (fabric, target) = (fabric.clone(), world.node("target"));
+    world.block_on(&node, async move {
+        for round in 0..20 {
+            let lent: Vec<_> = (0..32).map(|_| client.alloc(100).expect("memory")).collect();
+            let (to, client) = (peer("target"), &client);
+            let options = CallOptions::within(&rt, Duration::from_secs(50));
+            let calls = lent.iter().map(|memory| {
+                let (to, options) = (&to, options.clone());
+                async move { client.call(to, WORK, b"", Some(Bulk::read(memory)), options).await }
+            });
+            drop(rt.timeout(Duration::from_millis(20), join_all(calls)).await);
+            if round == 0 {
+                // Nobody says that the server is done with it.
+                fabric.partition(&[&own], &[&target]);
+            }
+        }
+        let held = client.endpoint().buffers().used() / 4096;
+        // As many as one server has credits for.
+        assert!((1..=32).contains(&held), "{held} calls have memory exposed");
+    });
+    world.run_for(Duration::from_secs(60));
+    assert_eq!((rpc.bulk_quota(), rpc.endpoint().buffers().used()), ((0, 0), 0));
+}
+
+#[test]
 fn calls_to_servers_that_are_gone_leave_room_to_others() {
     let world = World::new(49);
     let fabric = Fabric::new(&world);
