@@ -105,6 +105,11 @@ pub trait Endpoint {
         None
     }
 
+    /// The address that a peer was made known by, with its key; `None` where the provider doesn't tell senders by theirs.
+    fn address_of(&self, _peer: PeerId) -> Option<Address> {
+        None
+    }
+
     /// Forgets a peer: its connection is given up and what is queued for it fails. The next [`Endpoint::insert`]
     /// starts afresh.
     fn remove(&self, peer: PeerId);

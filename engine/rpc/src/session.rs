@@ -299,7 +299,11 @@ impl Inner {
         for state in names {
             state.session.replace(None);
         }
-        let address = self.clients.borrow().address_at(id);
+        // A client that was met as the peer of a call, and never by what it said of itself, is where the peer was.
+        let clients = self.clients.borrow();
+        let address =
+            clients.address_at(id).or_else(|| self.endpoint.address_of(id).filter(|_| clients.has(id)));
+        drop(clients);
         self.endpoint.remove(id);
         let again = address.and_then(|address| self.endpoint.insert(&address).ok());
         if let Some(again) = again {

@@ -164,6 +164,38 @@ fn messages_and_memory_of_one_network_are_out_of_reach_from_another() {
 }
 
 #[test]
+fn servers_that_call_each_other_do_so_again_after_one_lost_contact() {
+    for seed in 0..10 {
+        let world = World::new(seed);
+        let fabric = Fabric::new(&world);
+        let nodes = ["one", "other"].map(|name| world.node(name));
+        let keys = server_keys("1:100:103", &Launch::default(), None).expect("a block");
+        let [one, other] = nodes.each_ref().map(|node| {
+            let endpoint = fabric.endpoint_with_keys(node, Some(PORT), &keys);
+            let rpc = Rpc::new(node.handle(), endpoint, RpcConfig::default());
+            rpc.serve(WHO, Rc::new(|_: Request| async { Ok(Vec::new()) }));
+            rpc
+        });
+        let call = |from: usize, rpc: &Rc<Rpc>, to: &'static str, seconds: u64| {
+            let (rt, rpc) = (nodes[from].handle(), Rc::clone(rpc));
+            world.block_on(&nodes[from], async move {
+                let options = CallOptions::within(&rt, Duration::from_secs(seconds));
+                rpc.call(&Peer::new(to, PORT), WHO, b"", None, options).await.map(drop)
+            })
+        };
+        call(0, &one, "other", 3).expect("contact");
+        call(1, &other, "one", 3).expect("contact");
+        // The first loses contact with the other one, which lives.
+        fabric.partition_one_way(&nodes[1], &nodes[0]);
+        assert!(call(0, &one, "other", 5).is_err(), "seed {seed}");
+        fabric.heal();
+        call(1, &other, "one", 10).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        call(0, &one, "other", 10).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert_eq!(one.metrics().impostors.get() + other.metrics().impostors.get(), 0, "seed {seed}");
+    }
+}
+
+#[test]
 fn what_the_launcher_gives_is_what_a_client_uses() {
     let given = |text: &str| Some(text.to_owned());
     let launch = Launch { vnis: given("102,500"), devices: given("cxi0,cxi1"), services: given("1,2") };

@@ -271,6 +271,10 @@ impl Endpoint for LibfabricEndpoint {
         self.core.peers.borrow().get(peer)?.address.auth_key()
     }
 
+    fn address_of(&self, peer: PeerId) -> Option<Address> {
+        Some(self.core.peers.borrow().get(peer)?.address.clone())
+    }
+
     fn remove(&self, peer: PeerId) {
         let socket = self.core.peers.borrow().get(peer).and_then(|known| known.address.socket());
         if let Some(socket) = socket

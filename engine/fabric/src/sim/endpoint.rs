@@ -330,6 +330,10 @@ impl Endpoint for SimEndpoint {
         self.state.network_to(&known)
     }
 
+    fn address_of(&self, peer: PeerId) -> Option<Address> {
+        self.state.peer_address(peer)
+    }
+
     fn is_short_of_room(&self, peer: PeerId) -> bool {
         self.state.shortages.is_short(peer, self.network.world.now())
     }
