@@ -24,6 +24,10 @@ const CLIENTS_MAX: usize = 65_536;
 /// another one.
 const TENANT_SHARE: usize = 16;
 
+/// Most clients remembered at one peer. A process has one, or one for each name of a server that it knows, and leaves it behind when it ends
+/// and another one takes its address; one that says hello by ever new names fills its own places, and nobody else's.
+const PEER_IDS_MAX: usize = 256;
+
 /// How often idle clients are looked for, at most.
 const PRUNE_EVERY: Duration = Duration::from_mins(1);
 
@@ -232,6 +236,9 @@ impl Clients {
             return Ok(Vec::new());
         }
         let forgotten = self.prune(now);
+        if self.at(peer).take(PEER_IDS_MAX).count() == PEER_IDS_MAX {
+            return Err(Stranger::NoRoom);
+        }
         let free = CLIENTS_MAX.saturating_sub(self.known.len());
         let others = self.tenants.entry(id.tenant).or_default();
         if *others >= TENANT_SHARE * free {
@@ -349,6 +356,18 @@ pub(crate) mod tests {
         let late = now + CLIENT_IDLE_MAX * 2;
         assert!(meet(200_003, 1, late), "those that fell silent are forgotten");
         assert_eq!(clients.tenants.values().sum::<usize>(), clients.known.len());
+    }
+
+    #[test]
+    fn a_peer_that_comes_by_ever_new_names_keeps_out_none_but_itself() {
+        let mut clients = Clients::new(1, 7);
+        let now = Instant::default() + PRUNE_EVERY;
+        let mut meet =
+            |id: u64, peer: u64, now: Instant| clients.meet(caller(id), PeerId(peer), None, now).is_ok();
+        assert_eq!((1..=70_000).filter(|id| meet(*id, 1, now)).count(), PEER_IDS_MAX);
+        assert!(meet(80_000, 2, now), "another one of its tenant");
+        assert!(meet(1, 1, now), "those that are known");
+        assert!(meet(90_000, 1, now + CLIENT_IDLE_MAX * 2), "those that fell silent are forgotten");
     }
 
     #[test]

@@ -33,6 +33,9 @@ struct Lot {
     bytes: Vec<u8>,
 }
 
+/// Lots whose memory is kept for others, 256 KiB: more wait to be sent at once only in turns in which very many peers are answered.
+const SPARE_MAX: usize = 64;
+
 #[derive(Default)]
 struct State {
     /// At most one for each peer.
@@ -157,6 +160,9 @@ impl Inner {
             self.unsent(to, context, &error);
         }
         bytes.clear();
-        self.outbox.state.borrow_mut().spare.push(bytes);
+        let spare = &mut self.outbox.state.borrow_mut().spare;
+        if spare.len() < SPARE_MAX {
+            spare.push(bytes);
+        }
     }
 }
