@@ -184,7 +184,7 @@ fn run(setup: Setup, seed: u64) -> Reached {
     let nic = Nic::new(limits);
     let node = world.node("server");
     let mode = ReceiveMode::Multi { slabs: 2, slab_bytes: setup.slab_bytes };
-    let server = fabric.endpoint_behind(&nic, mode, &node, None);
+    let server = fabric.endpoint_behind(&nic, mode, &node, None, &[]);
     let sink = Rc::new(Server { endpoint: Rc::downgrade(&server), rt: node.handle() });
     let weak = Rc::downgrade(&sink);
     server.set_sink(weak);

@@ -134,7 +134,7 @@ pub fn run(setup: Setup, seed: u64) -> Reached {
         for _ in 0..setup.nics {
             let nic = Nic::new(NicConfig::default());
             for _ in 0..setup.threads {
-                let endpoint = fabric.endpoint_behind(&nic, mode, &node, None);
+                let endpoint = fabric.endpoint_behind(&nic, mode, &node, None, &[]);
                 let sink = Rc::new(Server(Rc::downgrade(&endpoint)));
                 let weak = Rc::downgrade(&sink);
                 endpoint.set_sink(weak);

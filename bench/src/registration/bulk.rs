@@ -204,7 +204,7 @@ pub(super) fn run(setup: Setup, seed: u64) -> Reached {
         for _ in 0..setup.nics {
             let nic = Nic::new(NicConfig { one_wire: true, ..NicConfig::default() });
             for _ in 0..setup.threads {
-                let endpoint = fabric.endpoint_behind(&nic, ReceiveMode::MULTI, &node, None);
+                let endpoint = fabric.endpoint_behind(&nic, ReceiveMode::MULTI, &node, None, &[]);
                 let buffers = (0..BUFFERS.max(setup.in_flight as usize))
                     .map(|_| Buffer::from_vec(vec![0; setup.bytes]));
                 let server = Rc::new(Server {

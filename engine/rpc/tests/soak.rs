@@ -7,7 +7,8 @@ use core::cell::Cell;
 use core::time::Duration;
 use reverse::reverse;
 use std::rc::Rc;
-use weir_fabric::sim::{Fabric, Nic, NicConfig, ReceiveMode};
+use weir_fabric::sim::{Config, Fabric, MrCosts, MrModel, Nic, NicConfig, ReceiveMode};
+use weir_fabric::{AuthKey, MrMethod};
 use weir_proto::capability::SystemKey;
 use weir_proto::{Der, TenantId};
 use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig, Status};
@@ -24,10 +25,17 @@ const PORT: u16 = 31_416;
 const KEY: SystemKey = SystemKey([8; 32]);
 
 /// Requests of the short form.
-const REQUESTS_DEFAULT: u64 = 8_000;
+const REQUESTS_DEFAULT: u64 = 9_000;
 
-/// Requests of one world: long runs are made of many, each with its own seed.
+/// Requests of one world at most: long runs are made of many, each with its own seed.
 const REQUESTS_PER_WORLD: u64 = 20_000;
+
+/// Worlds that differ by more than chance: each way in which memory is registered, with and without virtual networks.
+const KINDS: u64 = 2 * METHODS.len() as u64;
+
+/// How memory is registered, and whether ending a registration cuts accesses off: all in which nothing stays exposed.
+const METHODS: [(MrMethod, bool); 3] =
+    [(MrMethod::Uncached, true), (MrMethod::Uncached, false), (MrMethod::MatchEvents, false)];
 
 /// Slabs that a server posts, small enough to be used up many times.
 const SLABS: u32 = 4;
@@ -38,10 +46,16 @@ struct Server {
     nic: Rc<Nic>,
 }
 
-fn serve(fabric: &Fabric, node: &Node) -> Server {
+/// The networks of the clients, where there are any.
+fn networks(seed: u64) -> Vec<AuthKey> {
+    let vnis = if seed.is_multiple_of(2) { 100..104 } else { 0..0 };
+    vnis.map(|vni| AuthKey { service: 1, vni }).collect()
+}
+
+fn serve(fabric: &Fabric, node: &Node, networks: &[AuthKey]) -> Server {
     let nic = Nic::new(NicConfig::default());
     let slabs = ReceiveMode::Multi { slabs: SLABS, slab_bytes: 64 << 10 };
-    let endpoint = fabric.endpoint_behind(&nic, slabs, node, Some(PORT));
+    let endpoint = fabric.endpoint_behind(&nic, slabs, node, Some(PORT), networks);
     let keys = Some(Keys::System(KEY));
     let config = RpcConfig { keys, running_max: 64, reply_cache_bytes: 1 << 20, ..RpcConfig::default() };
     let rpc = Rpc::new(node.handle(), endpoint, config);
@@ -125,7 +139,7 @@ fn trouble(
     fabric: &Fabric,
     node: &Node,
     running: &Rc<Cell<Option<Server>>>,
-    random: &Rc<Random>,
+    (random, seed): (&Rc<Random>, u64),
 ) {
     let after = Duration::from_millis(20 + random.below(300));
     let (world_of, fabric, node) = (world.clone(), fabric.clone(), node.clone());
@@ -140,7 +154,7 @@ fn trouble(
                 world_of.crash(&node);
                 drop(running.take());
                 world_of.restart(&node);
-                running.set(Some(serve(&fabric, &node)));
+                running.set(Some(serve(&fabric, &node, &networks(seed))));
             }
             4 => {
                 fabric.partition(&[&chosen], &[&node]);
@@ -159,26 +173,29 @@ fn trouble(
                 });
             }
         }
-        trouble(&world_of, &fabric, &node, &running, &random);
+        trouble(&world_of, &fabric, &node, &running, (&random, seed));
     });
 }
 
 /// Returns how many requests were answered.
 fn soak(seed: u64, requests: u64) -> u64 {
     let world = World::new(seed);
-    let fabric = Fabric::new(&world);
-    fabric.configure(|config| config.transfer_timeout = Duration::from_millis(200));
-    let node = world.node("server");
-    let running = Rc::new(Cell::new(Some(serve(&fabric, &node))));
+    let (method, revokes) = METHODS[usize::try_from(seed % METHODS.len() as u64).expect("small")];
+    let mr = MrModel { method, revokes, costs: MrCosts::default() };
+    let transfer_timeout = Duration::from_millis(200);
+    let fabric = Fabric::with_config(&world, Config { mr, transfer_timeout, ..Config::default() });
+    let (node, networks) = (world.node("server"), networks(seed));
+    let running = Rc::new(Cell::new(Some(serve(&fabric, &node, &networks))));
     let random = Rc::new(Random::new(seed));
-    trouble(&world, &fabric, &node, &running, &random);
+    trouble(&world, &fabric, &node, &running, (&random, seed));
     let keys = Some(Keys::Tenant(KEY.tenant(TenantId(5))));
     let clients: Vec<_> = (0..4)
         .map(|n| {
             let home = world.node(&format!("client-{n}"));
             let config =
                 RpcConfig { keys: keys.clone(), credits: 8, requests_max: 12, ..RpcConfig::default() };
-            let rpc = Rpc::new(home.handle(), fabric.endpoint(&home, Some(PORT)), config);
+            let own = networks.get(n..=n).unwrap_or_default();
+            let rpc = Rpc::new(home.handle(), fabric.endpoint_with_keys(&home, Some(PORT), own), config);
             (home, rpc)
         })
         .collect();
@@ -237,7 +254,7 @@ fn nothing_is_left_of_requests_with_random_faults() {
     let first: u64 = setting("WEIR_SOAK_SEED", 1);
     let (mut left, mut answered, mut seed) = (requests, 0, first);
     while left > 0 {
-        let now = left.min(REQUESTS_PER_WORLD);
+        let now = left.min(requests.div_ceil(KINDS)).min(REQUESTS_PER_WORLD);
         answered += soak(seed, now);
         left -= now;
         seed += 1;

@@ -136,7 +136,7 @@ impl Fabric {
         SimEndpoint::open(&self.network, node, port, keys, None)
     }
 
-    /// An endpoint as [`Fabric::endpoint`] makes it, behind a NIC that it shares with others and with a thread of its
+    /// An endpoint as [`Fabric::endpoint`] makes it, or [`Fabric::endpoint_with_keys`], behind a NIC that it shares with others and with a thread of its
     /// own: what arrives takes their time.
     #[must_use]
     pub fn endpoint_behind(
@@ -145,9 +145,10 @@ impl Fabric {
         mode: ReceiveMode,
         node: &Node,
         port: Option<u16>,
+        keys: &[AuthKey],
     ) -> Rc<dyn Endpoint> {
         let queue = Queue::new(nic, mode, self.network.world.now());
-        SimEndpoint::open(&self.network, node, port, &[], Some(queue))
+        SimEndpoint::open(&self.network, node, port, keys, Some(queue))
     }
 
     /// Gives a node one more name, or gives that name to another node: what a resolver may do at any time.
