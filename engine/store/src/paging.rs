@@ -16,7 +16,7 @@ use crate::format::{StoredNode, decode_node};
 use crate::key::{self, Tail};
 use crate::space::{Run, Space};
 use crate::state::{Core, add};
-use crate::tree::{Body, Child, Missing, NODE_BYTES, Packed, PageRef, Tree};
+use crate::tree::{Body, Child, Missing, NODE_BYTES, Packed, PageRef, Stay, Tree};
 use crate::value::Version;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
@@ -37,6 +37,9 @@ const SWEEP_PAUSE: u64 = 256;
 
 /// Nodes that are never evicted have keys before this one.
 const FLOOR: [u8; 1] = [key::OBJECT];
+
+/// Nor are those with snapshots: few, and an open needs all of them. When one rots on the device it can be written anew from here.
+const STAY: Stay<'static> = Stay { below: &FLOOR, among: [&[key::SNAPSHOT], &[key::TRANSACTION]] };
 
 /// Why a question has no answer.
 #[derive(Debug)]
@@ -215,7 +218,7 @@ impl Still {
             // What has changed since is in memory for this one alone.
             if core.resident_bytes() > core.config.index_bytes && !core.has_failed() {
                 let oldest = core.paging.asking.borrow().first_key_value().map_or(tick, |(tick, _)| *tick);
-                let evicted = self.tree.evict(core.config.index_bytes, &FLOOR, oldest, SWEEP_STEPS);
+                let evicted = self.tree.evict(core.config.index_bytes, STAY, oldest, SWEEP_STEPS);
                 add(&core.paging.evictions, evicted as u64);
             }
             drop(asking);
@@ -366,7 +369,7 @@ impl Core {
             return false;
         }
         let oldest = self.paging.asking.borrow().first_key_value().map_or(u64::MAX, |(tick, _)| *tick);
-        let evicted = tree.evict(limit, &FLOOR, oldest, SWEEP_STEPS);
+        let evicted = tree.evict(limit, STAY, oldest, SWEEP_STEPS);
         add(&self.paging.evictions, evicted as u64);
         if tree.is_swept() {
             self.paging.rest_until.set(now + SWEEP_PAUSE);

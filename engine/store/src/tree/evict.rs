@@ -25,12 +25,34 @@ pub(super) struct Hand {
     barren: Cell<u32>,
 }
 
+/// What is never evicted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stay<'a> {
+    /// Nodes whose lowest key is below this.
+    pub(crate) below: &'a [u8],
+    /// Leaves with a key from the first of these on and below the second.
+    pub(crate) among: [&'a [u8]; 2],
+}
+
+impl Stay<'_> {
+    fn has(&self, node: &Node) -> bool {
+        let Body::Leaf(entries) = &node.body else { return false };
+        let [from, to] = self.among.map(|key| entries.search(key).unwrap_or_else(|at| at));
+        from < to
+    }
+}
+
+/// What stays where nothing does but what is below a key.
+#[cfg(test)]
+pub(super) const fn below(key: &[u8]) -> Stay<'_> {
+    Stay { below: key, among: [b"", b""] }
+}
+
 /// A move of the hand.
 struct Sweep<'a> {
     /// Memory that is wanted.
     limit: usize,
-    /// Nodes whose lowest key is below this stay.
-    floor: &'a [u8],
+    stay: Stay<'a>,
     /// Nodes used at this tick or later stay: questions that began then are under way.
     oldest: u64,
     steps: usize,
@@ -41,10 +63,11 @@ struct Sweep<'a> {
 
 impl Tree {
     /// Evicts clean nodes until all take at most `limit` bytes of memory or `steps` nodes were looked at. Returns how
-    /// many it evicted. Nodes below the key `floor` and those used at the tick `oldest` or later stay.
-    pub(crate) fn evict(&self, limit: usize, floor: &[u8], oldest: u64, steps: usize) -> usize {
+    /// many it evicted. Those used at the tick `oldest` or later stay, too.
+    pub(crate) fn evict(&self, limit: usize, stay: Stay<'_>, oldest: u64, steps: usize) -> usize {
         self.let_go();
-        let mut sweep = Sweep { limit, floor, oldest, steps, evicted: 0, past_floor: false };
+        let floor = stay.below;
+        let mut sweep = Sweep { limit, stay, oldest, steps, evicted: 0, past_floor: false };
         // Twice round, since the first time may only take note of who was used, and what is left of a round begun.
         for _ in 0..=BARREN_ROUNDS {
             let from = core::mem::take(&mut *self.hand.at.borrow_mut());
@@ -92,7 +115,7 @@ impl Sweep<'_> {
             self.node(tree, &below, low, from)?;
             drop(below);
             // Keys only grow from here on. A branch that begins before the floor has a child that stays.
-            self.past_floor = self.past_floor || low.key().as_slice() >= self.floor;
+            self.past_floor = self.past_floor || low.key().as_slice() >= self.stay.below;
             if self.past_floor {
                 self.child(child);
             }
@@ -101,13 +124,13 @@ impl Sweep<'_> {
     }
 
     fn child(&mut self, child: &Child) {
-        let oldest = self.oldest;
+        let (oldest, stay) = (self.oldest, self.stay);
         let evicted = child.evict(|node| {
             let used = node.used.get();
             if used >= oldest || node.has_resident_children() {
                 return false;
             }
-            node.spared.replace(used) == used
+            node.spared.replace(used) == used && !stay.has(node)
         });
         self.evicted += usize::from(evicted);
     }

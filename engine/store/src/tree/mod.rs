@@ -20,6 +20,7 @@ mod scan;
 mod way;
 
 pub(crate) use address::Address;
+pub(crate) use evict::Stay;
 pub(crate) use frozen::{DirtyNodes, dirty_nodes};
 pub(crate) use node::{
     Body, CHILD_BYTES, Changes, Child, ENTRY_MAX, Home, Meter, NODE_BYTES, NODE_HEADER, NODE_MAX, Node,

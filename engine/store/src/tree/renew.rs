@@ -54,6 +54,7 @@ fn renew(node: &mut Rc<Node>, key: &[u8], depth: usize, changes: &mut Changes) {
 mod tests {
     use super::*;
     use crate::tree::dirty_nodes;
+    use crate::tree::evict::below;
 
     /// All nodes on the way to a key.
     fn way(tree: &Tree, key: &[u8]) -> Vec<Rc<Node>> {
@@ -115,7 +116,7 @@ mod tests {
         }
         assert_eq!(tree.len(), 60_000);
         let leaf = way(&tree, &wanted)[levels - 1].home.page.get().expect("it was written");
-        tree.evict(0, &[], u64::MAX, usize::MAX);
+        tree.evict(0, below(&[]), u64::MAX, usize::MAX);
         assert_eq!(tree.whereabouts(&wanted, leaf), Whereabouts::Device);
     }
 }

@@ -1,5 +1,6 @@
 //! The tree against a sorted map, with frozen states that must not change.
 
+use super::evict::below;
 use super::node::NODE_MAX;
 use super::*;
 use crate::record::Edit;
@@ -135,7 +136,7 @@ fn nodes_on_the_device_take_over_only_what_they_may() {
     let (root, _) = tree.freeze();
     persist(&root, &mut 0);
     drop(root);
-    while tree.evict(0, &[2], u64::MAX, usize::MAX) > 0 {}
+    while tree.evict(0, below(&[2]), u64::MAX, usize::MAX) > 0 {}
     assert!(tree.get(&key(2, 0)).is_err(), "nothing was evicted");
     for number in (20..400).rev() {
         assert_eq!(tree.take(&key(1, number)), Ok(Some(vec![7; 2000])));
@@ -347,16 +348,16 @@ proptest! {
             }
             disk.checkpoint(&mut tree);
             let before = tree.tick();
-            tree.evict(limit, b"", u64::MAX, usize::MAX);
+            tree.evict(limit, below(b""), u64::MAX, usize::MAX);
             prop_assert!(tree.meter().bytes() <= limit.max(memory(tree.root())));
             prop_assert_eq!(tree.meter().bytes(), memory(tree.root()));
             let forward = disk.content(&tree);
             prop_assert_eq!(&forward, &model);
             // What was used since is kept, however little memory there is.
-            tree.evict(0, b"", before, usize::MAX);
+            tree.evict(0, below(b""), before, usize::MAX);
             let (_, reads) = disk.ask(&tree, |tree| tree.scan::<()>(b"", |_, _| ControlFlow::Continue(())));
             prop_assert_eq!(reads, 0);
-            tree.evict(0, b"", u64::MAX, usize::MAX);
+            tree.evict(0, below(b""), u64::MAX, usize::MAX);
             let (back, reads) = disk.ask(&tree, |tree| {
                 let mut found = Vec::new();
                 tree.scan_back::<()>(&[0xff; 8], |key, _| {
@@ -369,7 +370,7 @@ proptest! {
             // All but the root had gone, and each came back once.
             prop_assert_eq!(reads + 1, disk.0.len());
             // Leaf by leaf one comes as far as nodes are in memory, and never passes one over.
-            tree.evict(limit, b"", u64::MAX, usize::MAX);
+            tree.evict(limit, below(b""), u64::MAX, usize::MAX);
             let known = content_of_leaves(&tree);
             prop_assert!(known.iter().eq(model.iter().take(known.len())));
         }
@@ -404,7 +405,7 @@ proptest! {
                 under_way = Some((writing, begun));
             }
             if evicts {
-                tree.evict(0, b"", u64::MAX, usize::MAX);
+                tree.evict(0, below(b""), u64::MAX, usize::MAX);
             }
             prop_assert!(tree.meter().bytes() >= memory(tree.root()));
         }
@@ -499,7 +500,7 @@ fn changes_that_were_reached_together_apply_together() {
         tree.put(&number.to_be_bytes(), &[7; 2000]).expect("in memory");
     }
     disk.checkpoint(&mut tree);
-    tree.evict(0, b"", u64::MAX, usize::MAX);
+    tree.evict(0, below(b""), u64::MAX, usize::MAX);
     // All of some leaf goes, and more comes to its place; the nodes around it are on the device.
     let keys: Vec<[u8; 4]> = (300..310u32).map(u32::to_be_bytes).collect();
     disk.ask(&tree, |tree| tree.reach(keys.iter().map(<[u8; 4]>::as_slice)));
@@ -534,7 +535,7 @@ fn nodes_before_the_floor_stay_and_the_rest_goes_bit_by_bit() {
     let floor = 5_000u32.to_be_bytes();
     let all = tree.meter().bytes();
     let mut sweeps = 0;
-    while tree.evict(0, &floor, u64::MAX, 100) > 0 || sweeps < 200 {
+    while tree.evict(0, below(&floor), u64::MAX, 100) > 0 || sweeps < 200 {
         sweeps += 1;
     }
     assert!(tree.meter().bytes() < all / 3, "{} of {all} bytes stay", tree.meter().bytes());
@@ -542,6 +543,22 @@ fn nodes_before_the_floor_stay_and_the_rest_goes_bit_by_bit() {
         assert!(tree.get(&number.to_be_bytes()).expect("in memory").is_some(), "key {number}");
     }
     assert!(tree.get(&15_000u32.to_be_bytes()).is_err());
+}
+
+#[test]
+fn leaves_with_what_an_open_needs_stay() {
+    let (mut tree, mut disk) = (Tree::default(), Disk::default());
+    for number in 0..20_000u32 {
+        tree.put(&number.to_be_bytes(), &[7; 50]).expect("in memory");
+    }
+    disk.checkpoint(&mut tree);
+    let [from, to] = [15_000u32, 15_500].map(u32::to_be_bytes);
+    let stay = Stay { below: b"", among: [&from, &to] };
+    while tree.evict(0, stay, u64::MAX, usize::MAX) > 0 {}
+    for number in 15_000..15_500u32 {
+        assert!(tree.get(&number.to_be_bytes()).is_ok_and(|found| found.is_some()), "key {number}");
+    }
+    assert!([10_000u32, 16_000].iter().all(|number| tree.get(&number.to_be_bytes()).is_err()));
 }
 
 #[test]
@@ -579,7 +596,7 @@ fn nothing_can_be_evicted_only_when_the_hand_has_come_round() {
     }
     let rounds = |tree: &Tree| {
         let mut sweeps = 1;
-        while tree.evict(0, b"", u64::MAX, 20) == 0 && !tree.is_swept() {
+        while tree.evict(0, below(b""), u64::MAX, 20) == 0 && !tree.is_swept() {
             sweeps += 1;
         }
         sweeps
@@ -603,7 +620,7 @@ fn a_node_that_belongs_elsewhere_is_refused() {
         tree.put(&number.to_be_bytes(), &[7; 50]).expect("in memory");
     }
     disk.checkpoint(&mut tree);
-    tree.evict(0, b"", u64::MAX, usize::MAX);
+    tree.evict(0, below(b""), u64::MAX, usize::MAX);
     let at = |number: u32| {
         let Err(Missing(nodes)) = tree.get(&number.to_be_bytes()) else { panic!("it was evicted") };
         nodes[0].clone()

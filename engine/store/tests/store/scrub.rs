@@ -189,6 +189,40 @@ fn metadata_that_rots_while_the_store_has_it_is_written_anew() {
 }
 
 #[test]
+fn what_an_open_needs_is_written_anew_however_small_the_memory() {
+    let machine = Machine::new(29, SIZE);
+    let config = StoreConfig {
+        checkpoint_interval: Duration::from_hours(1),
+        index_bytes: 256 << 10,
+        cache_bytes: 0,
+        ..scrubbing()
+    };
+    let (store, shard) = machine.start(config.clone());
+    let taken: Vec<Epoch> = (1..=300).map(Epoch).collect();
+    let (keeper, wanted) = (shard.clone(), taken.clone());
+    machine.run(async move { keeper.set_snapshots(CONTAINER, &wanted).await.expect("taken") });
+    fill(&machine, &shard, 2_000);
+    write_checkpoint(&machine, &store);
+    let reader = shard.clone();
+    machine.run(async move {
+        for number in 80..2_000u64 {
+            get(&reader, &format!("d{number}"), "a", u64::MAX).await.expect("read");
+        }
+    });
+    assert!(store.stats().index.evictions > 100, "{:?}", store.stats());
+    for place in blocks(&machine, b"WNOD") {
+        machine.disk.rot(place + 70, 1);
+    }
+    let report = passes(&machine, &store, 2);
+    assert!(report.renewed > 2 && report.rotten.get(&None) > Some(&10), "{report:?}");
+    drop((store, shard));
+    machine.crash(weir_media::sim::CrashKeeps::Nothing);
+    let store = machine.open(config);
+    let shard = store.pool(POOL).expect("the pool");
+    assert_eq!(shard.snapshots(CONTAINER).expect("the container"), taken);
+}
+
+#[test]
 fn metadata_that_rots_while_the_store_changes_costs_nothing() {
     let mut renewed = 0;
     for seed in 50..56 {
