@@ -322,7 +322,7 @@ fn what_stopped_clients_hold_counts_until_it_is_free_and_short_payloads_have_roo
             short.expect("short payloads have memory of their own");
         }
         have_reversed(&rt, &rpc, LONG, Duration::from_secs(1)).await.expect_err("all of that is taken");
-        have_reversed(&rt, &rpc, LONG, Duration::from_secs(60)).await.expect("the transfers have ended");
+        have_reversed(&rt, &rpc, LONG, Duration::from_mins(1)).await.expect("the transfers have ended");
     });
     scene.assert_clean();
 }

@@ -399,7 +399,7 @@ fn calls_with_memory_to_servers_that_are_stuck_leave_room_for_those_to_others() 
 fn memory_of_calls_that_were_dropped_counts_as_long_as_it_is_exposed() {
     let world = World::new(50);
     let fabric = Fabric::new(&world);
-    let stuck = Duration::from_secs(60);
+    let stuck = Duration::from_mins(1);
     let _target = server(&world, &fabric, "target", RpcConfig::default(), stuck);
     let (node, rt, rpc) = client(&world, &fabric, "client", RpcConfig::default());
     meet(&world, &node, &rt, &rpc);
@@ -411,7 +411,7 @@ fn memory_of_calls_that_were_dropped_counts_as_long_as_it_is_exposed() {
             let (to, client) = (peer("target"), &client);
             let options = CallOptions::within(&rt, Duration::from_secs(50));
             let calls = lent.iter().map(|memory| {
-                let (to, options) = (&to, options.clone());
+                let (to, options) = (&to, options);
                 async move { client.call(to, WORK, b"", Some(Bulk::read(memory)), options).await }
             });
             drop(rt.timeout(Duration::from_millis(20), join_all(calls)).await);
@@ -424,7 +424,7 @@ fn memory_of_calls_that_were_dropped_counts_as_long_as_it_is_exposed() {
         // As many as one server has credits for.
         assert!((1..=32).contains(&held), "{held} calls have memory exposed");
     });
-    world.run_for(Duration::from_secs(60));
+    world.run_for(Duration::from_mins(1));
     assert_eq!((rpc.bulk_quota(), rpc.endpoint().buffers().used()), ((0, 0), 0));
 }
 
