@@ -1,10 +1,13 @@
 //! Background work: reclaim of destroyed pools and containers, aggregation, and when there is nothing else to do,
 //! defragmentation.
 
+#[cfg(test)]
+mod tests;
+
 use crate::aggregate::{ChoreError, Task, Whose, visit_akey, visit_object};
 use crate::error::{PoolError, UpdateError};
 use crate::journal::ObjectKey;
-use crate::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::key::{self, ContainerNumber, Path, PoolNumber, TransactionTail};
 use crate::paging::{Fault, Halt};
 use crate::record::Change;
 use crate::shard::Shard;
@@ -280,13 +283,16 @@ async fn reclaim(core: &Rc<Core>) -> Result<bool, ChoreError> {
             Some(Doomed::Last(changes)) => changes,
             Some(Doomed::Entries(prefix, from)) => {
                 let mut changes = Vec::new();
-                let scanned = tree.scan::<()>(&from, |key, _| {
+                let scanned = tree.scan(&from, |key, _| {
                     if changes.len() >= RECLAIM_STEP || !key.starts_with(&prefix) {
-                        return ControlFlow::Break(());
+                        return ControlFlow::Break(key.starts_with(&prefix));
                     }
                     changes.push(Change::Remove { key: key.to_vec() });
                     ControlFlow::Continue(())
                 });
+                if !matches!(scanned, Ok(None | Some(false))) {
+                    leave_cut(&mut changes);
+                }
                 // What was found goes first: a node behind it may be one that can't be read.
                 scanned
                     .map(drop)
@@ -313,6 +319,19 @@ async fn reclaim(core: &Rc<Core>) -> Result<bool, ChoreError> {
     add(&core.counters.reclaimed, changes.len() as u64);
     core.commit(&changes, None)?;
     Ok(true)
+}
+
+/// Leaves the last of some removals to the next record, where they are of a transaction's operations: all pieces go together,
+/// of which there are fewer than a record takes. Earlier releases don't open a store with the last ones alone.
+fn leave_cut(changes: &mut Vec<Change>) {
+    let operations_of = |change: &Change| match key::transaction_from(change.key()) {
+        Ok((place, TransactionTail::Operations(_))) if change.key().first() == Some(&key::TRANSACTION) => {
+            Some(place)
+        }
+        _ => None,
+    };
+    let Some(cut) = changes.last().and_then(operations_of) else { return };
+    while changes.pop_if(|change| operations_of(change) == Some(cut)).is_some() {}
 }
 
 /// A container, and an index key of it.

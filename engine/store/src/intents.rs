@@ -412,7 +412,9 @@ impl Transactions {
             }
             (TransactionTail::Operations(piece), Some(value)) => {
                 entry.pieces.insert(piece, value.to_vec());
-                let bytes: Vec<u8> = entry.pieces.values().flatten().copied().collect();
+                // While a destroyed container goes, the first ones may be missing: then the others mean nothing.
+                let front = (0..).zip(&entry.pieces).take_while(|(number, (piece, _))| number == *piece);
+                let bytes: Vec<u8> = front.flat_map(|(_, (_, bytes))| bytes).copied().collect();
                 let prepared = decode_operations(&bytes)?.map(Rc::new);
                 let before = core::mem::replace(&mut entry.prepared, prepared.clone());
                 self.strike(place, before.as_deref());

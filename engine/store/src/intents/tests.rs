@@ -149,6 +149,22 @@ fn the_table_follows_entries_that_come_and_go() {
 }
 
 #[test]
+fn operations_without_their_beginning_mean_nothing() {
+    let place = (1, 2, TransactionId(Uuid::from_u128(5)));
+    let bytes = encode_operations(Epoch(77), &operations());
+    let pieces: Vec<&[u8]> = bytes.chunks(bytes.len() / 4).collect();
+    for some in 0..1u32 << pieces.len() {
+        let mut table = Transactions::default();
+        for (number, piece) in (0..).zip(&pieces).filter(|(number, _)| some >> number & 1 != 0) {
+            let key = key::transaction(place, TransactionTail::Operations(number));
+            table.follow(&key, Some(piece)).expect("a part of a sound transaction");
+        }
+        let is_whole = some.count_ones() as usize == pieces.len();
+        assert_eq!(table.prepared(place).is_some(), is_whole, "pieces {some:b}");
+    }
+}
+
+#[test]
 fn what_was_one_too_many_stays_forgotten_when_others_go_with_their_container() {
     let mut table = Transactions::default();
     let decision = |container, time: u64| {
