@@ -1,0 +1,260 @@
+//! What aggregation has to visit.
+
+use crate::journal::ObjectKey;
+use crate::key::{self, ContainerNumber, PoolNumber};
+use crate::merge::{Left, Place};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Objects that are remembered to be visited, some 10 MiB. Of containers with more, all objects are visited.
+const OBJECTS_MAX: usize = 64 * 1024;
+
+/// Akeys that are remembered to be visited once more, some megabytes with the longest keys. A visit that finds no room here
+/// goes on at once.
+const RESTS_MAX: usize = 1024;
+
+/// What a visit has left to be done of an akey, so that others don't wait for longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rest {
+    pub(crate) object: ObjectKey,
+    pub(crate) place: Place,
+    /// The horizon of the visit before.
+    pub(crate) since: u64,
+    pub(crate) left: Left,
+}
+
+/// What is to be visited.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// Objects with the epoch of their oldest change since the last visit, and the horizon of that visit.
+    objects: BTreeMap<ObjectKey, (u64, u64)>,
+    order: BTreeSet<(u64, ObjectKey)>,
+    /// Containers to be visited as a whole, after an open or when a snapshot was given up: each with the index key
+    /// where the visit goes on.
+    containers: BTreeMap<(PoolNumber, ContainerNumber), Vec<u8>>,
+    /// Containers with changed objects that aren't remembered, each with the epoch of the oldest change of one.
+    crowded: BTreeMap<(PoolNumber, ContainerNumber), u64>,
+    /// Akeys that need more than one visit.
+    rests: VecDeque<Rest>,
+    /// Whose turn it is: a container's, an akey's, an object's.
+    turn: u8,
+    /// Whose task was taken last.
+    at_work: Option<(PoolNumber, ContainerNumber)>,
+    /// Objects that are being visited.
+    pub(super) visited: BTreeSet<ObjectKey>,
+    /// Destroyed containers with nodes that can't be read, each with the index key behind those that were met; `None`: nothing
+    /// is left behind them.
+    pub(crate) damaged: BTreeMap<(PoolNumber, ContainerNumber), Option<Vec<u8>>>,
+    /// Nodes with decisions that can't be read, by the index key behind them, empty when nothing is.
+    pub(crate) lost: BTreeSet<Vec<u8>>,
+}
+
+/// What background aggregation does next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Visits an object, up to the last visit's horizon known.
+    Object(ObjectKey, u64),
+    /// Visits the next object of a container, from this index key on.
+    Container(PoolNumber, ContainerNumber, Vec<u8>),
+    /// Goes on with an akey.
+    Akey(Box<Rest>),
+}
+
+impl Task {
+    fn owner(&self) -> (PoolNumber, ContainerNumber) {
+        match self {
+            Self::Object((pool, container, _), _) | Self::Container(pool, container, _) => {
+                (*pool, *container)
+            }
+            Self::Akey(rest) => (rest.object.0, rest.object.1),
+        }
+    }
+}
+
+/// Whose history is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    All,
+    Pool(PoolNumber),
+    Container(PoolNumber, ContainerNumber),
+}
+
+impl Whose {
+    pub(crate) fn has(self, (pool, container): (PoolNumber, ContainerNumber)) -> bool {
+        match self {
+            Self::All => true,
+            Self::Pool(number) => number == pool,
+            Self::Container(of, number) => (of, number) == (pool, container),
+        }
+    }
+}
+
+/// Objects that are looked at, oldest change first, to find out whether somebody's are among them.
+const LOOKS_MAX: usize = 1024;
+
+impl Queue {
+    /// An object has versions of this epoch that may hide others.
+    pub(crate) fn add_object(&mut self, object: ObjectKey, epoch: u64) {
+        self.add_again(object, epoch, 0);
+    }
+
+    /// Like [`Queue::add_object`], knowing that everything up to `since` was looked at.
+    pub(super) fn add_again(&mut self, object: ObjectKey, epoch: u64, since: u64) {
+        let is_full = self.objects.len() >= OBJECTS_MAX;
+        match self.objects.entry(object) {
+            Entry::Occupied(_) => {}
+            Entry::Vacant(_) if is_full => {
+                let oldest = self.crowded.entry((object.0, object.1)).or_insert(epoch);
+                *oldest = epoch.min(*oldest);
+            }
+            Entry::Vacant(entry) => {
+                entry.insert((epoch, since));
+                self.order.insert((epoch, object));
+            }
+        }
+    }
+
+    pub(crate) fn add_container(&mut self, pool: PoolNumber, container: ContainerNumber) {
+        self.containers.insert((pool, container), key::objects(pool, container));
+    }
+
+    /// A container's visit goes on from this index key, unless it was to begin anew meanwhile.
+    pub(crate) fn resume_container(&mut self, pool: PoolNumber, container: ContainerNumber, from: Vec<u8>) {
+        self.containers.entry((pool, container)).or_insert(from);
+    }
+
+    /// An akey is to be visited once more. Returns what there is no room for.
+    pub(super) fn add_rest(&mut self, rest: Rest) -> Option<Rest> {
+        let is_same = |known: &&mut Rest| known.object == rest.object && known.place == rest.place;
+        if let Some(known) = self.rests.iter_mut().find(is_same) {
+            // A visit of the whole object came between.
+            *known = rest;
+        } else if self.rests.len() < RESTS_MAX {
+            self.rests.push_back(rest);
+        } else {
+            return Some(rest);
+        }
+        None
+    }
+
+    /// Takes an akey of an object that is to be visited once more.
+    pub(crate) fn take_rest_of(&mut self, object: ObjectKey) -> Option<Rest> {
+        let at = self.rests.iter().position(|rest| rest.object == object)?;
+        self.rests.remove(at)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+            && self.containers.is_empty()
+            && self.crowded.is_empty()
+            && self.rests.is_empty()
+    }
+
+    /// Takes what is next, of what has changed only what has gathered changes up to `ripe`. Objects that have changed,
+    /// containers and akeys that take long take turns, so that none keeps the others waiting.
+    pub(crate) fn take(&mut self, ripe: u64) -> Option<Task> {
+        self.turn = (self.turn + 1) % 3;
+        let task = (0..3).find_map(|step| match (self.turn + step) % 3 {
+            0 => self.take_object(ripe),
+            1 => self.take_container(ripe),
+            _ => self.rests.pop_front().map(|rest| Task::Akey(Box::new(rest))),
+        });
+        self.at_work = task.as_ref().map(Task::owner);
+        task
+    }
+
+    /// Whether changes of theirs of this epoch or earlier wait to be visited or are being visited. Where that takes too long to
+    /// find out, it is assumed.
+    pub(crate) fn has_changes(&self, whose: Whose, epoch: u64) -> bool {
+        let owner = |object: &ObjectKey| (object.0, object.1);
+        let mut oldest = self.order.iter().take_while(|(changed, _)| *changed <= epoch);
+        oldest.by_ref().take(LOOKS_MAX).any(|(_, object)| whose.has(owner(object)))
+            || oldest.next().is_some()
+            || self.containers.keys().any(|container| whose.has(*container))
+            || self.crowded.iter().any(|(container, oldest)| *oldest <= epoch && whose.has(*container))
+            || self.rests.iter().any(|rest| whose.has(owner(&rest.object)))
+            || self.at_work.is_some_and(|owner| whose.has(owner))
+    }
+
+    /// Takes an object whose oldest change is as old as this, with the horizon of its last visit.
+    fn take_object(&mut self, ripe: u64) -> Option<Task> {
+        let (epoch, object) = self.order.first().copied()?;
+        if epoch > ripe {
+            return None;
+        }
+        self.order.pop_first();
+        let (_, since) = self.objects.remove(&object)?;
+        Some(Task::Object(object, since))
+    }
+
+    /// Takes a container whose visit is to begin or to go on, or one with changes as old as this that aren't remembered.
+    fn take_container(&mut self, ripe: u64) -> Option<Task> {
+        if let Some(((pool, container), from)) = self.containers.pop_first() {
+            return Some(Task::Container(pool, container, from));
+        }
+        let (pool, container) = *self.crowded.iter().find(|(_, epoch)| **epoch <= ripe)?.0;
+        self.crowded.remove(&(pool, container));
+        Some(Task::Container(pool, container, key::objects(pool, container)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Path;
+    use weir_proto::ObjectId;
+
+    #[test]
+    fn a_queue_has_changes_until_who_took_them_comes_for_more() {
+        let object = |container, lo| (1, container, ObjectId { hi: 0, lo });
+        let mut queue = Queue::default();
+        let has = |queue: &Queue, epoch| {
+            [Whose::Container(1, 1), Whose::Container(1, 2), Whose::Pool(1), Whose::Pool(2), Whose::All]
+                .map(|whose| queue.has_changes(whose, epoch))
+        };
+        assert_eq!(has(&queue, u64::MAX), [false; 5]);
+        queue.add_object(object(1, 7), 100);
+        assert_eq!(has(&queue, 99), [false; 5]);
+        let of_first = [true, false, true, false, true];
+        assert_eq!(has(&queue, 100), of_first);
+        assert!(queue.take(100).is_some());
+        assert_eq!(has(&queue, 100), of_first, "it is being visited");
+        assert!(queue.take(100).is_none());
+        assert_eq!(has(&queue, 100), [false; 5]);
+        queue.add_container(1, 2);
+        assert_eq!(has(&queue, 0), [false, true, true, false, true]);
+        assert!(queue.take(0).is_some() && queue.take(0).is_none());
+        let (path, left) = (Path::object(1, 1, object(1, 7).2), Left { from: Some(0), hides: false });
+        let place = [path.clone(), path.clone(), path];
+        assert_eq!(queue.add_rest(Rest { object: object(1, 7), place, since: 0, left }), None);
+        assert_eq!(has(&queue, 0), of_first);
+        assert!(queue.take(0).is_some() && queue.take(0).is_none());
+        for lo in 0..=LOOKS_MAX as u64 {
+            queue.add_object(object(1, lo), 5);
+        }
+        assert!(queue.has_changes(Whose::Pool(2), 5), "nobody looks at all of so many");
+        assert!(!queue.has_changes(Whose::Pool(2), 4));
+        let mut queue = Queue { crowded: BTreeMap::from([((1, 2), 5)]), ..Queue::default() };
+        assert_eq!(has(&queue, 5), [false, true, true, false, true]);
+        assert_eq!(has(&queue, 4), [false; 5]);
+        assert!(queue.take(5).is_some());
+    }
+
+    #[test]
+    fn of_more_objects_than_are_remembered_those_of_their_containers_are_visited() {
+        let object = |container, lo| (1, container, ObjectId { hi: 0, lo });
+        let (mut queue, most) = (Queue::default(), OBJECTS_MAX as u64);
+        (0..most).for_each(|lo| queue.add_object(object(7, lo), 10));
+        for epoch in [30, 20] {
+            (most..2 * most).for_each(|lo| queue.add_object(object(8, lo), epoch));
+        }
+        assert_eq!(queue.objects.len(), OBJECTS_MAX);
+        queue.add_object(object(7, 0), 40);
+        let mut visit = |ripe| core::iter::from_fn(|| queue.take(ripe)).collect::<Vec<Task>>();
+        assert_eq!(visit(9), [], "nothing is old enough");
+        let visited = visit(19);
+        assert!(visited.len() == OBJECTS_MAX && visited.iter().all(|task| matches!(task, Task::Object(..))));
+        assert_eq!(visit(20), [Task::Container(1, 8, key::objects(1, 8))]);
+        assert!(queue.is_empty());
+    }
+}
