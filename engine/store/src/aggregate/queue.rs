@@ -3,6 +3,7 @@
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::merge::{Left, Place};
+use core::ops::Bound::{self, Excluded, Included, Unbounded};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -12,6 +13,9 @@ const OBJECTS_MAX: usize = 64 * 1024;
 /// Akeys that are remembered to be visited once more, some megabytes with the longest keys. A visit that finds no room here
 /// goes on at once.
 const RESTS_MAX: usize = 1024;
+
+/// A container.
+type Owner = (PoolNumber, ContainerNumber);
 
 /// What a visit has left to be done of an akey, so that others don't wait for longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,28 +27,40 @@ pub(crate) struct Rest {
     pub(crate) left: Left,
 }
 
+/// A visit of a container as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Tour {
+    /// Index key where it goes on.
+    from: Vec<u8>,
+    /// Behind its end it begins once more: there is something to do that it may have passed.
+    again: bool,
+}
+
 /// What is to be visited.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// Objects with the epoch of their oldest change since the last visit, and the horizon of that visit.
     objects: BTreeMap<ObjectKey, (u64, u64)>,
     order: BTreeSet<(u64, ObjectKey)>,
-    /// Containers to be visited as a whole, after an open or when a snapshot was given up: each with the index key
-    /// where the visit goes on.
-    containers: BTreeMap<(PoolNumber, ContainerNumber), Vec<u8>>,
+    /// Containers to be visited as a whole, after an open or when a snapshot was given up.
+    containers: BTreeMap<Owner, Tour>,
     /// Containers with changed objects that aren't remembered, each with the epoch of the oldest change of one.
-    crowded: BTreeMap<(PoolNumber, ContainerNumber), u64>,
+    crowded: BTreeMap<Owner, u64>,
+    /// The container that was taken last; the one behind it is next.
+    last: Owner,
+    /// Of a container that was taken and has not gone on yet: whether it is to be visited once more.
+    under_way: Option<(Owner, bool)>,
     /// Akeys that need more than one visit.
     rests: VecDeque<Rest>,
     /// Whose turn it is: a container's, an akey's, an object's.
     turn: u8,
     /// Whose task was taken last.
-    at_work: Option<(PoolNumber, ContainerNumber)>,
+    at_work: Option<Owner>,
     /// Objects that are being visited.
     pub(super) visited: BTreeSet<ObjectKey>,
     /// Destroyed containers with nodes that can't be read, each with the index key behind those that were met; `None`: nothing
     /// is left behind them.
-    pub(crate) damaged: BTreeMap<(PoolNumber, ContainerNumber), Option<Vec<u8>>>,
+    pub(crate) damaged: BTreeMap<Owner, Option<Vec<u8>>>,
     /// Nodes with decisions that can't be read, by the index key behind them, empty when nothing is.
     pub(crate) lost: BTreeSet<Vec<u8>>,
 }
@@ -114,13 +130,24 @@ impl Queue {
         }
     }
 
+    /// All of a container is to be visited. A visit that is under way comes to its end first: begun anew each time, it might
+    /// never.
     pub(crate) fn add_container(&mut self, pool: PoolNumber, container: ContainerNumber) {
-        self.containers.insert((pool, container), key::objects(pool, container));
+        let begin = key::objects(pool, container);
+        if let Some((_, again)) = self.under_way.as_mut().filter(|(owner, _)| *owner == (pool, container)) {
+            *again = true;
+            return;
+        }
+        let tour = Tour { from: begin.clone(), again: false };
+        let tour = self.containers.entry((pool, container)).or_insert(tour);
+        tour.again |= tour.from != begin;
     }
 
-    /// A container's visit goes on from this index key, unless it was to begin anew meanwhile.
+    /// The visit of the container that was taken goes on from this index key.
     pub(crate) fn resume_container(&mut self, pool: PoolNumber, container: ContainerNumber, from: Vec<u8>) {
-        self.containers.entry((pool, container)).or_insert(from);
+        let under_way = self.under_way.take_if(|(owner, _)| *owner == (pool, container));
+        let again = under_way.is_some_and(|(_, again)| again);
+        self.containers.insert((pool, container), Tour { from, again });
     }
 
     /// An akey is to be visited once more. Returns what there is no room for.
@@ -153,6 +180,9 @@ impl Queue {
     /// Takes what is next, of what has changed only what has gathered changes up to `ripe`. Objects that have changed,
     /// containers and akeys that take long take turns, so that none keeps the others waiting.
     pub(crate) fn take(&mut self, ripe: u64) -> Option<Task> {
+        if let Some(((pool, container), true)) = self.under_way.take() {
+            self.add_container(pool, container);
+        }
         self.turn = (self.turn + 1) % 3;
         let task = (0..3).find_map(|step| match (self.turn + step) % 3 {
             0 => self.take_object(ripe),
@@ -187,14 +217,24 @@ impl Queue {
         Some(Task::Object(object, since))
     }
 
-    /// Takes a container whose visit is to begin or to go on, or one with changes as old as this that aren't remembered.
+    /// Takes a container whose visit is to begin or to go on, one with changes as old as this that aren't remembered among
+    /// them. They take turns, so that a large one doesn't keep the others waiting.
     fn take_container(&mut self, ripe: u64) -> Option<Task> {
-        if let Some(((pool, container), from)) = self.containers.pop_first() {
-            return Some(Task::Container(pool, container, from));
+        let next = |range: (Bound<Owner>, Bound<Owner>)| {
+            let crowded = self.crowded.range(range).find(|(_, epoch)| **epoch <= ripe);
+            let begun = self.containers.range(range).next();
+            begun.map(|(owner, _)| *owner).into_iter().chain(crowded.map(|(owner, _)| *owner)).min()
+        };
+        let behind = next((Excluded(self.last), Unbounded));
+        let (pool, container) = behind.or_else(|| next((Unbounded, Included(self.last))))?;
+        self.last = (pool, container);
+        if self.crowded.get(&self.last).is_some_and(|epoch| *epoch <= ripe) {
+            self.crowded.remove(&self.last);
+            self.add_container(pool, container);
         }
-        let (pool, container) = *self.crowded.iter().find(|(_, epoch)| **epoch <= ripe)?.0;
-        self.crowded.remove(&(pool, container));
-        Some(Task::Container(pool, container, key::objects(pool, container)))
+        let Tour { from, again } = self.containers.remove(&self.last)?;
+        self.under_way = Some((self.last, again));
+        Some(Task::Container(pool, container, from))
     }
 }
 
@@ -238,6 +278,41 @@ mod tests {
         assert_eq!(has(&queue, 5), [false, true, true, false, true]);
         assert_eq!(has(&queue, 4), [false; 5]);
         assert!(queue.take(5).is_some());
+    }
+
+    #[test]
+    fn containers_take_turns_and_are_visited_to_their_ends() {
+        let mut queue = Queue::default();
+        let begin = |container| key::objects(1, container);
+        let at = |container, place: u8| [begin(container), vec![place]].concat();
+        // Visits what is next, of which something is left behind the place.
+        let visit = |queue: &mut Queue, left: Option<u8>| {
+            let Some(Task::Container(1, container, from)) = queue.take(10) else {
+                panic!("no container's turn")
+            };
+            if let Some(left) = left {
+                queue.resume_container(1, container, at(container, left));
+            }
+            (container, from)
+        };
+        (1..=2).for_each(|container| queue.add_container(1, container));
+        queue.crowded = BTreeMap::from([((1, 3), 10), ((1, 4), 11), ((1, 2), 9)]);
+        assert_eq!(visit(&mut queue, Some(1)), (1, begin(1)));
+        // A snapshot goes.
+        queue.add_container(1, 1);
+        assert_eq!(visit(&mut queue, Some(1)), (2, begin(2)));
+        assert_eq!(visit(&mut queue, None), (3, begin(3)));
+        assert_eq!(visit(&mut queue, Some(2)), (1, at(1, 1)));
+        assert_eq!(visit(&mut queue, None), (2, at(2, 1)));
+        assert_eq!(visit(&mut queue, None), (1, at(1, 2)));
+        assert!(queue.has_changes(Whose::Container(1, 1), 0), "it is being visited");
+        assert_eq!(visit(&mut queue, None), (1, begin(1)), "what it had passed is visited, too");
+        // While it is being visited for the last time, before it is known that it was.
+        queue.add_container(1, 1);
+        assert_eq!(visit(&mut queue, None), (1, begin(1)));
+        assert_eq!(queue.take(10), None);
+        assert!(!queue.has_changes(Whose::All, 10) && queue.has_changes(Whose::Container(1, 4), 11));
+        assert!(queue.under_way.is_none() && queue.containers.is_empty());
     }
 
     #[test]
