@@ -165,6 +165,13 @@ pub(crate) async fn visit_akey(core: &Rc<Core>, rest: Rest, horizon: u64) -> Res
     Ok(())
 }
 
+/// The epoch for which something is put off that can't be done at present, so that it is tried again some times a minute, and
+/// not over and over where there is no retention.
+pub(crate) fn later(core: &Core) -> u64 {
+    let pause = u64::try_from(core.config.background_interval.as_nanos()).unwrap_or(u64::MAX);
+    core.rt.wall_ns().saturating_add(pause)
+}
+
 /// Merges an akey and removes what is hidden then; what takes too long is left to another visit. Returns `false` when the
 /// ground has gone in between.
 async fn settle(ground: &Ground<'_>, visit: &mut Visit<'_>, mut rest: Rest) -> Result<bool, ChoreError> {
@@ -174,12 +181,16 @@ async fn settle(ground: &Ground<'_>, visit: &mut Visit<'_>, mut rest: Rest) -> R
             let left = merge_akey(core, object, &rest.place, ground.horizon, from).await?;
             rest.left = Left { hides: rest.left.hides || left.hides, ..left };
         }
-        if rest.left.from.is_none() && rest.left.hides {
+        let has_ended = rest.left.from.is_none() || rest.left.is_stuck;
+        if has_ended && rest.left.hides {
             let sweep = Sweep::new(rest.place.clone(), visit.pins());
             let Some((_, is_crowded)) = clean(ground, visit, sweep, false).await? else { return Ok(false) };
             rest.left.hides = is_crowded;
         }
-        if rest.left.from.is_none() && !rest.left.hides {
+        if has_ended && !rest.left.hides {
+            if rest.left.is_stuck {
+                core.aggregation.borrow_mut().put_off(rest, later(core));
+            }
             return Ok(true);
         }
         let Some(refused) = core.aggregation.borrow_mut().add_rest(rest) else { return Ok(true) };
@@ -216,7 +227,7 @@ async fn visit_parts(ground: &Ground<'_>, visit: &mut Visit<'_>) -> Result<bool,
                 let cleaned = clean(ground, visit, *sweep, has_ended).await?;
                 let Some((place, hides)) = cleaned else { return Ok(false) };
                 let behind = key::after(place[2].as_bytes());
-                let left = Left { from: Some(0), hides };
+                let left = Left { from: Some(0), hides, is_stuck: false };
                 let rest = Rest { object: ground.object, place, since: visit.since, left };
                 if !settle(ground, visit, rest).await? {
                     return Ok(false);

@@ -15,7 +15,7 @@ use crate::error::FetchError;
 use crate::fetch::hold_blocks;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
-use crate::key::{self, Path};
+use crate::key::{self, Path, PoolNumber};
 use crate::pace::{PIECE, read_blocks_behind};
 use crate::paging::{Fault, Halt};
 use crate::read::copy_inline;
@@ -65,6 +65,8 @@ pub(crate) struct Left {
     pub(crate) from: Option<u64>,
     /// What reaches beyond the parts that were merged may show nothing any more.
     pub(crate) hides: bool,
+    /// They can't go on at present.
+    pub(crate) is_stuck: bool,
 }
 
 /// What became of a merge.
@@ -72,8 +74,10 @@ enum Merged {
     Done,
     /// It can't be made: data is damaged, or something has changed.
     Skipped,
-    /// None can be made at present.
-    Stopped,
+    /// A snapshot was made or given up meanwhile: what is to be merged is another matter now.
+    Outdated,
+    /// There is no room for it at present.
+    Stuck,
 }
 
 /// Merges what is worth it of an akey, from a record on, until it has taken long enough.
@@ -84,7 +88,7 @@ pub(crate) async fn merge_akey(
     horizon: u64,
     from: u64,
 ) -> Result<Left, ChoreError> {
-    let mut left = Left { from: Some(from), hides: false };
+    let mut left = Left { from: Some(from), hides: false, is_stuck: false };
     let (mut merges, mut looks, mut kept) = (0, 0, None::<Search>);
     while let Some(from) = left.from.filter(|_| merges < MERGES_MAX) {
         left.from = None;
@@ -97,14 +101,23 @@ pub(crate) async fn merge_akey(
         let before = search.looks;
         let run = search.next(core).await?;
         looks += search.looks - before;
-        let (next, is_over) = (search.place(), looks > search.limit(VISIT_LOOKS));
+        let (mut next, is_over) = (search.place(), looks > search.limit(VISIT_LOOKS));
         let ground = Ground { core, object, place, floor, horizon, record_size: search.record_size() };
         kept = Some(search).filter(Search::is_worth_keeping);
         if let Some(run) = run {
             match ground.merge_run(&run, &mut kept).await? {
                 Merged::Done => left.hides |= leaves_some(&run),
                 Merged::Skipped => {}
-                Merged::Stopped => break,
+                Merged::Outdated => {
+                    // Some of what was replaced may be there still.
+                    left.hides = true;
+                    next = Some(whole(&run).index);
+                    kept = None;
+                }
+                Merged::Stuck => {
+                    left = Left { from: Some(whole(&run).index), is_stuck: true, ..left };
+                    break;
+                }
             }
             merges += 1;
         }
@@ -173,8 +186,7 @@ impl Ground<'_> {
                 core.breathe().await;
                 self.admit(kept).await?;
                 if !self.remove(replaced).await? {
-                    // The next pass does it.
-                    return Ok(Merged::Stopped);
+                    return Ok(Merged::Outdated);
                 }
             }
             self.admit(kept).await?;
@@ -203,12 +215,18 @@ impl Ground<'_> {
     /// Makes a merge.
     async fn merge(&self, plan: &Plan) -> Result<Merged, ChoreError> {
         let Self { core, object, place, .. } = *self;
+        let count = plan.extent.count * u64::from(plan.record_size);
+        if small(count) >= core.config.inline_max() && !has_room(core, object.0, count.div_ceil(BLOCK as u64))
+        {
+            // Nothing is read for nothing.
+            return Ok(Merged::Stuck);
+        }
         // Damaged parts stay as they are: a reader is told where.
         let Some(parts) = read_parts(core, plan).await else { return Ok(Merged::Skipped) };
         let (payload, reservation) = match store(core, object, &place[2], plan, parts).await? {
             Stored::Done(payload, reservation) => (payload, reservation),
             Stored::Altered => return Ok(Merged::Skipped),
-            Stored::NoRoom => return Ok(Merged::Stopped),
+            Stored::NoRoom => return Ok(Merged::Stuck),
         };
         let changes = core.ask(|tree| {
             let changes = self.changes(tree, plan, payload.clone())?;
@@ -217,7 +235,7 @@ impl Ground<'_> {
         });
         let Some(changes) = changes.await? else { return Ok(Merged::Skipped) };
         if !self.holds() {
-            return Ok(Merged::Stopped);
+            return Ok(Merged::Outdated);
         }
         // Older parts go with it.
         core.timestamps.note_removal(&object, plan.epoch);
@@ -353,6 +371,12 @@ enum Stored {
     NoRoom,
 }
 
+/// Whether device and pool have so many blocks for merged data.
+fn has_room(core: &Core, pool: PoolNumber, count: u64) -> bool {
+    let free = core.catalog.borrow().pools.get(&pool).map_or(0, crate::catalog::Pool::free);
+    core.has_blocks(count) && free.saturating_sub(core.promised_to(pool)) >= count * BLOCK as u64
+}
+
 /// Writes the merged data. Its checksums are computed first, and then the data is compared with those of its parts a
 /// last time: no byte is without a checksum in between.
 async fn store(
@@ -379,9 +403,7 @@ async fn store(
         return Ok(Stored::Done(Payload::Inline(Inline { bytes, checksum }), None));
     }
     let count = len.div_ceil(BLOCK as u64);
-    let free = core.catalog.borrow().pools.get(&object.0).map_or(0, crate::catalog::Pool::free);
-    let free = free.saturating_sub(core.promised_to(object.0));
-    if !core.has_blocks(count) || free < count * BLOCK as u64 {
+    if !has_room(core, object.0, count) {
         return Ok(Stored::NoRoom);
     }
     let Some(runs) = core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX) else {

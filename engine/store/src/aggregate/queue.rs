@@ -27,6 +27,12 @@ pub(crate) struct Rest {
     pub(crate) left: Left,
 }
 
+impl Rest {
+    fn is_of(&self, other: &Self) -> bool {
+        self.object == other.object && self.place == other.place
+    }
+}
+
 /// A visit of a container as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tour {
@@ -52,6 +58,8 @@ pub(crate) struct Queue {
     under_way: Option<(Owner, bool)>,
     /// Akeys that need more than one visit.
     rests: VecDeque<Rest>,
+    /// Akeys that can't be gone on with at present, each with an epoch before which none is visited, in the order of those.
+    late: VecDeque<(u64, Rest)>,
     /// Whose turn it is: a container's, an akey's, an object's.
     turn: u8,
     /// Whose task was taken last.
@@ -152,8 +160,7 @@ impl Queue {
 
     /// An akey is to be visited once more. Returns what there is no room for.
     pub(super) fn add_rest(&mut self, rest: Rest) -> Option<Rest> {
-        let is_same = |known: &&mut Rest| known.object == rest.object && known.place == rest.place;
-        if let Some(known) = self.rests.iter_mut().find(is_same) {
+        if let Some(known) = self.rests.iter_mut().find(|known| known.is_of(&rest)) {
             // A visit of the whole object came between.
             *known = rest;
         } else if self.rests.len() < RESTS_MAX {
@@ -162,6 +169,17 @@ impl Queue {
             return Some(rest);
         }
         None
+    }
+
+    /// An akey is to be visited once more, but not before changes of this epoch are. Where there is no room for it, all of its
+    /// object is.
+    pub(crate) fn put_off(&mut self, rest: Rest, epoch: u64) {
+        self.late.retain(|(_, known)| !known.is_of(&rest));
+        if self.late.len() < RESTS_MAX {
+            self.late.push_back((epoch, rest));
+        } else {
+            self.add_again(rest.object, epoch, rest.since);
+        }
     }
 
     /// Takes an akey of an object that is to be visited once more.
@@ -175,6 +193,7 @@ impl Queue {
             && self.containers.is_empty()
             && self.crowded.is_empty()
             && self.rests.is_empty()
+            && self.late.is_empty()
     }
 
     /// Takes what is next, of what has changed only what has gathered changes up to `ripe`. Objects that have changed,
@@ -187,14 +206,14 @@ impl Queue {
         let task = (0..3).find_map(|step| match (self.turn + step) % 3 {
             0 => self.take_object(ripe),
             1 => self.take_container(ripe),
-            _ => self.rests.pop_front().map(|rest| Task::Akey(Box::new(rest))),
+            _ => self.take_rest(ripe),
         });
         self.at_work = task.as_ref().map(Task::owner);
         task
     }
 
     /// Whether changes of theirs of this epoch or earlier wait to be visited or are being visited. Where that takes too long to
-    /// find out, it is assumed.
+    /// find out, it is assumed. What was put off doesn't count: nobody gets room from what itself waits for some.
     pub(crate) fn has_changes(&self, whose: Whose, epoch: u64) -> bool {
         let owner = |object: &ObjectKey| (object.0, object.1);
         let mut oldest = self.order.iter().take_while(|(changed, _)| *changed <= epoch);
@@ -204,6 +223,12 @@ impl Queue {
             || self.crowded.iter().any(|(container, oldest)| *oldest <= epoch && whose.has(*container))
             || self.rests.iter().any(|rest| whose.has(owner(&rest.object)))
             || self.at_work.is_some_and(|owner| whose.has(owner))
+    }
+
+    /// Takes an akey that was put off until now, or one that needs another visit.
+    fn take_rest(&mut self, ripe: u64) -> Option<Task> {
+        let late = self.late.pop_front_if(|(epoch, _)| *epoch <= ripe).map(|(_, rest)| rest);
+        late.or_else(|| self.rests.pop_front()).map(|rest| Task::Akey(Box::new(rest)))
     }
 
     /// Takes an object whose oldest change is as old as this, with the horizon of its last visit.
@@ -264,7 +289,8 @@ mod tests {
         queue.add_container(1, 2);
         assert_eq!(has(&queue, 0), [false, true, true, false, true]);
         assert!(queue.take(0).is_some() && queue.take(0).is_none());
-        let (path, left) = (Path::object(1, 1, object(1, 7).2), Left { from: Some(0), hides: false });
+        let (path, left) =
+            (Path::object(1, 1, object(1, 7).2), Left { from: Some(0), hides: false, is_stuck: false });
         let place = [path.clone(), path.clone(), path];
         assert_eq!(queue.add_rest(Rest { object: object(1, 7), place, since: 0, left }), None);
         assert_eq!(has(&queue, 0), of_first);

@@ -1,11 +1,13 @@
 use super::*;
 use crate::config::{FormatOptions, Owner, StoreConfig};
-use crate::merge::tests::CONTAINER;
+use crate::merge::tests::{CONTAINER, fill, on_a_shard, shown};
 use crate::operation::Operation;
+use crate::reservation::Reservation;
+use crate::space::Runs;
 use crate::store::Store;
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
-use weir_proto::object::{Conditions, PunchScope};
+use weir_proto::object::{Conditions, Extent, PunchScope};
 use weir_proto::{Key, PoolId, Rank, TargetIndex, TransactionId};
 use weir_runtime::Handle;
 use weir_runtime::sim::World;
@@ -127,5 +129,51 @@ fn a_store_opens_that_an_earlier_release_left_with_the_ends_of_transactions() {
         shard.core.commit(&[first], None).expect("taken");
         drop(shard);
         assert!(reclaim_and_open(&bench, store).await > 2);
+    });
+}
+
+/// Does background work until there is none, some time from now.
+async fn work_later(core: &Rc<Core>) -> Result<(), ChoreError> {
+    core.rt.sleep(Duration::from_secs(10)).await;
+    for _ in 0..1000 {
+        if !work(core).await? {
+            return Ok(());
+        }
+    }
+    panic!("it doesn't come to rest");
+}
+
+/// Stores extents each of which hides half of the one before.
+async fn overlap(shard: &Shard) {
+    for index in 0..8 {
+        let byte = u8::try_from(index).expect("small");
+        fill(shard, 1 + index, Extent { index: 8192 * index, count: 16 << 10 }, byte).await;
+    }
+}
+
+/// Whether overlapping extents still show what they did.
+async fn are_shown(shard: &Shard) -> bool {
+    let parts = shown(shard, Extent { index: 0, count: 9 * 8192 }).await;
+    parts.chunks(8192).zip([0, 1, 2, 3, 4, 5, 6, 7, 7]).all(|(part, byte)| *part == [byte; 8192])
+}
+
+#[test]
+fn merges_that_find_no_room_are_made_when_there_is_some() {
+    on_a_shard(async |shard| {
+        overlap(&shard).await;
+        let (core, before) = (Rc::clone(&shard.core), shard.space().used());
+        let mut held = Reservation::of_runs(&core, shard.number, Runs::new());
+        let free = core.catalog.borrow().pools[&shard.number].free();
+        held.take(free);
+        for _ in 0..3 {
+            work_later(&core).await.expect("nothing fails");
+            assert_eq!(shard.space().used(), before);
+        }
+        assert!(!core.aggregation.borrow().has_changes(Whose::All, u64::MAX), "nobody waits for it");
+        drop(held);
+        work_later(&core).await.expect("nothing fails");
+        let after = shard.space().used();
+        assert!(after < before * 3 / 4, "{after} bytes are used, and {before} before");
+        assert!(core.aggregation.borrow().is_empty() && are_shown(&shard).await);
     });
 }

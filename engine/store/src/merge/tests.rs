@@ -6,8 +6,10 @@ use crate::shard::Shard;
 use crate::store::Store;
 use crate::update::Data;
 use core::ops::ControlFlow;
+use core::pin::Pin;
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
+use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex, TransactionId};
 use weir_runtime::sim::World;
@@ -17,11 +19,15 @@ const OBJECT: ObjectId = ObjectId { hi: 0, lo: 1 };
 
 /// Runs something on a shard of a new store in memory.
 pub(crate) fn on_a_shard(test: impl AsyncFnOnce(Shard) + 'static) {
+    on_a_shard_of(Rc::new(MemoryDevice::new(64 << 20)), test);
+}
+
+/// Runs something on a shard of a new store.
+pub(crate) fn on_a_shard_of(device: Rc<dyn Device>, test: impl AsyncFnOnce(Shard) + 'static) {
     let world = World::new(1);
     let node = world.node("engine-0");
     let handle = node.handle();
     world.block_on(&node, async move {
-        let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(64 << 20));
         let owner = Owner { system: "weir".to_owned(), rank: Rank(1), target: TargetIndex(0) };
         let options = FormatOptions { owner: owner.clone(), log_bytes: None };
         Store::format(&handle, &device, &options).await.expect("empty");
@@ -56,13 +62,14 @@ fn key(name: &[u8]) -> Key {
 fn filling(extents: &[Extent], byte: u8) -> (AkeyUpdate, Vec<u8>) {
     let value = Value::Array { record_size: 1, extents: extents.to_vec() };
     let data = |extent: &Extent| vec![byte; small(extent.count)];
-    let checksums = extents.iter().map(|extent| crc32c(&data(extent))).collect();
+    let chunks = chunk::chunks(&value, Grain::of([&value])).flat_map(Chunks::ranges);
+    let checksums = chunks.map(|range| crc32c(&vec![byte; small(range.end - range.start)])).collect();
     let update = AkeyUpdate { akey: key(b"a"), value, conditions: Conditions::NONE, checksums };
     (update, extents.iter().flat_map(data).collect())
 }
 
 /// Fills an extent of the akey "a".
-async fn fill(shard: &Shard, epoch: u64, extent: Extent, byte: u8) {
+pub(crate) async fn fill(shard: &Shard, epoch: u64, extent: Extent, byte: u8) {
     let (update, data) = filling(&[extent], byte);
     let (dkey, update, data) = (key(b"d"), [update], Data::Borrowed(&data));
     let stored = shard.update(CONTAINER, OBJECT, &dkey, Epoch(epoch), Conditions::NONE, &update, data);
@@ -80,7 +87,7 @@ async fn merge(shard: &Shard, horizon: u64) {
 }
 
 /// The bytes of an extent of the akey "a".
-async fn shown(shard: &Shard, extent: Extent) -> Vec<u8> {
+pub(crate) async fn shown(shard: &Shard, extent: Extent) -> Vec<u8> {
     let value = Value::Array { record_size: 1, extents: vec![extent] };
     let asked = [AkeyFetch { akey: key(b"a"), value, conditions: Conditions::NONE }];
     let dkey = key(b"d");
@@ -253,5 +260,37 @@ fn a_part_that_was_altered_in_memory_is_counted_and_nothing_is_merged() {
         shard.aggregate(CONTAINER, Epoch(100)).await.expect("aggregated");
         assert_eq!(shard.core.counters.checksum_errors.get(), 1);
         assert_eq!(shard.core.tree.borrow().len(), before);
+    });
+}
+
+#[test]
+fn what_a_snapshot_stops_is_searched_for_anew() {
+    on_a_shard(async |shard| {
+        let container = shard.locate(CONTAINER).expect("there");
+        let set = |core: &Core, epochs: &[u64]| {
+            let mut catalog = core.catalog.borrow_mut();
+            let pool = catalog.pools.get_mut(&shard.number).expect("there");
+            let container = pool.containers.get_mut(&container).expect("there");
+            container.snapshots = Rc::new(epochs.iter().copied().collect());
+        };
+        for index in 0..8 {
+            fill(&shard, 10 + index, Extent { index: 8192 * index, count: 16 << 10 }, 1).await;
+        }
+        let before = shard.space().used();
+        set(&shard.core, &[5]);
+        let core = Rc::clone(&shard.core);
+        let pool = shard.number;
+        let merging = merge(&shard, 100);
+        let given_up = async {
+            // Once the merged data has its place, and is being written.
+            while core.catalog.borrow().pools[&pool].reserved == 0 {
+                core.rt.yield_now().await;
+            }
+            set(&core, &[]);
+        };
+        let both: [Pin<Box<dyn Future<Output = ()>>>; 2] = [Box::pin(merging), Box::pin(given_up)];
+        weir_runtime::join_all(both).await;
+        let after = shard.space().used();
+        assert!(after < before * 3 / 4, "{after} bytes are used, and {before} before");
     });
 }
