@@ -2,7 +2,7 @@
 //! defragmentation.
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::aggregate::{ChoreError, Task, Whose, visit_akey, visit_object};
 use crate::error::{PoolError, UpdateError};

@@ -205,7 +205,8 @@ fn allocate(core: &Core, pass: &mut Pass, blocks: &Blocks) -> Option<Run> {
     runs.first().copied()
 }
 
-/// Moves a value, unless it is damaged, has changed meanwhile or has nowhere to go. Returns whether it was moved.
+/// Moves a value, unless it is damaged, has changed meanwhile or has nowhere to go, or the device can't write it there: the next
+/// pass tries it again. Returns whether it was moved.
 async fn relocate(core: &Rc<Core>, pass: &mut Pass, candidate: Candidate) -> Result<bool, ChoreError> {
     let Candidate { key, value } = candidate;
     let Version { record_size, payload: Payload::Blocks(mut blocks) } = Version::decode(&value)? else {
@@ -225,7 +226,7 @@ async fn relocate(core: &Rc<Core>, pass: &mut Pass, candidate: Candidate) -> Res
     let Some(run) = allocate(core, pass, &blocks) else { return Ok(false) };
     // The pool has as much afterwards as before.
     let reservation = Reservation::of_runs(core, pool, Runs::from([run]));
-    let mut reservation = write_data(core, reservation, bytes).await?;
+    let Some(mut reservation) = write_data(core, reservation, bytes).await? else { return Ok(false) };
     blocks.runs = Runs::from([run]);
     let moved = Version { record_size, payload: Payload::Blocks(blocks) }.encode();
     let is_current = core.ask(|tree| {
@@ -273,5 +274,36 @@ impl Store {
             }
         }
         Ok(core.counters.relocated.get() - before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chores::tests::Faulty;
+    use crate::merge::tests::{fill, on_a_shard_of, shown};
+    use weir_proto::object::Extent;
+
+    #[test]
+    fn a_value_that_the_device_does_not_take_elsewhere_stays_where_it_is() {
+        let device = Rc::new(Faulty::new());
+        on_a_shard_of(Rc::clone(&device) as Rc<dyn weir_media::Device>, async move |shard| {
+            let extent = Extent { index: 0, count: 10_000 };
+            fill(&shard, 1, extent, 7).await;
+            let core = Rc::clone(&shard.core);
+            let (from, victims) = (vec![OBJECT], vec![Run { block: 0, count: SEGMENT }]);
+            let mut pass = Pass { victims, from, hole: 0, empty: 0, damaged: None };
+            for is_refused in [true, false] {
+                let Look::Candidate(candidate) = look(&core, &pass).await.expect("sound") else {
+                    panic!("the value isn't found");
+                };
+                let free = core.space.borrow().free();
+                device.writes.set(u32::from(is_refused));
+                let moved = relocate(&core, &mut pass, candidate).await;
+                assert_eq!(moved.expect("the store goes on"), !is_refused);
+                assert_eq!(core.space.borrow().free() == free, is_refused, "what was reserved");
+                assert!(shown(&shard, extent).await == [7; 10_000]);
+            }
+        });
     }
 }

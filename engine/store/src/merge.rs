@@ -76,7 +76,7 @@ enum Merged {
     Skipped,
     /// A snapshot was made or given up meanwhile: what is to be merged is another matter now.
     Outdated,
-    /// There is no room for it at present.
+    /// It can't be made at present: there is no room for it, or the device refused it.
     Stuck,
 }
 
@@ -226,7 +226,7 @@ impl Ground<'_> {
         let (payload, reservation) = match store(core, object, &place[2], plan, parts).await? {
             Stored::Done(payload, reservation) => (payload, reservation),
             Stored::Altered => return Ok(Merged::Skipped),
-            Stored::NoRoom => return Ok(Merged::Stuck),
+            Stored::NoRoom | Stored::Refused => return Ok(Merged::Stuck),
         };
         let changes = core.ask(|tree| {
             let changes = self.changes(tree, plan, payload.clone())?;
@@ -369,6 +369,8 @@ enum Stored {
     Altered,
     /// Deletes will make some.
     NoRoom,
+    /// The device couldn't write it.
+    Refused,
 }
 
 /// Whether device and pool have so many blocks for merged data.
@@ -413,23 +415,24 @@ async fn store(
     let mut reservation = Reservation::of_runs(core, object.0, blocks.runs.clone());
     // What is merged goes only when the merged data is stored: until then both count.
     reservation.take(count * BLOCK as u64);
-    let reservation = write_data(core, reservation, bytes).await?;
+    let Some(reservation) = write_data(core, reservation, bytes).await? else { return Ok(Stored::Refused) };
     Ok(Stored::Done(Payload::Blocks(blocks), Some(reservation)))
 }
 
-/// Writes data to blocks that are reserved for it, as background work. `Err`: the device failed.
+/// Writes data to blocks that are reserved for it, as background work. `None`: the device couldn't, which it counts; that harms
+/// nobody, since nothing refers to the data yet. `Err`: the store stops.
 pub(crate) async fn write_data(
     core: &Rc<Core>,
     reservation: Reservation,
     bytes: Vec<u8>,
-) -> Result<Reservation, String> {
+) -> Result<Option<Reservation>, String> {
     let (core_of_task, runs) = (Rc::clone(core), reservation.runs().to_vec());
     // The task owns the blocks until the device is done with them, even when nobody waits any more.
     let task = core.rt.spawn(async move {
         write_runs(&core_of_task, &runs, &bytes).await?;
         Ok::<_, weir_media::MediaError>(reservation)
     });
-    task.await.map_err(|aborted| aborted.to_string())?.map_err(|error| error.to_string())
+    Ok(task.await.map_err(|aborted| aborted.to_string())?.ok())
 }
 
 async fn write_runs(core: &Core, runs: &[Run], bytes: &[u8]) -> Result<(), weir_media::MediaError> {

@@ -1,12 +1,13 @@
 use super::*;
 use crate::config::{FormatOptions, Owner, StoreConfig};
-use crate::merge::tests::{CONTAINER, fill, on_a_shard, shown};
+use crate::merge::tests::{CONTAINER, fill, on_a_shard, on_a_shard_of, shown};
 use crate::operation::Operation;
 use crate::reservation::Reservation;
 use crate::space::Runs;
 use crate::store::Store;
-use weir_media::Device;
+use core::cell::Cell;
 use weir_media::memory::MemoryDevice;
+use weir_media::{Device, DeviceStats, DmaBuf, IoFuture, MediaError, Slice};
 use weir_proto::object::{Conditions, Extent, PunchScope};
 use weir_proto::{Key, PoolId, Rank, TargetIndex, TransactionId};
 use weir_runtime::Handle;
@@ -18,6 +19,79 @@ const POOL: PoolId = PoolId(uuid::Uuid::from_u128(2));
 const SHORT: u128 = RECLAIM_STEP as u128 - 1;
 /// Such with several pieces each.
 const LONG: u128 = 3;
+
+/// Longer than what is hidden stays, and what is put off is put off.
+const SOME_TIME: Duration = Duration::from_secs(10);
+
+/// A device in memory that fails some times.
+pub(crate) struct Faulty {
+    inner: MemoryDevice,
+    /// Writes and reads that fail from now on, but for writes of the log alone.
+    pub(crate) writes: Cell<u32>,
+    reads: Cell<u32>,
+}
+
+impl Faulty {
+    pub(crate) fn new() -> Self {
+        Self { inner: MemoryDevice::new(64 << 20), writes: Cell::new(0), reads: Cell::new(0) }
+    }
+
+    fn fault(
+        &self,
+        left: &Cell<u32>,
+        operation: &'static str,
+        offset: u64,
+        len: usize,
+    ) -> Option<MediaError> {
+        left.set(left.get().checked_sub(1)?);
+        let (device, len, reason) = (self.name().to_owned(), len as u64, "it is a test".to_owned());
+        Some(MediaError::Io { device, operation, offset, len, reason })
+    }
+}
+
+impl Device for Faulty {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
+        match self.fault(&self.reads, "read", offset, buffer.len()) {
+            Some(error) => Box::pin(core::future::ready(Err(error))),
+            None => self.inner.read(offset, buffer),
+        }
+    }
+
+    fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
+        match self.fault(&self.writes, "write", offset, data.iter().map(|slice| slice.len()).sum()) {
+            Some(error) => Box::pin(core::future::ready(Err(error))),
+            None => self.inner.write(offset, data),
+        }
+    }
+
+    fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
+        self.inner.write_stable(offset, data)
+    }
+
+    fn flush(&self) -> IoFuture<()> {
+        self.inner.flush()
+    }
+
+    fn prepare(&self, offset: u64, len: u64) -> IoFuture<()> {
+        self.inner.prepare(offset, len)
+    }
+
+    fn first_data(&self) -> IoFuture<Option<u64>> {
+        self.inner.first_data()
+    }
+
+    fn stats(&self) -> DeviceStats {
+        self.inner.stats()
+    }
+}
 
 /// A device on which a store is opened again and again.
 struct Bench {
@@ -134,7 +208,12 @@ fn a_store_opens_that_an_earlier_release_left_with_the_ends_of_transactions() {
 
 /// Does background work until there is none, some time from now.
 async fn work_later(core: &Rc<Core>) -> Result<(), ChoreError> {
-    core.rt.sleep(Duration::from_secs(10)).await;
+    core.rt.sleep(SOME_TIME).await;
+    work_out(core).await
+}
+
+/// Does background work until there is none.
+async fn work_out(core: &Rc<Core>) -> Result<(), ChoreError> {
     for _ in 0..1000 {
         if !work(core).await? {
             return Ok(());
@@ -171,6 +250,25 @@ fn merges_that_find_no_room_are_made_when_there_is_some() {
         }
         assert!(!core.aggregation.borrow().has_changes(Whose::All, u64::MAX), "nobody waits for it");
         drop(held);
+        work_later(&core).await.expect("nothing fails");
+        let after = shard.space().used();
+        assert!(after < before * 3 / 4, "{after} bytes are used, and {before} before");
+        assert!(core.aggregation.borrow().is_empty() && are_shown(&shard).await);
+    });
+}
+
+#[test]
+fn merges_that_the_device_does_not_take_are_made_later() {
+    let device = Rc::new(Faulty::new());
+    on_a_shard_of(Rc::clone(&device) as Rc<dyn Device>, async move |shard| {
+        overlap(&shard).await;
+        let core = Rc::clone(&shard.core);
+        core.rt.sleep(SOME_TIME).await;
+        let (before, free) = (shard.space().used(), core.space.borrow().free());
+        device.writes.set(1);
+        work_out(&core).await.expect("the store goes on");
+        assert_eq!(device.writes.get(), 0, "nothing was written");
+        assert_eq!((shard.space().used(), core.space.borrow().free()), (before, free));
         work_later(&core).await.expect("nothing fails");
         let after = shard.space().used();
         assert!(after < before * 3 / 4, "{after} bytes are used, and {before} before");
