@@ -165,11 +165,14 @@ pub(crate) async fn visit_akey(core: &Rc<Core>, rest: Rest, horizon: u64) -> Res
     Ok(())
 }
 
-/// The epoch for which something is put off that can't be done at present, so that it is tried again some times a minute, and
-/// not over and over where there is no retention.
-pub(crate) fn later(core: &Core) -> u64 {
+/// How often the pause before something is tried again doubles at most: to some hours.
+const DOUBLINGS_MAX: u32 = 16;
+
+/// The epoch for which something is put off that can't be done at present, after so many failures in the past, so that it is
+/// tried again some times a minute at most, and not over and over where there is no retention.
+pub(crate) fn later(core: &Core, failures: u32) -> u64 {
     let pause = u64::try_from(core.config.background_interval.as_nanos()).unwrap_or(u64::MAX);
-    core.rt.wall_ns().saturating_add(pause)
+    core.rt.wall_ns().saturating_add(pause.saturating_mul(1 << failures.min(DOUBLINGS_MAX)))
 }
 
 /// Merges an akey and removes what is hidden then; what takes too long is left to another visit. Returns `false` when the
@@ -189,7 +192,7 @@ async fn settle(ground: &Ground<'_>, visit: &mut Visit<'_>, mut rest: Rest) -> R
         }
         if has_ended && !rest.left.hides {
             if rest.left.is_stuck {
-                core.aggregation.borrow_mut().put_off(rest, later(core));
+                core.aggregation.borrow_mut().put_off(rest, later(core, 0));
             }
             return Ok(true);
         }

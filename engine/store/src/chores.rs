@@ -4,11 +4,11 @@
 #[cfg(test)]
 pub(crate) mod tests;
 
-use crate::aggregate::{ChoreError, Task, Whose, visit_akey, visit_object};
+use crate::aggregate::{ChoreError, Task, Whose, later, visit_akey, visit_object};
 use crate::error::{PoolError, UpdateError};
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, Path, PoolNumber, TransactionTail};
-use crate::paging::{Fault, Halt};
+use crate::paging::{Fault, Halt, PageError};
 use crate::record::Change;
 use crate::shard::Shard;
 use crate::state::{Core, add};
@@ -96,11 +96,27 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
     }
     let horizon = horizon(core);
     let task = core.aggregation.borrow_mut().take(ripe(core, horizon));
+    let Some(task) = task else { return crate::defragment::work(core).await };
+    let visited = visit(core, task.clone(), horizon).await;
+    let queue = &mut *core.aggregation.borrow_mut();
+    match visited {
+        Ok(()) => queue.note_read(&task),
+        // It may be readable next time. What is damaged stays so.
+        Err(ChoreError::Page(PageError::Media(_))) => {
+            let failures = queue.note_unread(&task);
+            queue.put_back(task, later(core, failures));
+        }
+        Err(_) => {}
+    }
+    visited.map(|()| true)
+}
+
+/// Does what the queue has said.
+async fn visit(core: &Rc<Core>, task: Task, horizon: u64) -> Result<(), ChoreError> {
     match task {
-        None => return crate::defragment::work(core).await,
-        Some(Task::Akey(rest)) => visit_akey(core, *rest, horizon).await?,
-        Some(Task::Object(object, since)) => drop(visit_object(core, object, since, horizon).await?),
-        Some(Task::Container(pool, container, from)) => {
+        Task::Akey(rest) => visit_akey(core, *rest, horizon).await,
+        Task::Object(object, since) => visit_object(core, object, since, horizon).await.map(drop),
+        Task::Container(pool, container, from) => {
             let prefix = key::objects(pool, container);
             let next = next_object(core, &prefix, &from).await;
             if let Err(ChoreError::Page(_)) = next
@@ -108,14 +124,12 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
             {
                 core.aggregation.borrow_mut().resume_container(pool, container, behind);
             }
-            if let Some(object) = next? {
-                let behind = key::after(Path::object(pool, container, object).as_bytes());
-                core.aggregation.borrow_mut().resume_container(pool, container, behind);
-                visit_object(core, (pool, container, object), 0, horizon).await?;
-            }
+            let Some(object) = next? else { return Ok(()) };
+            let behind = key::after(Path::object(pool, container, object).as_bytes());
+            core.aggregation.borrow_mut().resume_container(pool, container, behind);
+            visit_object(core, (pool, container, object), 0, horizon).await.map(drop)
         }
     }
-    Ok(true)
 }
 
 /// The newest epoch whose history may go.

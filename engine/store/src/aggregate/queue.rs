@@ -6,6 +6,7 @@ use crate::merge::{Left, Place};
 use core::ops::Bound::{self, Excluded, Included, Unbounded};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use weir_proto::ObjectId;
 
 /// Objects that are remembered to be visited, some 10 MiB. Of containers with more, all objects are visited.
 const OBJECTS_MAX: usize = 64 * 1024;
@@ -14,8 +15,14 @@ const OBJECTS_MAX: usize = 64 * 1024;
 /// goes on at once.
 const RESTS_MAX: usize = 1024;
 
+/// Objects and containers of which is remembered how often they couldn't be read; with more, that is forgotten.
+const UNREAD_MAX: usize = 1024;
+
 /// A container.
 type Owner = (PoolNumber, ContainerNumber);
+
+/// A container as a whole, or an object of it.
+type Subject = (Owner, Option<ObjectId>);
 
 /// What a visit has left to be done of an akey, so that others don't wait for longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +71,9 @@ pub(crate) struct Queue {
     turn: u8,
     /// Whose task was taken last.
     at_work: Option<Owner>,
+    /// How often those couldn't be read that couldn't be the last time; containers as long as the store is open, since one
+    /// visit of them takes many reads.
+    unread: BTreeMap<Subject, u32>,
     /// Objects that are being visited.
     pub(super) visited: BTreeSet<ObjectKey>,
     /// Destroyed containers with nodes that can't be read, each with the index key behind those that were met; `None`: nothing
@@ -85,12 +95,11 @@ pub(crate) enum Task {
 }
 
 impl Task {
-    fn owner(&self) -> (PoolNumber, ContainerNumber) {
+    fn subject(&self) -> Subject {
         match self {
-            Self::Object((pool, container, _), _) | Self::Container(pool, container, _) => {
-                (*pool, *container)
-            }
-            Self::Akey(rest) => (rest.object.0, rest.object.1),
+            Self::Object((pool, container, object), _) => ((*pool, *container), Some(*object)),
+            Self::Container(pool, container, _) => ((*pool, *container), None),
+            Self::Akey(rest) => ((rest.object.0, rest.object.1), Some(rest.object.2)),
         }
     }
 }
@@ -127,10 +136,7 @@ impl Queue {
         let is_full = self.objects.len() >= OBJECTS_MAX;
         match self.objects.entry(object) {
             Entry::Occupied(_) => {}
-            Entry::Vacant(_) if is_full => {
-                let oldest = self.crowded.entry((object.0, object.1)).or_insert(epoch);
-                *oldest = epoch.min(*oldest);
-            }
+            Entry::Vacant(_) if is_full => self.crowd((object.0, object.1), epoch),
             Entry::Vacant(entry) => {
                 entry.insert((epoch, since));
                 self.order.insert((epoch, object));
@@ -182,6 +188,39 @@ impl Queue {
         }
     }
 
+    /// What was taken could be read.
+    pub(crate) fn note_read(&mut self, task: &Task) {
+        if let subject @ (_, Some(_)) = task.subject() {
+            self.unread.remove(&subject);
+        }
+    }
+
+    /// What was taken couldn't be read. Returns how often it couldn't before.
+    pub(crate) fn note_unread(&mut self, task: &Task) -> u32 {
+        if self.unread.len() >= UNREAD_MAX {
+            self.unread.clear();
+        }
+        let failures = self.unread.entry(task.subject()).or_default();
+        *failures = failures.saturating_add(1);
+        *failures - 1
+    }
+
+    /// What was taken couldn't be read: it is to be visited once more, but not before changes of this epoch are.
+    pub(crate) fn put_back(&mut self, task: Task, epoch: u64) {
+        match task {
+            Task::Object(object, since) => self.add_again(object, epoch, since),
+            Task::Akey(rest) => self.put_off(*rest, epoch),
+            // Its visit goes on behind what couldn't be read.
+            Task::Container(pool, container, _) => self.crowd((pool, container), epoch),
+        }
+    }
+
+    /// A container has changed objects that aren't remembered.
+    fn crowd(&mut self, owner: Owner, epoch: u64) {
+        let oldest = self.crowded.entry(owner).or_insert(epoch);
+        *oldest = epoch.min(*oldest);
+    }
+
     /// Takes an akey of an object that is to be visited once more.
     pub(crate) fn take_rest_of(&mut self, object: ObjectKey) -> Option<Rest> {
         let at = self.rests.iter().position(|rest| rest.object == object)?;
@@ -208,7 +247,7 @@ impl Queue {
             1 => self.take_container(ripe),
             _ => self.take_rest(ripe),
         });
-        self.at_work = task.as_ref().map(Task::owner);
+        self.at_work = task.as_ref().map(|task| task.subject().0);
         task
     }
 
@@ -267,7 +306,6 @@ impl Queue {
 mod tests {
     use super::*;
     use crate::key::Path;
-    use weir_proto::ObjectId;
 
     #[test]
     fn a_queue_has_changes_until_who_took_them_comes_for_more() {

@@ -1,5 +1,8 @@
 use super::*;
+use crate::aggregate::Rest;
+use crate::checkpoint::tests::{checkpoint, fill as fill_nodes};
 use crate::config::{FormatOptions, Owner, StoreConfig};
+use crate::merge::Left;
 use crate::merge::tests::{CONTAINER, fill, on_a_shard, on_a_shard_of, shown};
 use crate::operation::Operation;
 use crate::reservation::Reservation;
@@ -273,5 +276,71 @@ fn merges_that_the_device_does_not_take_are_made_later() {
         let after = shard.space().used();
         assert!(after < before * 3 / 4, "{after} bytes are used, and {before} before");
         assert!(core.aggregation.borrow().is_empty() && are_shown(&shard).await);
+    });
+}
+
+#[test]
+fn what_could_not_be_read_once_is_visited_later() {
+    let device = Rc::new(Faulty::new());
+    on_a_shard_of(Rc::clone(&device) as Rc<dyn Device>, async move |shard| {
+        let (core, container) = (Rc::clone(&shard.core), shard.locate(CONTAINER).expect("there"));
+        let object = (shard.number, container, ObjectId { hi: 0, lo: 1 });
+        let path = Path::object(object.0, object.1, object.2);
+        let dkey = path.dkey(&Key::from_u64(350));
+        let place = [path, dkey.clone(), dkey.akey(&Key::new(b"a").expect("a key"))];
+        let left = Left { from: Some(0), hides: true, is_stuck: false };
+        let rest = Rest { object, place, since: 0, left };
+        let tasks = [
+            Task::Object(object, 0),
+            Task::Akey(Box::new(rest)),
+            Task::Container(object.0, object.1, key::objects(object.0, object.1)),
+        ];
+        fill_nodes(&shard, 0).await;
+        checkpoint(&core).await;
+        for task in tasks {
+            core.aggregation.take();
+            core.aggregation.borrow_mut().put_back(task.clone(), 0);
+            core.tree.borrow().sweep_anew();
+            core.tree.borrow().evict(0, &[key::OBJECT], u64::MAX, usize::MAX);
+            device.reads.set(1);
+            let visited = work(&core).await;
+            assert!(matches!(visited, Err(ChoreError::Page(PageError::Media(_)))), "{task:?}: {visited:?}");
+            work_out(&core).await.expect("it can be read");
+            assert!(!core.aggregation.borrow().is_empty(), "{task:?} is forgotten");
+            core.rt.sleep(SOME_TIME).await;
+            let before = core.tree.borrow().visits();
+            assert!(work(&core).await.expect("it can be read"));
+            assert!(core.tree.borrow().visits() > before, "{task:?}");
+            work_out(&core).await.expect("it can be read");
+            assert!(core.aggregation.borrow().is_empty(), "{task:?}");
+        }
+    });
+}
+
+#[test]
+fn what_can_not_be_read_for_long_is_seldom_tried() {
+    let device = Rc::new(Faulty::new());
+    on_a_shard_of(Rc::clone(&device) as Rc<dyn Device>, async move |shard| {
+        let (core, container) = (Rc::clone(&shard.core), shard.locate(CONTAINER).expect("there"));
+        fill_nodes(&shard, 0).await;
+        checkpoint(&core).await;
+        let object = (shard.number, container, ObjectId { hi: 0, lo: 1 });
+        for task in [Task::Object(object, 0), Task::Container(object.0, object.1, Vec::new())] {
+            core.aggregation.take();
+            core.aggregation.borrow_mut().put_back(task.clone(), 0);
+            core.tree.borrow().sweep_anew();
+            core.tree.borrow().evict(0, &[key::OBJECT], u64::MAX, usize::MAX);
+            device.reads.set(u32::MAX);
+            let mut failures = 0;
+            for _ in 0..360 {
+                core.rt.sleep(SOME_TIME).await;
+                failures += u32::from(work_out(&core).await.is_err());
+            }
+            assert!((5..30).contains(&failures), "{task:?}: {failures} failures in an hour");
+            device.reads.set(0);
+            core.rt.sleep(Duration::from_hours(10)).await;
+            work_out(&core).await.expect("it can be read");
+            assert!(core.aggregation.borrow().is_empty(), "{task:?}");
+        }
     });
 }
