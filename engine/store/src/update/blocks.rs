@@ -130,8 +130,13 @@ impl Shard {
         for piece in pieces {
             let range = piece.data.clone();
             let Payload::Blocks(blocks) = &piece.payload else { continue };
-            if let Some(lone) = blocks.lone() {
-                self.core.cache.insert(lone.block, lone.checksum, &bytes[range.clone()]);
+            match (blocks.lone(), blocks.runs.as_slice()) {
+                (Some(lone), _) => {
+                    self.core.cache.insert(lone.block, lone.checksum, &bytes[range.clone()]);
+                }
+                // Of what is large the checksums aren't known yet.
+                (None, [run]) if run.count == 1 => self.core.cache.forget(run.block),
+                (None, _) => {}
             }
             let slices = first.take().or_else(|| slices(data, range, &mut memory));
             let mut slices = slices.unwrap_or_default();

@@ -3,6 +3,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "test data is made of the low bits of small numbers")]
 
 mod basics;
+mod cache;
 mod checksums;
 mod closing;
 mod copies;
