@@ -130,6 +130,15 @@ pub(crate) async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
     Ok(true)
 }
 
+/// Gives back what a pass keeps from others, however the work on it ends.
+struct Held<'a>(&'a Core);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.space.borrow_mut().release_held();
+    }
+}
+
 fn rest(core: &Core) {
     core.defragmentation.borrow_mut().rest_until = Some(core.rt.now() + REST);
 }
@@ -251,18 +260,17 @@ impl Store {
     pub async fn defragment(&self) -> Result<u64, PoolError> {
         let core = self.core_rc();
         let before = core.counters.relocated.get();
+        // Nobody goes on with a pass whose caller waits no longer.
+        let _held = Held(core);
         loop {
             // Background work may be at it.
             let pass = core.defragmentation.borrow_mut().pass.take();
             let Some(mut pass) = pass.or_else(|| plan(core, true)) else { break };
             let empty = pass.empty;
             loop {
-                let advanced = advance(core, pass).await.map_err(|error| {
-                    core.space.borrow_mut().release_held();
-                    match error {
-                        ChoreError::Page(error) => PoolError::Index(error.to_string()),
-                        ChoreError::Failed(reason) => PoolError::Failed(reason),
-                    }
+                let advanced = advance(core, pass).await.map_err(|error| match error {
+                    ChoreError::Page(error) => PoolError::Index(error.to_string()),
+                    ChoreError::Failed(reason) => PoolError::Failed(reason),
                 });
                 match advanced? {
                     Some(next) => pass = next,

@@ -83,6 +83,30 @@ fn holes_become_room_for_long_extents() {
     assert_eq!(reads, 1);
 }
 
+/// How many values of a block find room, after defragmentation was begun and given up, or without.
+fn room(gives_up: bool) -> u64 {
+    let machine = Machine::new(3, DISK);
+    let (store, shard, _) = scattered(&machine, quiet(), 3);
+    let handle = machine.handle();
+    machine.run(async move {
+        if gives_up {
+            let begun = handle.timeout(Duration::from_millis(20), store.defragment()).await;
+            assert!(begun.is_err() && store.stats().relocated > 0, "it is at it");
+        }
+        let mut stored = 0;
+        while put(&shard, &format!("g{stored}"), "a", 1 << 62, &pattern(stored, 4096)).await.is_ok() {
+            stored += 1;
+        }
+        stored
+    })
+}
+
+#[test]
+fn defragmentation_that_is_given_up_keeps_no_room_from_others() {
+    let (given_up, untouched) = (room(true), room(false));
+    assert!(given_up * 20 > untouched * 19, "{given_up} values found room, {untouched} without");
+}
+
 #[test]
 fn background_work_defragments_when_room_runs_short() {
     let machine = Machine::new(2, DISK);
