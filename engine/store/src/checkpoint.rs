@@ -212,6 +212,7 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
         known: frozen.known,
         scrub: core.scrub.position(),
         stable: core.journal.unstable(),
+        size: core.layout.size,
     };
     write_header(core, header).await?;
     core.journal.ring.borrow_mut().trimmed = frozen.ring.written;
@@ -236,8 +237,10 @@ pub(crate) async fn renew_header(core: &Rc<Core>, known: u64) -> Result<(), Medi
     let generation = core.checkpoints.generation.get() + 1;
     let incarnation = core.journal.incarnation.get();
     let stable = core.journal.unstable();
+    // One of an earlier release doesn't say it.
+    let size = core.layout.size;
     let present = core.checkpoints.header.get();
-    write_header(core, Checkpoint { generation, incarnation, known, stable, ..present }).await
+    write_header(core, Checkpoint { generation, incarnation, known, stable, size, ..present }).await
 }
 
 async fn write_header(core: &Rc<Core>, header: Checkpoint) -> Result<(), MediaError> {

@@ -41,11 +41,37 @@ async fn read_block(device: &Rc<dyn Device>, offset: u64) -> Result<DmaBuf, Open
     Ok(device.read(offset, DmaBuf::new(BLOCK)).await?)
 }
 
-/// Reads both copies of the superblock and decides what the device is.
+/// What to do where nothing says how large the device was when it was formatted.
+const GROWN: &str =
+    "; if the device has grown since it was formatted, copy the last block that it had then to its start";
+
+/// Where the copy of the superblock is when the first isn't intact, and what to add when none is found there. A device that was
+/// enlarged has it where it was, which the checkpoint headers tell.
+pub(crate) async fn find_copy(device: &Rc<dyn Device>) -> (u64, &'static str) {
+    let mut newest = None;
+    for copy in 0..CHECKPOINT_BLOCKS {
+        if let Ok(block) = read_block(device, (1 + copy) * BLOCK as u64).await
+            && let Ok((header, _)) = Checkpoint::decode_any(&block)
+        {
+            newest = newest.max(Some((header.generation, header.size)));
+        }
+    }
+    let sizes = BLOCK as u64..=device.size();
+    match newest.filter(|(_, formatted)| sizes.contains(formatted)) {
+        Some((_, formatted)) => (Layout::copy_offset(formatted), ""),
+        None => (Layout::copy_offset(device.size().max(BLOCK as u64)), GROWN),
+    }
+}
+
+/// Reads the superblock, or else its copy, and decides what the device is.
 async fn find_superblock(device: &Rc<dyn Device>) -> Result<Superblock, OpenError> {
     let name = || device.name().to_owned();
-    let copy_offset = Layout::copy_offset(device.size());
-    let first = read_block(device, 0).await.map(|block| read_superblock(&block));
+    let first = match read_block(device, 0).await.map(|block| read_superblock(&block)) {
+        Ok(Ok(superblock)) => return Ok(superblock),
+        Ok(Err(fault)) => Ok(fault),
+        Err(error) => Err(error),
+    };
+    let (copy_offset, remedy) = find_copy(device).await;
     let copy = if copy_offset == 0 {
         Ok(Err(SuperblockFault::Blank))
     } else {
@@ -53,23 +79,23 @@ async fn find_superblock(device: &Rc<dyn Device>) -> Result<Superblock, OpenErro
     };
     // One that the device can't read is as good as damaged.
     let (first, copy) = match (first, copy) {
-        (Err(_), Ok(Ok(superblock))) | (Ok(Ok(superblock)), Err(_)) => return Ok(superblock),
+        (Err(_), Ok(Ok(superblock))) => return Ok(superblock),
         (first, copy) => (first?, copy?),
     };
     match (first, copy) {
-        (Ok(superblock), _) | (Err(SuperblockFault::Damaged(_)), Ok(superblock)) => Ok(superblock),
-        (Err(SuperblockFault::Unfinished), _) => Err(OpenError::Unfinished { device: name() }),
-        (Err(SuperblockFault::Blank), Ok(_)) => {
+        (SuperblockFault::Damaged(_), Ok(superblock)) => Ok(superblock),
+        (SuperblockFault::Unfinished, _) => Err(OpenError::Unfinished { device: name() }),
+        (SuperblockFault::Blank, Ok(_)) => {
             Err(OpenError::Overwritten { device: name(), found: "zeros", copy: copy_offset })
         }
-        (Err(SuperblockFault::Foreign(found)), Ok(_)) => {
+        (SuperblockFault::Foreign(found), Ok(_)) => {
             Err(OpenError::Overwritten { device: name(), found, copy: copy_offset })
         }
-        (Err(SuperblockFault::Blank), Err(_)) => Err(OpenError::Blank { device: name() }),
-        (Err(SuperblockFault::Foreign(found)), Err(_)) => Err(OpenError::Foreign { device: name(), found }),
-        (Err(SuperblockFault::Damaged(reason)), Err(_)) => Err(OpenError::Corrupt {
+        (SuperblockFault::Blank, Err(_)) => Err(OpenError::Blank { device: name() }),
+        (SuperblockFault::Foreign(found), Err(_)) => Err(OpenError::Foreign { device: name(), found }),
+        (SuperblockFault::Damaged(reason), Err(_)) => Err(OpenError::Corrupt {
             location: Location { device: name(), what: "the superblock", offset: 0 },
-            reason: format!("{reason}, and its copy at byte {copy_offset} is unreadable too"),
+            reason: format!("{reason}, and its copy at byte {copy_offset} is unreadable too{remedy}"),
         }),
     }
 }

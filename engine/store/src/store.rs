@@ -454,6 +454,7 @@ async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Resu
         known: 0,
         scrub: ScrubPosition::default(),
         stable: 0,
+        size: layout.size,
     };
     for copy in 0..2 {
         let block = DmaBuf::copy_of(&header.encode(id));

@@ -53,6 +53,8 @@ pub(crate) struct Checkpoint {
     pub(crate) scrub: ScrubPosition,
     /// Log batches of lower numbers were stable when this was written; 0 in headers of earlier releases.
     pub(crate) stable: u64,
+    /// Device size at format, so that the copy of the superblock is found without the first; 0 in headers of earlier releases.
+    pub(crate) size: u64,
 }
 
 /// Bytes of a key that are kept to go on with a pass of the scrubber: those that name container, object and the
@@ -113,6 +115,7 @@ impl Checkpoint {
         out.put_u64(self.scrub.begin_ns);
         out.extend_from_slice(&self.scrub.key);
         out.put_u64(self.stable);
+        out.put_u64(self.size);
         out.resize(BLOCK, 0);
         let crc = crc32c_without(&out, CRC_AT);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -121,6 +124,12 @@ impl Checkpoint {
 
     /// Reads a header of this store.
     pub(crate) fn decode(block: &[u8], store: Uuid) -> Result<Self, Malformed> {
+        let (header, owner) = Self::decode_any(block)?;
+        if owner == store { Ok(header) } else { Err(Malformed("it belongs to another store")) }
+    }
+
+    /// Reads a header with the identity of its store.
+    pub(crate) fn decode_any(block: &[u8]) -> Result<(Self, Uuid), Malformed> {
         let mut decoder = Decoder::new(block);
         if decoder.array()? != MAGIC {
             return Err(Malformed("it does not begin as a checkpoint header"));
@@ -130,9 +139,7 @@ impl Checkpoint {
             return Err(Malformed("it does not match its checksum"));
         }
         decoder.u32()?;
-        if decoder.array()? != *store.as_bytes() {
-            return Err(Malformed("it belongs to another store"));
-        }
+        let store = Uuid::from_bytes(decoder.array()?);
         let header = Self {
             generation: decoder.u64()?,
             number: decoder.u64()?,
@@ -147,11 +154,12 @@ impl Checkpoint {
             known: decoder.u64()?,
             scrub: ScrubPosition { begin_ns: decoder.u64()?, key: decoder.array()? },
             stable: decoder.u64()?,
+            size: decoder.u64()?,
         };
         if header.highest_counter() >= COUNTER_END {
             return Err(Malformed("one of its counters is impossible"));
         }
-        Ok(header)
+        Ok((header, store))
     }
 
     /// The highest of the numbers that go up by ones.
@@ -186,6 +194,7 @@ mod tests {
             known: 12,
             scrub: ScrubPosition::new(1 << 60, &[5; 100]),
             stable: 45,
+            size: 64 << 20,
         };
         let block = header.encode(Uuid::from_u128(1));
         assert_eq!(Checkpoint::decode(&block, Uuid::from_u128(1)), Ok(header));

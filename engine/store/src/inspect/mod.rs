@@ -24,7 +24,7 @@ use crate::format::{
     CHECKPOINT_BLOCKS, Checkpoint, Layout, Superblock, SuperblockFault, VERSION_NEWEST, VERSION_OLDEST,
     read_superblock,
 };
-use crate::recover::FEATURES_KNOWN;
+use crate::recover::{FEATURES_KNOWN, find_copy};
 use finding::Findings;
 use std::rc::Rc;
 use weir_media::{BLOCK, Device, DmaBuf, MediaError};
@@ -145,10 +145,10 @@ impl Inspector {
     pub async fn open(device: Rc<dyn Device>) -> Result<Self, InspectError> {
         let name = || device.name().to_owned();
         let (first, first_reason) = superblock_at(&device, 0).await;
-        let copy_offset = match &first {
+        let (copy_offset, remedy) = match &first {
             // A device that was enlarged has its copy where it was.
-            Ok(superblock) => Layout::copy_offset(superblock.layout.size.max(BLOCK as u64)),
-            Err(_) => Layout::copy_offset(device.size().max(BLOCK as u64)),
+            Ok(superblock) => (Layout::copy_offset(superblock.layout.size.max(BLOCK as u64)), ""),
+            Err(_) => find_copy(&device).await,
         };
         let (second, second_reason) = superblock_at(&device, copy_offset).await;
         let copies = vec![
@@ -169,7 +169,7 @@ impl Inspector {
             }
             (Ok(superblock), _) | (Err(_), Ok(superblock)) => superblock,
             (Err(_), Err(_)) if maybe && !unfinished => {
-                let (first, second) = (first_reason, second_reason);
+                let (first, second) = (first_reason, second_reason + remedy);
                 return Err(InspectError::Superblocks { device: name(), first, copy: copy_offset, second });
             }
             (Err(_), Err(_)) => {

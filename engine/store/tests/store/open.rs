@@ -125,6 +125,28 @@ fn superblocks_stand_in_for_each_other_unless_somebody_overwrote_one() {
     assert!(matches!(format(&device), Err(FormatError::NotEmpty { .. })));
 }
 
+#[test]
+fn the_copy_of_the_superblock_is_found_where_the_device_ended_when_it_was_formatted() {
+    let grown = formatted().copy(2 * SIZE + 8192);
+    grown.flip_bit(100, 3);
+    open(&grown).expect("the copy is intact");
+    let report = crate::golden::inspect(&grown, Depth::Everything);
+    let places: Vec<_> = report.copies[..2].iter().map(|copy| (copy.offset, copy.fault.is_none())).collect();
+    assert_eq!(places, [(0, false), (SIZE - 4096, true)]);
+    // Any of the checkpoint headers says where it is.
+    for lost in 1..4 {
+        grown.overwrite(lost * 4096, &[0xff; 4096]);
+        open(&grown.copy(2 * SIZE)).expect("a header is intact");
+    }
+    let wiped = grown.copy(2 * SIZE);
+    wiped.overwrite(0, &[0; 4096]);
+    let error = open(&wiped).expect_err("wiped");
+    assert!(matches!(error, OpenError::Overwritten { found: "zeros", copy, .. } if copy == SIZE - 4096));
+    grown.overwrite(4 * 4096, &[0xff; 4096]);
+    let error = open(&grown).expect_err("nothing says where it is").to_string();
+    assert!(error.contains("if the device has grown since it was formatted"), "{error}");
+}
+
 /// Changes the superblocks' version or features as a later release would write them.
 fn with_field(at: u64, byte: u8) -> MemoryDevice {
     let device = formatted();

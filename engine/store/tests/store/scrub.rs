@@ -225,7 +225,7 @@ fn what_an_open_needs_is_written_anew_however_small_the_memory() {
 #[test]
 fn metadata_that_rots_while_the_store_changes_costs_nothing() {
     let mut renewed = 0;
-    for seed in 50..56 {
+    for seed in 50..62 {
         let machine = Machine::new(seed, SIZE);
         let config = StoreConfig { checkpoint_interval: Duration::from_millis(20), ..scrubbing() };
         let (store, shard) = machine.start(config.clone());
