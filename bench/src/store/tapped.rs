@@ -78,8 +78,8 @@ impl Device for Tapped {
         self.inner.prepare(offset, len)
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
-        self.inner.first_data()
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
+        self.inner.first_data(from)
     }
 
     fn stats(&self) -> DeviceStats {

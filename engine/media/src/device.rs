@@ -147,9 +147,9 @@ pub trait Device {
     /// to it meanwhile.
     fn prepare(&self, offset: u64, len: u64) -> IoFuture<()>;
 
-    /// Offset of the first byte that isn't zero; `None` when there is none. Holes of a sparse file cost nothing; of a
-    /// drive of more than 8 GiB the ends are read, and samples between them.
-    fn first_data(&self) -> IoFuture<Option<u64>>;
+    /// Offset of the first byte from the block at `from` on that isn't zero; `None` when there is none. Holes of a sparse file
+    /// cost nothing; of a drive of more than 8 GiB the ends are read, and samples between them.
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>>;
 
     /// Counters for metrics.
     fn stats(&self) -> DeviceStats;

@@ -447,14 +447,14 @@ impl Device for FileDevice {
         self.inner.flush()
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
         let (inner, is_file) = (Rc::clone(&self.inner), self.is_file);
         Box::pin(async move {
             let read = async |at, buffer| inner.read(at, buffer).await;
             if !is_file {
-                return search_device(inner.size, read).await;
+                return search_device(inner.size, from, read).await;
             }
-            let mut at = 0;
+            let mut at = from;
             while let Some((start, end)) = next_data(&inner, at).await? {
                 let found = search(start, end, &read).await?;
                 if found.is_some() {

@@ -455,11 +455,11 @@ impl Device for Watched {
         self.watch(Operation::Prepare, (offset, len), |device| device.prepare(offset, len))
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
         if let Some(refusal) = self.refusal() {
             return refusal;
         }
-        let (device, mut search) = (self.clone(), self.inner.first_data());
+        let (device, mut search) = (self.clone(), self.inner.first_data(from));
         Box::pin(async move {
             let (mut watch, mut reads) = (device.begin(Operation::Search, (0, 0)), 0);
             loop {

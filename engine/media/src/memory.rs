@@ -104,10 +104,13 @@ impl Content {
         self.write(offset, &byte);
     }
 
-    pub(crate) fn first_data(&self) -> Option<u64> {
-        self.pieces.iter().find_map(|(piece, bytes)| {
-            let at = bytes.iter().position(|byte| *byte != 0)?;
-            Some(piece * self.piece as u64 + at as u64)
+    pub(crate) fn first_data(&self, from: u64) -> Option<u64> {
+        let first = from / self.piece as u64;
+        self.pieces.range(first..).find_map(|(piece, bytes)| {
+            let start = piece * self.piece as u64;
+            let skipped = usize::try_from(from.saturating_sub(start)).unwrap_or(usize::MAX);
+            let at = bytes.iter().skip(skipped).position(|byte| *byte != 0)?;
+            Some(start + (skipped + at) as u64)
         })
     }
 
@@ -243,8 +246,8 @@ impl Device for MemoryDevice {
         Box::pin(core::future::ready(Ok(())))
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
-        Box::pin(core::future::ready(Ok(self.content.borrow().first_data())))
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
+        Box::pin(core::future::ready(Ok(self.content.borrow().first_data(from))))
     }
 
     fn stats(&self) -> DeviceStats {
@@ -281,8 +284,10 @@ mod tests {
             let mut bytes = vec![9; next(SIZE - from + 1)];
             content.read(from as u64, &mut bytes);
             assert_eq!(bytes, model[from..from + bytes.len()], "after step {step}");
-            let first = model.iter().position(|byte| *byte != 0);
-            assert_eq!(content.first_data(), first.map(|at| at as u64), "after step {step}");
+            for from in [0, from] {
+                let first = (from..SIZE).find(|at| model[*at] != 0);
+                assert_eq!(content.first_data(from as u64), first.map(|at| at as u64), "after step {step}");
+            }
         }
     }
 
@@ -311,12 +316,12 @@ mod tests {
         for piece in [BLOCK, PIECE] {
             let mut content = Content { piece, ..Content::default() };
             let edge = piece as u64;
-            assert_eq!(content.first_data(), None);
+            assert_eq!(content.first_data(0), None);
             content.write(edge - 2, b"abcd");
             let mut bytes = [9; 6];
             content.read(edge - 3, &mut bytes);
             assert_eq!(&bytes, b"\0abcd\0");
-            assert_eq!(content.first_data(), Some(edge - 2));
+            assert_eq!(content.first_data(0), Some(edge - 2));
             let before = content.clone();
             content.write(3 * edge - 1, b"ef");
             content.truncate(edge - 1);

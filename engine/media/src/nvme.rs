@@ -243,11 +243,11 @@ impl Device for NvmeDevice {
         self.inner.flush()
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
         let inner = Rc::clone(&self.inner);
-        Box::pin(
-            async move { search_device(inner.size, async |at, buffer| inner.read(at, buffer).await).await },
-        )
+        Box::pin(async move {
+            search_device(inner.size, from, async |at, buffer| inner.read(at, buffer).await).await
+        })
     }
 
     fn stats(&self) -> DeviceStats {

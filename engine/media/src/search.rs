@@ -19,15 +19,16 @@ const SAMPLES: u64 = 8192;
 /// Bytes of a sample.
 const SAMPLE: u64 = 32 << 10;
 
-/// Offset of the first byte found on a device of `size` bytes that isn't zero. A device above [`WHOLE`] is read at its
+/// Offset of the first byte found on a device of `size` bytes, from the block at `from` on, that isn't zero. A device above [`WHOLE`] is read at its
 /// ends, and between them at multiples of a power of two, where file systems begin their groups: whatever fills a
 /// four-thousandth of the device in one piece is met, and 8 TB are looked at as fast as 1 GB.
 pub(crate) async fn search_device(
     size: u64,
+    from: u64,
     read: impl AsyncFn(u64, DmaBuf) -> Result<DmaBuf, MediaError>,
 ) -> Result<Option<u64>, MediaError> {
     for (start, end) in ranges(size) {
-        let found = search(start, end, &read).await?;
+        let found = search(start.max(from), end, &read).await?;
         if found.is_some() {
             return Ok(found);
         }
@@ -75,11 +76,16 @@ mod tests {
 
     /// What is found on a device that holds zeros but for `data`, and how many bytes were read.
     fn look(size: u64, data: core::ops::Range<u64>) -> (Option<u64>, u64) {
+        look_from(0, size, data)
+    }
+
+    /// As [`look`], from a block on.
+    fn look_from(from: u64, size: u64, data: core::ops::Range<u64>) -> (Option<u64>, u64) {
         let read = Cell::new(0);
         let executor = Executor::new().expect("an executor");
-        let found = executor.block_on(search_device(size, async |at, mut buffer| {
+        let found = executor.block_on(search_device(size, from, async |at, mut buffer| {
             let end = at + buffer.len() as u64;
-            assert!(end <= size, "a read behind the end");
+            assert!(from <= at && end <= size, "a read before the start, or behind the end");
             read.set(read.get() + buffer.len() as u64);
             if data.start < end && data.end > at {
                 let first = usize::try_from(data.start.max(at) - at).expect("within the buffer");
@@ -95,6 +101,16 @@ mod tests {
         assert_eq!(look(5 << 20, 0..0), (None, 5 << 20));
         for at in [0, 4095, (3 << 20) + 1, (5 << 20) - 1] {
             assert_eq!(look(5 << 20, at..at + 1).0, Some(at));
+        }
+    }
+
+    #[test]
+    fn what_lies_before_the_start_of_a_search_is_not_read() {
+        for size in [5 << 20, 64 << 30] {
+            for from in [4096, size / 2, size - 4096, size] {
+                assert_eq!(look_from(from, size, from - 1..from).0, None);
+                assert_eq!(look_from(from, size, size - 1..size).0, (from < size).then_some(size - 1));
+            }
         }
     }
 

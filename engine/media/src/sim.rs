@@ -459,12 +459,12 @@ impl Device for SimDevice {
         })
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
         let state = self.disk.state.borrow();
         if state.halted {
             return Box::pin(core::future::pending());
         }
-        Box::pin(core::future::ready(Ok(state.current.first_data())))
+        Box::pin(core::future::ready(Ok(state.current.first_data(from))))
     }
 
     fn stats(&self) -> DeviceStats {

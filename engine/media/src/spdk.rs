@@ -586,10 +586,10 @@ impl Device for SpdkDevice {
         self.start("flush", (0, 0), Transfer::Flush, |_| Some(()))
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
         let (name, size, queue) = (self.name.clone(), self.queue.size, Rc::clone(&self.queue));
         Box::pin(async move {
-            search_device(size, async |offset, buffer| {
+            search_device(size, from, async |offset, buffer| {
                 let len = buffer.len() as u64;
                 match ended(queue.enqueue(Transfer::Read { offset, buffer })).await {
                     (Transfer::Read { buffer, .. }, Ok(())) => Ok(buffer),

@@ -93,10 +93,10 @@ fn the_first_data_of_a_preallocated_file_is_found_without_reading_holes() {
     let (directory, executor) = (directory(), Executor::new().expect("an executor"));
     let device =
         FileDevice::create(&executor.handle(), &path(&directory), 64 << 20).expect("space for 64 MiB");
-    assert_eq!(executor.block_on(device.first_data()), Ok(None));
+    assert_eq!(executor.block_on(device.first_data(0)), Ok(None));
     assert!(device.stats().read_bytes < 1 << 20);
     executor.block_on(device.write(40 << 20, vec![filled(3, 1)])).expect("a write");
-    assert_eq!(executor.block_on(device.first_data()), Ok(Some(40 << 20)));
+    assert_eq!(executor.block_on(device.first_data(0)), Ok(Some(40 << 20)));
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn transfers(executor: &Executor) {
     for (name, block) in [("Malloc0", 512), ("Malloc1", 4096)] {
         let device = Rc::new(SpdkDevice::open(&handle, name).expect("a device of the configuration"));
         assert_eq!((device.size(), device.logical_block()), (SIZE, block));
-        assert_eq!(executor.block_on(device.first_data()), Ok(None));
+        assert_eq!(executor.block_on(device.first_data(0)), Ok(None));
         executor.block_on(async {
             device.write(8192, vec![filled(1, 1), filled(2, 3)]).await.expect("a write");
             device.write_stable(1 << 20, vec![filled(3, 600)]).await.expect("a long write");
@@ -58,7 +58,7 @@ fn transfers(executor: &Executor) {
             let beyond = device.read(SIZE, DmaBuf::new(BLOCK)).await;
             assert!(matches!(beyond, Err(MediaError::Range { .. })));
         });
-        assert_eq!(executor.block_on(device.first_data()), Ok(Some(8192)));
+        assert_eq!(executor.block_on(device.first_data(0)), Ok(Some(8192)));
         let stats = device.stats();
         assert_eq!((stats.writes, stats.flushes, stats.errors, stats.in_flight), (4098, 1, 0, 0));
     }

@@ -23,6 +23,7 @@ mod credit;
 mod deferral;
 mod defragment;
 mod draft;
+mod empty;
 mod entry;
 mod error;
 mod extents;

@@ -1,22 +1,18 @@
 //! The store of one target.
 
 use crate::catalog::Pool;
-use crate::checkpoint::{self, maps_checksum};
+use crate::checkpoint;
 use crate::config::{FormatOptions, Owner, SYSTEM_NAME_MAX, StoreConfig};
+use crate::empty::Empty;
 use crate::error::{FormatError, OpenError, PoolError};
-use crate::format::{
-    Checkpoint, Layout, ScrubPosition, Superblock, VERSION_NEWEST, checkpoint_offset, describe, encode_map,
-    encode_node, unfinished_format,
-};
+use crate::format::{Layout, Superblock, VERSION_NEWEST, describe, unfinished_format};
 use crate::journal;
 use crate::key::PoolNumber;
 use crate::record::Change;
 use crate::recover::Opening;
 use crate::shard::Shard;
-use crate::space::{Purpose, Space};
 use crate::state::{Core, reserve_blocks};
 use crate::stats::{CacheStats, CommitStats, DmaStats, IndexStats, PoolSummary, StoreSpace, StoreStats};
-use crate::tree::{Body, Meter, Node, Packed};
 use core::cell::RefCell;
 use std::rc::Rc;
 use uuid::Uuid;
@@ -57,6 +53,9 @@ impl Drop for Store {
     }
 }
 
+/// What a device holds that isn't empty and begins as one that is being formatted.
+const BEHIND_MARK: &str = "data behind the mark of a format that was interrupted";
+
 /// What a device that isn't empty begins with.
 async fn found_on(device: &Rc<dyn Device>) -> Result<&'static str, FormatError> {
     let start = device.read(0, DmaBuf::new(BLOCK)).await?;
@@ -84,9 +83,12 @@ impl Store {
             FormatError::TooSmall { device: device.name().to_owned(), size: device.size(), needed }
         })?;
         let unfinished = unfinished_format(device.size());
+        let empty = Empty::new(&layout);
         let resumes = device.read(0, DmaBuf::new(BLOCK)).await?[..] == unfinished[..];
-        if !resumes && let Some(offset) = device.first_data().await? {
-            let found = found_on(device).await?;
+        // The device may have been given to somebody meanwhile who leaves the first block alone.
+        let foreign = if resumes { empty.foreign_data(device).await? } else { device.first_data(0).await? };
+        if let Some(offset) = foreign {
+            let found = if resumes { BEHIND_MARK } else { found_on(device).await? };
             return Err(FormatError::NotEmpty { device: device.name().to_owned(), offset, found });
         }
         // From here on an interrupted format can be told from foreign data, and be done again.
@@ -94,7 +96,7 @@ impl Store {
         device.flush().await?;
         let random = (u128::from(rt.random_u64()) << 64) | u128::from(rt.random_u64());
         let id = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
-        write_empty(device, &layout, id).await?;
+        empty.write(device, id).await?;
         let formatted_ns = rt.wall_ns();
         let superblock =
             Superblock { version: VERSION_NEWEST, features: 0, id, owner, formatted_ns, layout }.encode();
@@ -416,49 +418,4 @@ impl Store {
         journal::await_preparation(core, 0..u64::MAX).await;
         Ok(())
     }
-}
-
-/// Writes an index of one empty leaf, all bitmaps and the first checkpoint.
-async fn write_empty(device: &Rc<dyn Device>, layout: &Layout, id: Uuid) -> Result<(), FormatError> {
-    let mut space = Space::new(layout.data_blocks, reserve_blocks(layout.data_blocks));
-    let root = Node::new(Body::Leaf(Packed::default()), &Meter::default());
-    let place = space.allocate(1, Purpose::Index, 1).and_then(|runs| runs.first().copied());
-    let place = place.unwrap_or(crate::space::Run { block: 0, count: 1 });
-    space.set_live(place);
-    let mut page = DmaBuf::new(BLOCK);
-    let root = encode_node(&root, place.block, 0, id, &mut page)
-        .unwrap_or_else(|_| unreachable!("an empty node fits"));
-    device.write(layout.data(place.block), vec![page.into()]).await?;
-    let used = space.freeze();
-    for group in 0..space.groups() {
-        let bits = used
-            .iter()
-            .find(|(index, _)| *index == group)
-            .map(|(_, bits)| Rc::clone(bits))
-            .unwrap_or_default();
-        let map = encode_map(group as u64, 0, &bits, id);
-        device.write(layout.map(group as u64, 0), vec![DmaBuf::copy_of(&map).into()]).await?;
-    }
-    let maps = vec![(0, 0); space.groups()];
-    let header = Checkpoint {
-        generation: 0,
-        number: 0,
-        incarnation: 0,
-        root,
-        entries: 0,
-        log_position: 0,
-        log_sequence: 1,
-        log_previous: 0,
-        maps: maps_checksum(&maps),
-        newest: 0,
-        known: 0,
-        scrub: ScrubPosition::default(),
-        stable: 0,
-        size: layout.size,
-    };
-    for copy in 0..2 {
-        let block = DmaBuf::copy_of(&header.encode(id));
-        device.write(checkpoint_offset(0, copy), vec![block.into()]).await?;
-    }
-    Ok(())
 }

@@ -136,10 +136,11 @@ impl Device for Worn {
         self.inner.prepare(offset, len)
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
         let inner = Rc::clone(&self.inner);
         Box::pin(async move {
-            crate::search::search_device(inner.size(), async |at, buffer| inner.read(at, buffer).await).await
+            crate::search::search_device(inner.size(), from, async |at, buffer| inner.read(at, buffer).await)
+                .await
         })
     }
 
@@ -195,7 +196,7 @@ fn whatever_hangs_ends_with_an_error_that_names_the_device_and_the_transfer() {
     }
     let (error, took) = stopped(9, async |device: Rc<dyn Device>| device.flush().await);
     assert!(error.contains("a flush did not end within 65 s") && took.as_secs() == 65, "{error}");
-    let (error, took) = stopped(10, async |device: Rc<dyn Device>| device.first_data().await);
+    let (error, took) = stopped(10, async |device: Rc<dyn Device>| device.first_data(0).await);
     assert!(error.contains("a search for data did not end") && took < HUNG + HANGING, "{error}");
 }
 
@@ -234,11 +235,11 @@ fn a_search_may_take_long_as_long_as_its_reads_end() {
     let worn = Worn { inner: disk.attach(&node.handle()), wear: core::cell::Cell::default() };
     let device = Rc::new(Watched::new(&node.handle(), Rc::new(worn)));
     let searched = Rc::clone(&device);
-    let found = world.block_on(&node, async move { searched.first_data().await });
+    let found = world.block_on(&node, async move { searched.first_data(0).await });
     assert_eq!(found, Ok(None), "it took 250 s");
     assert_ne!(health(&device).state, DeviceState::Faulty);
     disk.halt();
-    let stuck = world.try_block_on(&node, HUNG + 2 * HANGING, async move { device.first_data().await });
+    let stuck = world.try_block_on(&node, HUNG + 2 * HANGING, async move { device.first_data(0).await });
     assert!(matches!(stuck.expect("it ends"), Err(MediaError::Faulty { .. })));
 }
 

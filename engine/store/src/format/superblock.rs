@@ -32,7 +32,7 @@ pub(crate) struct Superblock {
 /// Begins the block that stands at the start of a device while it is being formatted.
 const UNFINISHED_MAGIC: [u8; 8] = *b"WEIRFRMT";
 
-/// The first block of a device of this size while it is being formatted. What is behind it is ours to overwrite.
+/// The first block of a device of this size while it is being formatted.
 pub(crate) fn unfinished_format(size: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(BLOCK);
     out.extend_from_slice(&UNFINISHED_MAGIC);

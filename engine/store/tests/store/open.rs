@@ -3,8 +3,10 @@
 
 use crate::setup::*;
 use std::rc::Rc;
+use std::time::Duration;
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
+use weir_media::sim::CrashKeeps;
 use weir_proto::object::{AkeyFetch, Conditions, Value};
 use weir_proto::{Epoch, Rank, TargetIndex};
 use weir_runtime::random::Random;
@@ -70,11 +72,11 @@ fn an_interrupted_format_is_recognised_and_can_be_done_again() {
     let machine = Machine::new(5, SIZE);
     machine.disk.halt_at(5);
     let (handle, disk) = (machine.handle(), machine.device());
-    let halted = machine.world.try_block_on(&machine.node, std::time::Duration::from_secs(9), async move {
+    let halted = machine.world.try_block_on(&machine.node, Duration::from_secs(9), async move {
         Store::format(&handle, &disk, &format_options()).await
     });
     assert!(halted.is_err());
-    machine.crash(weir_media::sim::CrashKeeps::Everything);
+    machine.crash(CrashKeeps::Everything);
     let error = machine.try_open(quiet()).expect_err("not finished");
     assert!(matches!(error, OpenError::Unfinished { .. }) && error.is_unformatted());
     machine.format();
@@ -82,6 +84,55 @@ fn an_interrupted_format_is_recognised_and_can_be_done_again() {
     // The same content without the mark is foreign.
     device.overwrite(5 * 4096, &whole.bytes(5 * 4096, 4096));
     assert!(matches!(format(&device), Err(FormatError::NotEmpty { .. })));
+}
+
+/// Devices as a format leaves them when the power ends after any number of operations.
+fn interrupted() -> Vec<MemoryDevice> {
+    let mut devices = Vec::new();
+    for operations in 2.. {
+        for (seed, keeps) in [(5, CrashKeeps::Everything), (6, CrashKeeps::Any), (7, CrashKeeps::Any)] {
+            let machine = Machine::new(seed, SIZE);
+            machine.disk.halt_at(operations);
+            let (handle, disk) = (machine.handle(), machine.device());
+            let format = async move { Store::format(&handle, &disk, &format_options()).await };
+            if machine.world.try_block_on(&machine.node, Duration::from_secs(9), format).is_ok() {
+                return devices;
+            }
+            machine.crash(keeps);
+            let device = MemoryDevice::new(SIZE);
+            device.overwrite(0, &machine.disk.bytes(0, SIZE as usize));
+            if device.bytes(0, 8) == b"WEIRFRMT" {
+                devices.push(device);
+            }
+        }
+    }
+    devices
+}
+
+#[test]
+fn behind_the_mark_of_a_format_only_what_that_has_left_is_written_over() {
+    const BACKUP: u64 = SIZE - 512;
+    let devices = interrupted();
+    assert!(devices.len() > 15, "only {} interrupted formats", devices.len());
+    for device in devices {
+        // A RAID's superblock, tables, and data in the map, the log, the first block of data, behind it and at the very end.
+        for offset in
+            [4096, 3 * 4096 + 17, 5 * 4096 + 900, 6 * 4096, 9 * 4096, SIZE / 2, SIZE - (7 << 20), BACKUP]
+        {
+            let theirs = device.copy(SIZE);
+            theirs.overwrite(offset, b"\xfc\x4e\x2b\xa9");
+            let error = format(&theirs).expect_err("there is content");
+            let expected = "data behind the mark of a format that was interrupted";
+            assert!(
+                matches!(error, FormatError::NotEmpty { offset: at, found, .. }
+                    if at / 4096 == offset / 4096 && found == expected),
+                "{offset}: {error}"
+            );
+            assert_eq!(theirs.stats().writes, 0);
+        }
+        format(&device).expect("all of it is ours");
+        open(&device).expect("formatted");
+    }
 }
 
 #[test]

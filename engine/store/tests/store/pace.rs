@@ -154,8 +154,8 @@ impl Device for Counting {
         self.inner.prepare(offset, len)
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
-        self.inner.first_data()
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
+        self.inner.first_data(from)
     }
 
     fn stats(&self) -> DeviceStats {

@@ -114,8 +114,8 @@ impl Device for Recorder {
         self.below.prepare(offset, len)
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
-        self.below.first_data()
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
+        self.below.first_data(from)
     }
 
     fn stats(&self) -> DeviceStats {
