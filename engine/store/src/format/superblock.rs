@@ -1,4 +1,4 @@
-//! The superblock: what a device is, whose it is, and where its regions are. Written at format, never changed.
+//! The superblock: what a device is, whose it is, and where its regions are. Written at format; what it says never changes.
 
 use super::{Layout, VERSION_NEWEST};
 use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
