@@ -69,9 +69,11 @@ sim: setup-build ## Run the simulated cluster over many seeds (SEEDS=1000)
 	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test sim -- --nocapture
 
 .PHONY: soak
-soak: setup-build ## Soak the store in simulation, with random faults (SOAK_SECONDS=3600); failing seeds go to target/soak
+soak: setup-build ## Soak the store in simulation, with random faults (SOAK_SECONDS=3600; failing seeds go to target/soak), then histories of transactions
 	WEIR_STORE_SOAK_SECONDS=$(or $(SOAK_SECONDS),3600) cargo test --locked --release -p weir-store --test store \
 		random_faults -- --nocapture
+	WEIR_HISTORIES=$$((20 * $(or $(SOAK_SECONDS),3600))) cargo test --locked --release -p weir-store --test store \
+		transactions::histories -- --nocapture
 
 .PHONY: soak-rpc
 soak-rpc: setup-build ## Soak requests in simulation, with random faults, until nothing is left of them (REQUESTS=10000000)
