@@ -213,6 +213,7 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
         scrub: core.scrub.position(),
         stable: core.journal.unstable(),
         size: core.layout.size,
+        forgotten: core.transactions.borrow().forgotten(),
     };
     write_header(core, header).await?;
     core.journal.ring.borrow_mut().trimmed = frozen.ring.written;

@@ -93,6 +93,7 @@ impl<'a> Empty<'a> {
             scrub: ScrubPosition::default(),
             stable: 0,
             size: self.layout.size,
+            forgotten: 0,
         }
     }
 

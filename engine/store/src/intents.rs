@@ -392,7 +392,8 @@ pub(crate) struct Transactions {
     dkeys: BTreeSet<(ObjectKey, Option<Key>, Who)>,
     /// Decisions in the order of their time.
     decided: BTreeSet<(u64, TransactionKey)>,
-    /// The newest time of those that were forgotten since the open: fewer are left than are kept when their containers go.
+    /// The newest time of those that were forgotten, before the open, too: fewer are left than are kept when their containers
+    /// go.
     forgotten: u64,
     /// What commits will take.
     pub(crate) promises: Promises,
@@ -585,11 +586,25 @@ impl Transactions {
         old.map(|(_, (_, place))| key::transaction(*place, TransactionTail::Decision)).collect()
     }
 
-    /// These decisions are about to be forgotten, while their containers are there.
+    /// Those of these entries that are decisions are about to be forgotten, while their containers are there.
     pub(crate) fn note_forgotten(&mut self, keys: &[Vec<u8>]) {
-        let places = keys.iter().filter_map(|key| key::transaction_from(key).ok());
-        let times = places.filter_map(|(place, _)| Some(self.entries.get(&place)?.decision?.1));
+        let keys = keys.iter().filter(|key| key.first() == Some(&key::TRANSACTION));
+        let places = keys.filter_map(|key| match key::transaction_from(key) {
+            Ok((place, TransactionTail::Decision)) => Some(place),
+            _ => None,
+        });
+        let times = places.filter_map(|place| Some(self.entries.get(&place)?.decision?.1));
         self.forgotten = times.fold(self.forgotten, u64::max);
+    }
+
+    /// The newest time of decisions that were forgotten.
+    pub(crate) const fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// Takes over what was forgotten before the open.
+    pub(crate) const fn set_forgotten(&mut self, newest: u64) {
+        self.forgotten = newest;
     }
 
     /// The newest time of decisions that may be forgotten, where [`Transactions::old_decisions`] is given these bounds.

@@ -249,7 +249,9 @@ impl<'a> Opening<'a> {
         *core.catalog.borrow_mut() = catalog.await?;
         let transactions = core
             .ask(|tree| load_transactions(tree).map_err(|fault| -> Halt<OpenError> { fault.map(damaged) }));
-        *core.transactions.borrow_mut() = transactions.await?;
+        let mut transactions = transactions.await?;
+        transactions.set_forgotten(checkpoint.forgotten);
+        *core.transactions.borrow_mut() = transactions;
         Ok(())
     }
 

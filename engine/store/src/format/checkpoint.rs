@@ -55,6 +55,8 @@ pub(crate) struct Checkpoint {
     pub(crate) stable: u64,
     /// Device size at format, so that the copy of the superblock is found without the first; 0 in headers of earlier releases.
     pub(crate) size: u64,
+    /// Newest time of decisions of transactions that were forgotten; 0 in headers of earlier releases.
+    pub(crate) forgotten: u64,
 }
 
 /// Bytes of a key that are kept to go on with a pass of the scrubber: those that name container, object and the
@@ -116,6 +118,7 @@ impl Checkpoint {
         out.extend_from_slice(&self.scrub.key);
         out.put_u64(self.stable);
         out.put_u64(self.size);
+        out.put_u64(self.forgotten);
         out.resize(BLOCK, 0);
         let crc = crc32c_without(&out, CRC_AT);
         out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -155,6 +158,7 @@ impl Checkpoint {
             scrub: ScrubPosition { begin_ns: decoder.u64()?, key: decoder.array()? },
             stable: decoder.u64()?,
             size: decoder.u64()?,
+            forgotten: decoder.u64()?,
         };
         if header.highest_counter() >= COUNTER_END {
             return Err(Malformed("one of its counters is impossible"));
@@ -195,6 +199,7 @@ mod tests {
             scrub: ScrubPosition::new(1 << 60, &[5; 100]),
             stable: 45,
             size: 64 << 20,
+            forgotten: 1 << 59,
         };
         let block = header.encode(Uuid::from_u128(1));
         assert_eq!(Checkpoint::decode(&block, Uuid::from_u128(1)), Ok(header));

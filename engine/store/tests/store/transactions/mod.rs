@@ -1,6 +1,7 @@
 //! Transactions: what is prepared is invisible until it is committed, and survives; histories are serializable in the
 //! order of the epochs.
 
+mod forgotten;
 mod histories;
 mod room;
 mod transfers;
