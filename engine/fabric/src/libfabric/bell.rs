@@ -8,7 +8,10 @@
 //! name of its own, and each has a bell of its own: the page of the one before says that its owner has moved, so that
 //! senders look for the new one.
 //!
-//! Names tell which process of which pid namespace made them, so that what a killed process left can be removed.
+//! Names tell which process of which pid namespace made them, so that what a killed process left can be removed. A process of
+//! another namespace can't be seen; but whoever shares the directory sees whether it still has the lock on its bell, which
+//! the kernel takes from a process that ends. Children that it has forked hold that lock as well, until they start another
+//! program or end, so that a peer may be taken for alive for too long, never for dead too soon.
 
 use super::channel::{self, Offer};
 use super::guard::Region;
@@ -16,7 +19,8 @@ use super::shared::{PAGE, Shared};
 use crate::{FabricError, port_file};
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{Ordering, fence};
-use rustix::fs::{Mode, OFlags};
+use core::time::Duration;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -45,6 +49,17 @@ const OFFERS: usize = 2;
 
 /// The word that tells which form of channels the owner takes; 0: none.
 const CHANNELS: usize = 3;
+
+/// The word that tells whether the owner has a lock on the page's file for as long as it lives.
+const LOCK: usize = 4;
+
+/// It has. Bells of earlier releases say 0: whether somebody has those can't be seen from another namespace, so they count as
+/// had. That an entry or a file stays too long does less harm than to take it from one who uses it.
+const LOCKED: u32 = 1;
+
+/// Age from which on a file of a process that can't be seen is removed when nobody has the bell: a younger one may be about to
+/// get it, or be a trial of what the provider can, which needs none.
+const SETTLED: Duration = Duration::from_mins(1);
 
 /// Offers that wait to be answered, at most: as many as the socket holds.
 const OFFERS_MAX: usize = 64;
@@ -134,9 +149,34 @@ pub(super) fn is_own(name: &str) -> bool {
     parse(name) == Some((namespace(), std::process::id()))
 }
 
-/// Whether the process that made this name is gone. Other namespaces' processes can't be judged.
-pub(super) fn is_dead(name: &str) -> bool {
+/// Whether the process that made this name is seen to be gone.
+fn has_ended(name: &str) -> bool {
     process(name).is_some_and(|process| !process.exists())
+}
+
+/// Whether the process that made this name is gone, or has closed the endpoint. One whose name could be this process's own may be
+/// of a container that was here before: numbers of namespaces are used again, and each begins with the same process.
+pub(super) fn is_dead(name: &str) -> bool {
+    is_name(name) && (has_ended(name) || is_abandoned(name))
+}
+
+/// Whether nobody has the bell of this name, in whatever namespace.
+fn is_abandoned(name: &str) -> bool {
+    let file = match open(&bell_path(name), OFlags::empty()) {
+        Ok(file) => file,
+        Err(error) => return error.kind() == io::ErrorKind::NotFound,
+    };
+    let (mut word, at) = ([0; size_of::<u32>()], (LOCK * size_of::<u32>()) as u64);
+    let read = rustix::io::pread(&file, &mut word, at);
+    let locked = read == Ok(word.len()) && u32::from_ne_bytes(word) == LOCKED;
+    // Those who look don't hold each other up.
+    locked && rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok()
+}
+
+/// Whether a file was made long ago.
+fn has_settled(file: &fs::DirEntry) -> bool {
+    let made = file.metadata().and_then(|metadata| metadata.modified());
+    made.is_ok_and(|made| made.elapsed().is_ok_and(|age| age >= SETTLED))
 }
 
 /// Removes what endpoints of killed processes left in shared memory.
@@ -151,7 +191,7 @@ pub(super) fn sweep() {
         let name = holder.as_deref().unwrap_or(file);
         // What the provider makes beside its own file has a number behind the name.
         let name = name.split(['.', '_']).next().unwrap_or(name);
-        if is_dead(name) {
+        if has_ended(name) || is_dead(name) && has_settled(&entry) {
             // Somebody else may sweep at the same time.
             let _ = fs::remove_file(entry.path());
         }
@@ -166,6 +206,8 @@ pub(super) struct Bell {
     /// The last generation that was tried.
     tried: Cell<u32>,
     page: RefCell<Shared>,
+    /// What holds the locks of all generations: who has opened a page looks at its lock after it was replaced.
+    locks: RefCell<Vec<OwnedFd>>,
     socket: UnixDatagram,
     /// The form of channels that it takes.
     channels: Cell<u32>,
@@ -184,22 +226,25 @@ fn failed(what: &str, error: &io::Error) -> FabricError {
     }
 }
 
-/// Makes the page of a bell in a new file.
-fn make(path: &Path, generation: u32) -> Result<Shared, FabricError> {
+/// Makes the page of a bell in a new file, which is locked until what is returned beside it is closed.
+fn make(path: &Path, generation: u32) -> Result<(Shared, OwnedFd), FabricError> {
     let file = open(path, OFlags::CREATE | OFlags::EXCL)
         .map_err(|error| failed("can't create the bell in /dev/shm", &error))?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+        .map_err(|error| failed("can't lock the bell", &error.into()))?;
     let sized = rustix::fs::ftruncate(&file, PAGE as u64).map_err(io::Error::from);
     let page = sized
         .and_then(|()| Shared::map(&file, PAGE))
         .map_err(|error| failed("can't map the bell", &error))?;
     page.word(GENERATION).store(generation, Ordering::Relaxed);
-    Ok(page)
+    page.word(LOCK).store(LOCKED, Ordering::Release);
+    Ok((page, file))
 }
 
 impl Bell {
     /// Makes the bell of a name from [`fresh_name`].
     pub(super) fn new(name: &str) -> Result<Self, FabricError> {
-        let page = make(&bell_path(name), 0)?;
+        let (page, lock) = make(&bell_path(name), 0)?;
         let socket = UnixDatagram::bind(socket_path(name))
             .map_err(|error| failed("can't bind the bell's socket", &error))?;
         socket
@@ -208,9 +253,9 @@ impl Bell {
             .map_err(|error| failed("can't set up the bell's socket", &error))?;
         let (generation, tried, page) = (Cell::new(0), Cell::new(0), RefCell::new(page));
         let (channels, counted) = (Cell::new(0), Cell::new(0));
-        let offers = RefCell::default();
+        let (locks, offers) = (RefCell::new(vec![lock]), RefCell::default());
         let name = name.to_owned();
-        Ok(Self { name, port: None, generation, tried, page, socket, channels, counted, offers })
+        Ok(Self { name, port: None, generation, tried, page, locks, socket, channels, counted, offers })
     }
 
     /// The endpoint's name.
@@ -272,11 +317,12 @@ impl Bell {
         let draft = draft_path(&self.name);
         // What an earlier try has left.
         let _ = fs::remove_file(&draft);
-        let page = make(&draft, generation)?;
+        let (page, lock) = make(&draft, generation)?;
         page.word(CHANNELS).store(self.channels.get(), Ordering::Release);
         self.counted.set(0);
         fs::rename(&draft, bell_path(&self.name))
             .map_err(|error| failed("can't put the new bell in its place", &error))?;
+        self.locks.borrow_mut().push(lock);
         let before = self.page.replace(page);
         self.generation.set(generation);
         before.word(STATE).store(MOVED, Ordering::SeqCst);
@@ -471,6 +517,97 @@ mod tests {
         let (bell, port) = (bell_path(&own.name), port_path(9));
         drop(own);
         assert!(!bell.exists() && !port.exists());
+    }
+
+    /// Tells this test's own child what it is.
+    const CHILD: &str = "WEIR_TEST_BELL_CHILD";
+
+    /// A process of another pid namespace, if the system lets there be one, that has a bell. It ends with its input.
+    fn elsewhere() -> Option<(std::process::Child, String)> {
+        use std::io::BufRead;
+        use std::process::{Command, Stdio};
+        let unshare = |program: &Path| {
+            let mut command = Command::new("unshare");
+            command.args(["--user", "--map-current-user", "--pid", "--fork"]).arg(program);
+            command
+        };
+        if !unshare(Path::new("true")).status().is_ok_and(|status| status.success()) {
+            return None;
+        }
+        let mut command = unshare(&std::env::current_exe().expect("this program"));
+        command.args(["--nocapture", "a_process_of_another_pid_namespace_is_seen"]).env(CHILD, "1");
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
+        let lines = io::BufReader::new(child.stdout.take().expect("piped")).lines();
+        let mut names = lines.map_while(Result::ok).filter(|line| is_name(line));
+        let name = names.next().expect("it says its name");
+        Some((child, name))
+    }
+
+    #[test]
+    fn a_process_of_another_pid_namespace_is_seen_to_live_and_to_have_ended() {
+        if std::env::var_os(CHILD).is_some() {
+            // Namespaces that come after one another may have the same number, and their processes too.
+            let random = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.subsec_nanos().into());
+            let mut bell = Bell::new(&fresh_name(random)).expect("a bell");
+            bell.listen(7).expect("a port nobody uses");
+            bell.advance(bell.next_generation()).expect("another bell");
+            println!("\n{}", bell.name);
+            io::Read::read_to_end(&mut io::stdin(), &mut Vec::new()).expect("the parent's");
+            std::process::exit(0);
+        }
+        let Some((mut child, name)) = elsewhere() else { return };
+        let [bell, sock] = [bell_path(&name), socket_path(&name)];
+        let age = |path: &Path| {
+            let file = fs::File::options().write(true).open(path).expect("it is there");
+            file.set_modified(std::time::SystemTime::now() - SETTLED).expect("its owner's");
+        };
+        age(&bell);
+        sweep();
+        assert!(process(&name).is_none() && !is_dead(&name) && bell.exists());
+        let mut own = Bell::new(&fresh_name(19)).expect("a bell");
+        assert!(own.listen(7).is_err(), "the port is in use");
+        drop(child.stdin.take());
+        child.wait().expect("it has ended");
+        assert!(is_dead(&name) && bell.exists() && sock.exists());
+        own.listen(7).expect("nobody listens there any more");
+        sweep();
+        assert!(!bell.exists() && sock.exists(), "one is old, and one was made just now");
+        assert!(is_dead(&name), "it has no bell");
+        fs::remove_file(sock).expect("it is there");
+    }
+
+    #[test]
+    fn a_bell_of_an_earlier_release_counts_as_had_where_its_process_cannot_be_seen() {
+        let name = format!("{PREFIX}1-1-{:016x}", 20);
+        let page = vec![0; PAGE];
+        fs::write(bell_path(&name), page).expect("writable");
+        let dead = is_dead(&name);
+        fs::remove_file(bell_path(&name)).expect("it is there");
+        assert!(!dead && is_dead(&name) && !is_dead("weir-none"));
+    }
+
+    #[test]
+    fn a_port_is_free_whose_holder_was_the_same_process_of_a_container_that_was_here_before() {
+        let mut before = Bell::new(&fresh_name(22)).expect("a bell");
+        before.listen(6).expect("a port nobody uses");
+        assert!(Bell::new(&fresh_name(23)).expect("a bell").listen(6).is_err());
+        // What the kernel does when a process is killed.
+        rustix::fs::flock(&before.locks.borrow()[0], FlockOperation::Unlock).expect("unlocked");
+        assert!(Bell::new(&fresh_name(24)).expect("a bell").listen(6).is_ok());
+    }
+
+    #[test]
+    fn a_bell_is_had_in_all_its_generations_until_its_owner_closes_it() {
+        let bell = Bell::new(&fresh_name(21)).expect("a bell");
+        for generation in 1..4 {
+            let before = fs::File::open(bell_path(&bell.name)).expect("it is there");
+            bell.advance(generation).expect("another bell");
+            let free = rustix::fs::flock(&before, FlockOperation::NonBlockingLockShared).is_ok();
+            assert!(!free && !is_dead(&bell.name), "generation {generation}");
+        }
+        let name = bell.name.clone();
+        drop(bell);
+        assert!(is_dead(&name));
     }
 
     #[test]
