@@ -147,6 +147,8 @@ pub struct Capabilities {
     pub max_message: usize,
     /// Largest single read or write, in bytes.
     pub max_transfer: usize,
+    /// Peers that the provider has room for, where they are few.
+    pub max_peers: Option<usize>,
 }
 
 /// Releases of libfabric whose `shm` crashes when an endpoint answers another one of its own process: it never maps it

@@ -120,6 +120,12 @@ pub trait Endpoint {
         self.remove(peer);
     }
 
+    /// Whether there is room for peers that may never be of use. Where the provider has room for few, such are not to take all of
+    /// it from those that are.
+    fn has_room_for_strangers(&self) -> bool {
+        true
+    }
+
     /// Whether a peer has turned messages away of late, so that small ones reach it sooner: it can fetch the rest when it has
     /// room. Only known where the provider tells its sender of refusals.
     fn is_short_of_room(&self, _peer: PeerId) -> bool {

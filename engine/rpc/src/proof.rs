@@ -32,6 +32,15 @@ const NOTICE_SPAN: Duration = Duration::from_millis(10);
 /// Most strangers whose addresses are kept, for an answer that may still be on its way to them.
 const STRANGERS_MAX: usize = 256;
 
+/// The part of a provider's room for peers that strangers may take where it is small. Others who were met as strangers and live
+/// on take as much again and more, as far as the endpoint has room for such ([`weir_fabric::Endpoint::has_room_for_strangers`]).
+const STRANGERS_SHARE: usize = 8;
+
+/// Strangers that are kept where the provider has room for so many peers.
+fn strangers_max(room: Option<usize>) -> usize {
+    room.map_or(STRANGERS_MAX, |room| STRANGERS_MAX.min(room / STRANGERS_SHARE))
+}
+
 /// The keys of a context, with what is derived from them once.
 pub(crate) struct Ring {
     keys: Keys,
@@ -93,11 +102,11 @@ impl Strangers {
         self.sent.get() <= NOTICES_MAX
     }
 
-    /// Keeps a stranger's entry for a while. Returns the one that has to go for it.
-    fn keep(&self, peer: PeerId) -> Option<PeerId> {
+    /// Keeps a stranger's entry for a while, `max` of them at most. Returns the one that has to go for it.
+    fn keep(&self, peer: PeerId, max: usize) -> Option<PeerId> {
         let mut peers = self.peers.borrow_mut();
         peers.push_back(peer);
-        if peers.len() > STRANGERS_MAX { peers.pop_front() } else { None }
+        if peers.len() > max { peers.pop_front() } else { None }
     }
 
     /// Somebody is no stranger any more.
@@ -213,10 +222,12 @@ impl Inner {
             Source::Address(address) => Some(Address::clone(address)),
             Source::Unknown => message.get(layout.greeting.clone()).and_then(Address::from_bytes),
         };
+        let address = address.filter(|_| self.endpoint.has_room_for_strangers());
         let inserted = address.and_then(|address| self.entry(&address));
         let Some(peer) = message.source().peer().or(inserted.map(|(peer, _)| peer)) else { return };
         if let Some((_, true)) = inserted
-            && let Some(gone) = self.strangers.keep(peer)
+            && let Some(gone) =
+                self.strangers.keep(peer, strangers_max(self.endpoint.capabilities().max_peers))
         {
             self.endpoint.forget(gone);
         }
@@ -231,5 +242,19 @@ impl Inner {
             add(&self.metrics.sends_failed, 1);
             tracing::debug!(%error, "a stranger could not be told");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strangers_take_a_small_part_of_the_room_where_there_is_little() {
+        assert_eq!([None, Some(100_000), Some(256)].map(strangers_max), [STRANGERS_MAX, STRANGERS_MAX, 32]);
+        let strangers = Strangers::default();
+        let evicted: Vec<_> =
+            (0..40).filter_map(|peer| strangers.keep(PeerId(peer), strangers_max(Some(256)))).collect();
+        assert_eq!(evicted, (0..8).map(PeerId).collect::<Vec<_>>());
     }
 }

@@ -286,16 +286,10 @@ impl Endpoint for LibfabricEndpoint {
     }
 
     fn forget(&self, peer: PeerId) {
-        // A living shm peer may still have commands in our queue that refer to its mapping.
-        let doorbell = self.core.capabilities.wait == Wait::Doorbell;
-        let retain =
-            |peer: &KnownPeer| doorbell && !str::from_utf8(peer.address.as_bytes()).is_ok_and(bell::is_dead);
-        let mut retained = false;
+        // See `LEFT_MAX`: what is in our queue may refer to an shm peer's mapping, also after its death.
+        let retained = self.core.capabilities.wait == Wait::Doorbell;
         self.core.leave_channel_of(peer);
-        let gone = self.core.peers.borrow_mut().remove(peer, |peer| {
-            retained = retain(peer);
-            retained
-        });
+        let gone = self.core.peers.borrow_mut().remove(peer, retained);
         let Some(gone) = gone else { return };
         add(&self.core.counters.peers_removed, 1);
         self.core.intake.borrow_mut().disown(peer);
@@ -306,11 +300,12 @@ impl Endpoint for LibfabricEndpoint {
             completer.complete(Err(FabricError::Cancelled));
         }
         if !retained {
-            let left = self.core.peers.borrow_mut().take_left_of(peer);
-            for entry in left.into_iter().chain([gone.fi_addr]) {
-                self.core.raw.remove(entry);
-            }
+            self.core.raw.remove(gone.fi_addr);
         }
+    }
+
+    fn has_room_for_strangers(&self) -> bool {
+        self.core.peers.borrow().has_room_for_strangers()
     }
 
     fn set_sink(&self, sink: Weak<dyn Sink>) {

@@ -74,7 +74,7 @@ impl KnownPeer {
 
     /// Whether its process has ended, as far as that can be seen.
     pub(super) fn has_ended(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| !process.exists())
+        self.ringer.is_some() && is_gone(&self.address)
     }
 
     /// Notes that the provider still has no room.
@@ -100,9 +100,27 @@ struct Slot {
 /// entries count from 0.
 const DENSE_MAX: usize = 1 << 20;
 
-/// Entries without use that an endpoint keeps: a quarter of all that `shm` has. They are not removed one by one while their
-/// peers live, because the provider takes whoever gets such a place next for the one who had it before.
-const LEFT_MAX: usize = 64;
+/// Entries of the address vector of a provider within the node (`shm`: `SMR_MAX_PEERS`).
+pub(super) const ENTRIES_MAX: usize = 256;
+
+/// Entries without use that an endpoint keeps: a quarter of all. They are not removed one by one. While a peer lives, the
+/// provider takes whoever gets its place next for the one who had it before. When it is dead, what it has left in the queue or
+/// half done still refers to its mapping; and the provider believes that the next one has been met, and writes to memory that it
+/// has not mapped (`smr_verify_peer` of libfabric 2.1). So the endpoint is opened anew: when nothing is under way, or when there is
+/// little room.
+const LEFT_MAX: usize = ENTRIES_MAX / 4;
+
+/// The same when there is no room at all, because nearly all entries have a use.
+const LEFT_WHEN_FULL: usize = ENTRIES_MAX / 16;
+
+/// Entries from which on there is no time to wait until nothing is under way: senders that nobody has answered take places as
+/// well.
+const NEARLY_ALL: usize = ENTRIES_MAX - ENTRIES_MAX / 8;
+
+/// Whether the peer within the node at this address is gone.
+pub(super) fn is_gone(address: &Address) -> bool {
+    str::from_utf8(address.as_bytes()).is_ok_and(bell::is_dead)
+}
 
 /// An entry of the address vector that a peer given up has left behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -240,11 +258,7 @@ impl Peers {
     }
 
     /// Forgets a peer. `retain`: its entry stays in the address vector and serves again when the address comes back.
-    pub(super) fn remove(
-        &mut self,
-        id: PeerId,
-        retain: impl FnOnce(&KnownPeer) -> bool,
-    ) -> Option<KnownPeer> {
+    pub(super) fn remove(&mut self, id: PeerId, retain: bool) -> Option<KnownPeer> {
         let (index, generation) = parts(id);
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
         let peer = slot.peer.take()?;
@@ -252,7 +266,7 @@ impl Peers {
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         self.by_address.remove(&peer.address);
         self.waiting.retain(|waiting| *waiting != id);
-        if retain(&peer) {
+        if retain {
             let generation = peer.generation();
             let retained = Retained { fi_addr: peer.fi_addr, slot: index, generation };
             self.retained.insert(peer.address.clone(), retained);
@@ -263,22 +277,6 @@ impl Peers {
         Some(peer)
     }
 
-    /// Takes out what a peer that is not retained has left behind.
-    pub(super) fn take_left_of(&mut self, id: PeerId) -> Vec<u64> {
-        let slot = Self::slot_of(id);
-        let mut entries = Vec::new();
-        self.left.retain(|(of, entry)| {
-            if *of == slot {
-                entries.push(*entry);
-            }
-            *of != slot
-        });
-        for entry in &entries {
-            self.note_source(*entry, 0);
-        }
-        entries
-    }
-
     /// An entry of a slot has no use any more, because another stands for the peer.
     pub(super) fn leave(&mut self, slot: u32, fi_addr: u64) {
         if fi_addr != sys::FI_ADDR_NOTAVAIL {
@@ -286,9 +284,21 @@ impl Peers {
         }
     }
 
-    /// Whether entries without use take the place of others.
-    pub(super) fn has_many_left(&self) -> bool {
-        self.left.len() > LEFT_MAX
+    /// Entries without use.
+    fn unused(&self) -> usize {
+        self.left.len() + self.retained.len()
+    }
+
+    /// Whether entries without use take the place of others. `idle`: nothing is under way.
+    pub(super) fn has_many_left(&self, idle: bool) -> bool {
+        let (unused, all) = (self.unused(), self.unused() + self.by_address.len());
+        let full = all >= ENTRIES_MAX && unused >= LEFT_WHEN_FULL;
+        self.left.len() > LEFT_MAX || unused > LEFT_MAX && (idle || all >= NEARLY_ALL) || full
+    }
+
+    /// Whether there is room for entries that may have no use soon.
+    pub(super) fn has_room_for_strangers(&self) -> bool {
+        self.unused() <= LEFT_MAX
     }
 
     /// A peer has opened its endpoint anew, and has another entry in the address vector.
@@ -387,19 +397,19 @@ mod tests {
     fn an_id_names_no_later_user_of_its_slot() {
         let mut peers = Peers::with_user_ids(true);
         let first = add(&mut peers, "a", 3);
-        assert!(peers.remove(first, |_| false).is_some());
+        assert!(peers.remove(first, false).is_some());
         let second = add(&mut peers, "b", 3);
         assert_ne!(first, second);
         assert!(peers.get(first).is_none() && peers.get(second).is_some());
         assert_eq!(peers.by_source(0), Some(second));
-        assert!(peers.remove(first, |_| false).is_none());
+        assert!(peers.remove(first, false).is_none());
     }
 
     #[test]
     fn an_entry_that_stays_in_the_address_vector_keeps_its_slot() {
         let mut peers = Peers::with_user_ids(true);
         let first = add(&mut peers, "a", 3);
-        peers.remove(first, |_| true);
+        peers.remove(first, true);
         assert_eq!(peers.by_source(0), None, "given up");
         let other = add(&mut peers, "b", 4);
         assert_eq!(peers.by_source(1), Some(other));
@@ -422,22 +432,48 @@ mod tests {
         renew(&mut peers, a, 13);
         renew(&mut peers, b, 14);
         assert_eq!((peers.by_source(3), peers.by_source(13)), (Some(a), Some(a)), "also what it sent before");
-        // It comes back in another generation, and then is gone.
-        peers.remove(a, |_| true);
+        // It comes back in another generation, and is given up again.
+        peers.remove(a, true);
         let retained = peers.retained(&address("a")).expect("retained");
         peers.leave(retained.slot, retained.fi_addr);
         let again = peers.add(retained.slot, &address("a"), 33, None);
-        peers.remove(again, |_| false);
-        assert_eq!(peers.take_left_of(again), [3, 13]);
-        assert_eq!((peers.by_source(3), peers.by_source(4)), (None, Some(b)));
-        for moves in 2..=LEFT_MAX {
+        peers.remove(again, true);
+        for moves in 4..LEFT_MAX {
             renew(&mut peers, b, 100 + moves as u64);
         }
-        assert!(!peers.has_many_left());
-        renew(&mut peers, b, 99);
-        assert!(peers.has_many_left());
+        assert!(!peers.has_many_left(true) && peers.has_room_for_strangers());
+        renew(&mut peers, b, 97);
+        assert!(peers.has_many_left(true) && !peers.has_room_for_strangers());
+        assert!(!peers.has_many_left(false), "there is room yet");
+        renew(&mut peers, b, 98);
+        assert!(peers.has_many_left(false));
         peers.start_afresh(|_, _| 1);
-        assert!(!peers.has_many_left());
+        assert!(!peers.has_many_left(true));
+    }
+
+    #[test]
+    fn an_endpoint_in_use_is_opened_anew_for_entries_without_use_only_when_there_is_little_room() {
+        let mut peers = Peers::with_user_ids(true);
+        let fill = |peers: &mut Peers, names: core::ops::Range<usize>, keep: bool| {
+            for name in names {
+                let id = add(peers, &format!("{keep}-{name}"), name as u64);
+                if !keep {
+                    peers.remove(id, true);
+                }
+            }
+        };
+        fill(&mut peers, 0..LEFT_MAX + 1, false);
+        fill(&mut peers, 0..NEARLY_ALL - LEFT_MAX - 2, true);
+        assert!(peers.has_many_left(true) && !peers.has_many_left(false));
+        fill(&mut peers, NEARLY_ALL..NEARLY_ALL + 1, true);
+        assert!(peers.has_many_left(false));
+        // Nearly everybody is of use.
+        let mut peers = Peers::with_user_ids(true);
+        fill(&mut peers, 0..ENTRIES_MAX - LEFT_WHEN_FULL, true);
+        fill(&mut peers, 0..LEFT_WHEN_FULL - 1, false);
+        assert!(!peers.has_many_left(true));
+        fill(&mut peers, ENTRIES_MAX..ENTRIES_MAX + 1, false);
+        assert!(peers.has_many_left(false));
     }
 
     #[test]
@@ -463,7 +499,7 @@ mod tests {
             let gone = add(&mut peers, "gone", 3);
             let kept = add(&mut peers, "kept", 4);
             peers.wait(kept, 7, Instant::default());
-            peers.remove(gone, |_| true);
+            peers.remove(gone, true);
             assert_eq!(peers.get(kept).map(|peer| peer.waiting.len()), Some(1));
             peers.start_afresh(|_, _| sys::FI_ADDR_NOTAVAIL);
             assert_eq!(peers.by_source(sys::FI_ADDR_NOTAVAIL), None, "nobody");

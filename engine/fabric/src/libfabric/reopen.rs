@@ -65,8 +65,10 @@ impl Core {
         if !self.remains.borrow().is_empty() {
             self.bury();
         }
-        if self.peers.borrow().has_many_left() {
-            self.reopen("its peers have been opened anew so often that there is little room for others");
+        if self.peers.borrow().has_many_left(self.ops.under_way() == 0) {
+            self.reopen(
+                "so many of its peers are gone or were opened anew that there is little room for others",
+            );
             return true;
         }
         let Some(watch) = &self.watch else { return false };

@@ -2,6 +2,7 @@
 //! advertise what they then refuse, and some answer for another provider stacked on top.
 
 use super::open::{MESSAGE_MAX, Options, place};
+use super::peers::ENTRIES_MAX;
 use super::raw::{OpenArgs, Raw};
 use super::{bell, raw, sys};
 use crate::{
@@ -288,6 +289,7 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
         inject: size(caps.inject_size),
         max_message: MESSAGE_MAX.min(size(caps.max_message)),
         max_transfer: size(caps.max_message),
+        max_peers: (facts.wait == Wait::Doorbell).then_some(ENTRIES_MAX),
     }
 }
 

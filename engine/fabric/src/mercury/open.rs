@@ -54,6 +54,7 @@ fn capabilities(protocol: &str, virt_addr: bool, with_source: bool) -> Capabilit
         inject: 0,
         max_message: MESSAGE_MAX,
         max_transfer: TRANSFER_MAX,
+        max_peers: None,
     }
 }
 

@@ -222,6 +222,7 @@ impl SimEndpoint {
             inject: 0,
             max_message: MESSAGE_MAX,
             max_transfer: TRANSFER_MAX,
+            max_peers: None,
         };
         let pool = BufferPool::of_plain_pages(POOL_BYTES_DEFAULT);
         Rc::new(Self { network: Rc::clone(network), state, capabilities, pool, published })
