@@ -110,7 +110,8 @@ pub trait Endpoint {
         None
     }
 
-    /// Forgets a peer: its connection is given up and what is queued for it fails. The next [`Endpoint::insert`]
+    /// Forgets a peer: its connection is given up if it is stuck, and what is queued for it fails. Transfers that the provider
+    /// has end when it lets go of them: only then nothing is at the peer's memory any more. The next [`Endpoint::insert`]
     /// starts afresh.
     fn remove(&self, peer: PeerId);
 

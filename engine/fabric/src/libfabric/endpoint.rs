@@ -291,13 +291,20 @@ impl Endpoint for LibfabricEndpoint {
         self.core.leave_channel_of(peer);
         let gone = self.core.peers.borrow_mut().remove(peer, retained);
         let Some(gone) = gone else { return };
+        let has_ended = gone.has_ended();
         add(&self.core.counters.peers_removed, 1);
         self.core.intake.borrow_mut().disown(peer);
         for (op, _) in gone.waiting {
             self.core.fail(op, FabricError::Cancelled);
         }
-        for completer in self.core.ops.abandon(peer) {
-            completer.complete(Err(FabricError::Cancelled));
+        // What the provider has goes on, and may write to the peer's memory until it ends: over a connection that is shut down
+        // with an error at once, over others when the peer has let go of it. Within a node it has ended when it was posted, or
+        // where the peer has to take it with the endpoint that is opened anew for that ([`super::watch`]). Only a process that
+        // is gone has no memory any more.
+        if has_ended {
+            for completer in self.core.ops.abandon(peer) {
+                completer.complete(Err(FabricError::Cancelled));
+            }
         }
         if !retained {
             self.core.raw.remove(gone.fi_addr);

@@ -7,7 +7,8 @@
 #![expect(unsafe_code, reason = "descriptors that belong to the provider are borrowed")]
 
 use super::sys::{self, Progress};
-use rustix::net::{Shutdown, getpeername, shutdown};
+use core::time::Duration;
+use rustix::net::{Shutdown, getpeername, shutdown, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -44,11 +45,19 @@ fn is_connected(fd: BorrowedFd<'_>, peer: SocketAddr) -> bool {
     name.and_then(|address| SocketAddr::try_from(address).ok()) == Some(peer)
 }
 
+/// Shuts a connection down; whether there was one. What the system has not sent yet goes when the provider closes it: nothing is to
+/// arrive after operations have ended that it belongs to, when the peer comes back.
+fn end(fd: BorrowedFd<'_>) -> bool {
+    // Without it only more is sent.
+    let _ = sockopt::set_socket_linger(fd, Some(Duration::ZERO));
+    shutdown(fd, Shutdown::Both).is_ok()
+}
+
 /// Shuts down the connections of this process to an address that are stuck, also those of other threads. Returns how
 /// many there were.
 pub(crate) fn hang_up(peer: SocketAddr) -> usize {
     let stuck = connections(|fd| is_connected(fd, peer) && progress(fd).is_some_and(is_stuck));
-    stuck.into_iter().filter(|fd| shutdown(*fd, Shutdown::Both).is_ok()).count()
+    stuck.into_iter().filter(|fd| end(*fd)).count()
 }
 
 /// Shuts down every connection of this process to an address, whatever its state: what a transport has under way there
@@ -57,7 +66,7 @@ pub(crate) fn hang_up(peer: SocketAddr) -> usize {
 pub(crate) fn cut_off(peer: SocketAddr) {
     for fd in connections(|fd| is_connected(fd, peer)) {
         // It may have ended by itself.
-        let _ = shutdown(fd, Shutdown::Both);
+        let _ = end(fd);
     }
 }
 
@@ -65,9 +74,8 @@ pub(crate) fn cut_off(peer: SocketAddr) {
 mod tests {
     use super::*;
     use crate::libfabric::{Options, open};
-    use crate::{Address, Endpoint, FabricError, Message, PeerId, Sink};
+    use crate::{Access, Address, Buffer, Endpoint, Exposure, FabricError, Message, PeerId, Sink, Transfer};
     use core::cell::RefCell;
-    use core::time::Duration;
     use rustix::net::getsockname;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
@@ -77,9 +85,10 @@ mod tests {
     use weir_runtime::Handle;
     use weir_runtime::real::Executor;
 
-    /// `SOL_SOCKET`, `SO_ATTACH_FILTER`, and the one-word program "return 0" (`BPF_RET | BPF_K`).
+    /// `SOL_SOCKET`, `SO_ATTACH_FILTER`, `SO_DETACH_FILTER`, and the one-word program "return 0" (`BPF_RET | BPF_K`).
     const SOL_SOCKET: i32 = 1;
     const SO_ATTACH_FILTER: i32 = 26;
+    const SO_DETACH_FILTER: i32 = 27;
     const DROP_ALL: [u64; 1] = [0x06];
 
     #[repr(C)]
@@ -92,14 +101,22 @@ mod tests {
         fn setsockopt(fd: i32, level: i32, name: i32, value: *const Program, len: u32) -> i32;
     }
 
-    /// From now on the kernel drops whatever arrives at a socket, unseen: what a vanished host looks like to the other.
-    fn vanish(fd: BorrowedFd<'_>) {
+    fn filter(fd: BorrowedFd<'_>, option: i32) {
         let program = Program { len: 1, filter: DROP_ALL.as_ptr() };
         let len = u32::try_from(size_of::<Program>()).expect("small");
         // SAFETY: the kernel copies the program, which is a whole one.
-        let code =
-            unsafe { setsockopt(fd.as_raw_fd(), SOL_SOCKET, SO_ATTACH_FILTER, &raw const program, len) };
-        assert_eq!(code, 0, "a filter is attached");
+        let code = unsafe { setsockopt(fd.as_raw_fd(), SOL_SOCKET, option, &raw const program, len) };
+        assert_eq!(code, 0, "a filter is attached, or taken away");
+    }
+
+    /// From now on the kernel drops whatever arrives at a socket, unseen: what a vanished host looks like to the other.
+    fn vanish(fd: BorrowedFd<'_>) {
+        filter(fd, SO_ATTACH_FILTER);
+    }
+
+    /// The host is there again.
+    fn reappear(fd: BorrowedFd<'_>) {
+        filter(fd, SO_DETACH_FILTER);
     }
 
     fn wait_until_stuck(fd: BorrowedFd<'_>) {
@@ -150,6 +167,23 @@ mod tests {
             assert_eq!(waiting.kind(), std::io::ErrorKind::WouldBlock);
             stream.write_all(&[1]).expect("it stands");
         }
+    }
+
+    #[test]
+    fn what_was_on_its_way_over_a_connection_that_was_shut_down_does_not_arrive_later() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut ours = TcpStream::connect(listener.local_addr().expect("bound")).expect("it listens");
+        let (mut theirs, peer) = (listener.accept().expect("a connection").0, ours.peer_addr());
+        vanish(theirs.as_fd());
+        ours.write_all(&[1; 100]).expect("room");
+        wait_until_stuck(ours.as_fd());
+        assert_eq!(hang_up(peer.expect("connected")), 1);
+        // As the provider does.
+        drop(ours);
+        reappear(theirs.as_fd());
+        // Some times what the kernel waits before it sends something again for the third time.
+        theirs.set_read_timeout(Some(Duration::from_secs(4))).expect("a socket");
+        assert!(theirs.read(&mut [0; 100]).is_err());
     }
 
     #[derive(Default)]
@@ -247,6 +281,81 @@ mod tests {
                 }
             }
             panic!("no message gets through any more");
+        });
+    }
+
+    /// An endpoint that has exposed memory, one that knows it and has contact, and that one's connection with its other end.
+    struct Contact {
+        one: Rc<dyn Endpoint>,
+        to: PeerId,
+        memory: Buffer,
+        exposure: Exposure,
+        connection: [BorrowedFd<'static>; 2],
+        _other: (Rc<dyn Endpoint>, [Rc<Inbox>; 2]),
+    }
+
+    impl Contact {
+        async fn new(rt: &Handle) -> Self {
+            let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+            let place = free.local_addr().expect("bound");
+            drop(free);
+            let other = open(rt, &Options::listen("tcp", "127.0.0.1", place.port())).expect("an endpoint");
+            let one = open(rt, &Options::near("tcp", "127.0.0.1", 1)).expect("an endpoint");
+            let inboxes = [listen(&one), listen(&other)];
+            let to = one.insert(&other.address()).expect("an address");
+            one.send(to, 0, &[b"hello"]).expect("accepted");
+            assert!(arrives(rt, &inboxes[1], b"hello", Duration::from_secs(10)).await);
+            let memory = other.buffers().alloc(LEN).expect("memory");
+            let exposure = other.expose(&memory, 0..LEN, Access::Write).expect("exposed");
+            let ours = connections(|fd| is_connected(fd, place));
+            let name = getsockname(ours[0]).ok().and_then(|name| SocketAddr::try_from(name).ok());
+            let theirs = connections(|fd| is_connected(fd, name.expect("bound")));
+            assert_eq!((ours.len(), theirs.len()), (1, 1));
+            let connection = [ours[0], theirs[0]];
+            Self { one, to, memory, exposure, connection, _other: (other, inboxes) }
+        }
+
+        /// Begins to write, and loses contact before anything arrives.
+        fn write_to_a_vanished_host(&self) -> Transfer {
+            self.connection.into_iter().for_each(vanish);
+            let mut buffer = self.one.buffers().alloc(LEN).expect("memory");
+            buffer.fill(7);
+            self.one.write(self.to, &buffer, 0..LEN, self.exposure.region())
+        }
+    }
+
+    /// Length of a transfer.
+    const LEN: usize = 100_000;
+
+    #[test]
+    fn a_transfer_goes_on_when_its_peer_is_removed_and_ends_when_the_provider_has_let_go_of_it() {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        executor.block_on(async {
+            let contact = Contact::new(&rt).await;
+            let transfer = contact.write_to_a_vanished_host();
+            contact.one.remove(contact.to);
+            rt.sleep(Duration::from_millis(50)).await;
+            assert_eq!(transfer.outcome(), None, "its connection is not stuck yet");
+            contact.connection.into_iter().for_each(reappear);
+            assert_eq!(rt.timeout(Duration::from_secs(20), transfer).await, Ok(Ok(())));
+            assert!(contact.memory.iter().all(|byte| *byte == 7));
+        });
+    }
+
+    #[test]
+    fn a_transfer_over_a_stuck_connection_ends_when_its_peer_is_removed() {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        executor.block_on(async {
+            let contact = Contact::new(&rt).await;
+            let transfer = contact.write_to_a_vanished_host();
+            rt.sleep(Duration::from_millis(50)).await;
+            wait_until_stuck(contact.connection[0]);
+            contact.one.remove(contact.to);
+            assert_eq!(transfer.outcome(), None, "the provider has it");
+            let ended = rt.timeout(Duration::from_secs(10), transfer).await;
+            assert!(matches!(ended, Ok(Err(FabricError::Unreachable { .. }))), "{ended:?}");
         });
     }
 }

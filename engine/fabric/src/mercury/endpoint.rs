@@ -331,20 +331,10 @@ impl Endpoint for MercuryEndpoint {
         let core = &self.core;
         let Some(gone) = core.peers.borrow_mut().remove(peer) else { return };
         add(&core.counters.peers_removed, 1);
-        let (mut completers, mut under_way) = (Vec::new(), false);
-        core.ops.for_each(|op| {
-            under_way |= op.peer == peer;
-            if let Kind::Transfer { completer, .. } = &mut op.kind
-                && op.peer == peer
-            {
-                completers.extend(completer.take());
-            }
-        });
-        for completer in completers {
-            completer.complete(Err(FabricError::Cancelled));
-        }
+        let mut under_way = false;
+        core.ops.for_each(|op| under_way |= op.peer == peer);
         match gone.name.socket() {
-            // What the network has of it ends with the connection.
+            // What the network has of it ends with the connection, and is told of then: until it has, it may be at the peer's memory.
             Some(socket) if under_way => cut_off(socket),
             Some(socket) => drop(hang_up(socket)),
             None => {}

@@ -229,3 +229,18 @@ fn published_addresses_are_told_by_living_endpoints_and_used_again_after_their_d
     }
     assert!(met > 0, "no address was ever used by another endpoint");
 }
+
+#[test]
+fn a_transfer_ends_when_it_has_landed_also_when_its_peer_was_removed_meanwhile() {
+    let pair = pair(9);
+    let server = pair.server.as_ref().expect("open");
+    let memory = server.buffers().alloc(4096).expect("memory");
+    let exposure = server.expose(&memory, 0..4096, Access::Write).expect("exposed");
+    let mut buffer = pair.client.buffers().alloc(4096).expect("memory");
+    buffer.fill(7);
+    let transfer = pair.client.write(pair.to_server, &buffer, 0..4096, exposure.region());
+    pair.client.remove(pair.to_server);
+    assert_eq!((transfer.outcome(), memory[0]), (None, 0));
+    pair.world.run_for(Duration::from_millis(10));
+    assert_eq!((transfer.outcome(), memory[0]), (Some(Ok(())), 7));
+}
