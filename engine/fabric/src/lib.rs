@@ -121,6 +121,12 @@ pub trait Endpoint {
         self.remove(peer);
     }
 
+    /// Ends what is under way with a peer whose host has vanished without a word, also for other endpoints of this process:
+    /// operations with it end with an error. Nothing happens to a peer whose host is there, even if its process hangs, and where
+    /// the provider notices by itself. A host that is waited for without anything on its way to it is asked for a sign of life
+    /// and given as much time again. It takes as long as there are open files.
+    fn hang_up_if_vanished(&self, _peer: PeerId) {}
+
     /// Whether there is room for peers that may never be of use. Where the provider has room for few, such are not to take all of
     /// it from those that are.
     fn has_room_for_strangers(&self) -> bool {

@@ -12,6 +12,7 @@ struct weir_progress {
 	uint32_t retransmits;
 	uint32_t unacked;
 	uint32_t silence_ms;
+	uint32_t probes;
 };
 
 /* What the kernel knows of the progress of a connection. */
@@ -25,5 +26,6 @@ int64_t weir_tcp_progress(int fd, struct weir_progress *progress)
 	progress->retransmits = info.tcpi_retransmits;
 	progress->unacked = info.tcpi_unacked;
 	progress->silence_ms = info.tcpi_last_ack_recv;
+	progress->probes = info.tcpi_probes;
 	return 0;
 }

@@ -1,7 +1,7 @@
 //! The fabric trait on libfabric.
 
 use super::bell::{self, Rung};
-use super::hang_up::hang_up;
+use super::hang_up::{VANISHED, hang_up, hang_up_if_vanished};
 use super::ops::Op;
 use super::peers::KnownPeer;
 use super::progress::{Core, JOIN_BYTES, JOIN_MAX};
@@ -313,6 +313,13 @@ impl Endpoint for LibfabricEndpoint {
 
     fn has_room_for_strangers(&self) -> bool {
         self.core.peers.borrow().has_room_for_strangers()
+    }
+
+    fn hang_up_if_vanished(&self, peer: PeerId) {
+        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.address.socket());
+        if let (Some(own), Some(peer)) = (self.core.address.socket(), socket) {
+            hang_up_if_vanished(own, peer, VANISHED);
+        }
     }
 
     fn set_sink(&self, sink: Weak<dyn Sink>) {

@@ -4,11 +4,15 @@
 //! connection as long, whatever is removed from its address vector. So when a peer is given up, this process's
 //! connections to it that are stuck are shut down; the provider notices and makes new ones with the next message. Those
 //! that the host acknowledges stay: other threads use them, and may have made them just now.
+//!
+//! A server that has a transfer with a client under way doesn't give it up: its memory stays lent until the provider ends the
+//! transfer. So it may ask whether the client's host has vanished, which takes a longer silence.
 #![expect(unsafe_code, reason = "descriptors that belong to the provider are borrowed")]
 
 use super::sys::{self, Progress};
 use core::time::Duration;
-use rustix::net::{Shutdown, getpeername, shutdown, sockopt};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, SocketAddrAny, getpeername, getsockname, shutdown, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -16,10 +20,24 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// retransmission timeouts (200 ms), and less than a peer is given (two tries of half a second, a hello of a second).
 const SILENCE_MS: u32 = 500;
 
+/// Silence after which a host has vanished: a living one acknowledges in milliseconds whatever its processes do, and is asked
+/// several times meanwhile, at growing distances (after 0.2, 0.6, 1.4, 3, 6, 13 seconds); and networks are back within seconds
+/// when a part of them fails.
+pub(crate) const VANISHED: Duration = Duration::from_secs(20);
+
+/// Parts of the silence after which a host is asked for a sign of life that is waited for: the first time after half of it.
+const ASKED_EACH: u64 = 4;
+
 /// Whether the kernel gets no more answers: it has sent something again, and nothing has been acknowledged for long.
 /// A process that hangs on a living host acknowledges; so does every connection that was made just now.
 fn is_stuck(progress: Progress) -> bool {
     progress.unacked > 0 && progress.retransmits > 0 && progress.silence_ms >= SILENCE_MS
+}
+
+/// The same of a host that has not answered for so long, also where it had no room for more.
+fn has_vanished(progress: Progress, silence: Duration) -> bool {
+    let asked = progress.unacked > 0 && progress.retransmits > 0 || progress.probes > 0;
+    asked && Duration::from_millis(progress.silence_ms.into()) >= silence
 }
 
 fn progress(fd: BorrowedFd<'_>) -> Option<Progress> {
@@ -60,6 +78,47 @@ pub(crate) fn hang_up(peer: SocketAddr) -> usize {
     stuck.into_iter().filter(|fd| end(*fd)).count()
 }
 
+/// Whether a connection is between this endpoint and this peer, whoever of them has made it: one that the peer has made comes from
+/// another port of its host than it listens at.
+fn is_between(fd: BorrowedFd<'_>, own: SocketAddr, peer: SocketAddr) -> bool {
+    let name = |name: Result<SocketAddrAny, _>| name.ok().and_then(|name| SocketAddr::try_from(name).ok());
+    let Some(theirs) = name(getpeername(fd).and_then(|name| name.ok_or(Errno::NOTCONN))) else {
+        return false;
+    };
+    theirs == peer || theirs.ip() == peer.ip() && name(getsockname(fd)) == Some(own)
+}
+
+/// Has the kernel end a connection on which nothing comes any more and nothing is on its way, when the host gives no sign of life
+/// for so long.
+fn ask_for_life(fd: BorrowedFd<'_>, silence: Duration) -> rustix::io::Result<()> {
+    if sockopt::socket_keepalive(fd)? {
+        return Ok(());
+    }
+    let each = Duration::from_secs((silence.as_secs() / ASKED_EACH).max(1));
+    sockopt::set_tcp_keepidle(fd, each * 2)?;
+    sockopt::set_tcp_keepintvl(fd, each)?;
+    sockopt::set_tcp_keepcnt(fd, 2)?;
+    sockopt::set_socket_keepalive(fd, true)
+}
+
+/// Shuts down the connections of this endpoint with a peer whose host has not answered for so long, and has the host asked where
+/// that can't be known. Returns how many were shut down.
+pub(crate) fn hang_up_if_vanished(own: SocketAddr, peer: SocketAddr, silence: Duration) -> usize {
+    let mut ended = 0;
+    for fd in connections(|fd| is_between(fd, own, peer)) {
+        match progress(fd) {
+            Some(progress) if has_vanished(progress, silence) => ended += usize::from(end(fd)),
+            // It may have ended by itself.
+            Some(progress) if progress.unacked == 0 => drop(ask_for_life(fd, silence)),
+            Some(_) | None => {}
+        }
+    }
+    if ended > 0 {
+        tracing::info!(%peer, connections = ended, "a host has vanished; connections to it were shut down");
+    }
+    ended
+}
+
 /// Shuts down every connection of this process to an address, whatever its state: what a transport has under way there
 /// ends, and other threads make theirs anew.
 #[cfg(feature = "mercury")]
@@ -76,7 +135,6 @@ mod tests {
     use crate::libfabric::{Options, open};
     use crate::{Access, Address, Buffer, Endpoint, Exposure, FabricError, Message, PeerId, Sink, Transfer};
     use core::cell::RefCell;
-    use rustix::net::getsockname;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
     use std::os::fd::AsFd;
@@ -129,7 +187,7 @@ mod tests {
 
     #[test]
     fn stuck_is_what_was_sent_again_and_has_not_been_acknowledged_for_long() {
-        let stuck = Progress { retransmits: 1, unacked: 3, silence_ms: 500 };
+        let stuck = Progress { retransmits: 1, unacked: 3, silence_ms: 500, probes: 0 };
         assert!(is_stuck(stuck));
         for other in [
             Progress { retransmits: 0, ..stuck },
@@ -139,6 +197,40 @@ mod tests {
         ] {
             assert!(!is_stuck(other), "{other:?}");
         }
+    }
+
+    #[test]
+    fn a_host_has_vanished_that_was_asked_and_has_not_answered_for_long() {
+        let silence = Duration::from_millis(700);
+        let sent = Progress { retransmits: 1, unacked: 3, silence_ms: 700, probes: 0 };
+        let full = Progress { probes: 1, silence_ms: 700, ..Progress::default() };
+        for vanished in [sent, full] {
+            assert!(has_vanished(vanished, silence));
+            assert!(!has_vanished(Progress { silence_ms: 699, ..vanished }, silence));
+            assert!(!has_vanished(Progress { retransmits: 0, probes: 0, ..vanished }, silence), "not asked");
+        }
+        assert!(!has_vanished(Progress { retransmits: 1, silence_ms: 9999, ..Progress::default() }, silence));
+    }
+
+    #[test]
+    fn a_host_whose_process_takes_nothing_is_there_until_it_vanishes() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let peer = listener.local_addr().expect("bound");
+        let mut ours = TcpStream::connect(peer).expect("it listens");
+        let (theirs, own) = (listener.accept().expect("a connection").0, ours.local_addr().expect("bound"));
+        ours.set_nonblocking(true).expect("a socket");
+        while ours.write(&[1; 4096]).is_ok() {}
+        let silence = Duration::from_millis(700);
+        let hang_up = || hang_up_if_vanished(own, peer, silence);
+        std::thread::sleep(silence * 3);
+        assert_eq!(hang_up(), 0, "{:?}", progress(ours.as_fd()));
+        vanish(ours.as_fd());
+        let until = Instant::now() + Duration::from_secs(20);
+        while hang_up() == 0 {
+            assert!(Instant::now() < until, "{:?}", progress(ours.as_fd()));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(theirs);
     }
 
     #[test]
@@ -357,5 +449,110 @@ mod tests {
             let ended = rt.timeout(Duration::from_secs(10), transfer).await;
             assert!(matches!(ended, Ok(Err(FabricError::Unreachable { .. }))), "{ended:?}");
         });
+    }
+
+    /// Two endpoints of which each is driven by itself; the second one has made the connection, and its memory can be reached.
+    struct Reached {
+        executors: [Executor; 2],
+        server: Rc<dyn Endpoint>,
+        to: PeerId,
+        addresses: [SocketAddr; 2],
+        exposure: Exposure,
+        inboxes: [Rc<Inbox>; 2],
+        _client: (Rc<dyn Endpoint>, Buffer),
+    }
+
+    impl Reached {
+        fn new() -> Self {
+            let executors = [0, 1].map(|_| Executor::new().expect("an executor"));
+            let own = |executor: &Executor| open(&executor.handle(), &Options::near("tcp", "127.0.0.1", 1));
+            let [server, client] = executors.each_ref().map(|executor| own(executor).expect("an endpoint"));
+            let inboxes = [listen(&server), listen(&client)];
+            let memory = client.buffers().alloc(LEN).expect("memory");
+            let exposure = client.expose(&memory, 0..LEN, Access::Read).expect("exposed");
+            let to = client.insert(&server.address()).expect("an address");
+            client.send(to, 0, &[b"hello"]).expect("accepted");
+            let to = server.insert(&client.address()).expect("an address");
+            let addresses = [&server, &client].map(|endpoint| endpoint.address().socket().expect("one"));
+            let reached =
+                Self { executors, server, to, addresses, exposure, inboxes, _client: (client, memory) };
+            while reached.inboxes[0].0.borrow().is_empty() {
+                reached.drive(0, Duration::from_millis(10));
+                reached.drive(1, Duration::from_millis(10));
+            }
+            reached
+        }
+
+        fn drive(&self, which: usize, time: Duration) {
+            self.executors[which].block_on(self.executors[which].handle().sleep(time));
+        }
+
+        /// Both ends of the connection, the server's first.
+        fn connection(&self) -> [BorrowedFd<'static>; 2] {
+            let [server, client] = self.addresses;
+            let ends = connections(|fd| is_between(fd, server, client) || is_connected(fd, server));
+            let (ours, theirs): (Vec<_>, Vec<_>) =
+                ends.into_iter().partition(|fd| !is_connected(*fd, server));
+            assert_eq!((ours.len(), theirs.len()), (1, 1));
+            assert!(!is_connected(ours[0], client), "the client's end has a port of its own");
+            [ours[0], theirs[0]]
+        }
+
+        fn hang_up(&self, silence: Duration) -> usize {
+            let [server, client] = self.addresses;
+            hang_up_if_vanished(server, client, silence)
+        }
+
+        /// The client's process hangs from here on.
+        fn read(&self) -> Transfer {
+            let mut buffer = self.server.buffers().alloc(LEN).expect("memory");
+            self.server.read(self.to, &mut buffer, 0..LEN, self.exposure.region())
+        }
+
+        fn ends(&self, transfer: Transfer) {
+            let rt = self.executors[0].handle();
+            let ended = self.executors[0].block_on(rt.timeout(Duration::from_secs(20), transfer));
+            assert!(matches!(ended, Ok(Err(FabricError::Unreachable { .. }))), "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn a_transfer_with_a_host_that_has_vanished_ends_though_the_connection_was_the_peers() {
+        let reached = Reached::new();
+        let connection = reached.connection();
+        connection.into_iter().for_each(vanish);
+        let transfer = reached.read();
+        reached.drive(0, Duration::from_millis(50));
+        wait_until_stuck(connection[0]);
+        assert_eq!(
+            hang_up(reached.addresses[1]),
+            0,
+            "it is not found by the address that the peer listens at"
+        );
+        reached.server.hang_up_if_vanished(reached.to);
+        reached.drive(0, Duration::from_millis(50));
+        assert_eq!(transfer.outcome(), None, "that is no long silence");
+        assert_eq!(reached.hang_up(Duration::from_millis(SILENCE_MS.into())), 1);
+        reached.ends(transfer);
+    }
+
+    #[test]
+    fn a_host_that_is_waited_for_is_asked_for_a_sign_of_life_which_one_with_a_process_that_hangs_gives() {
+        let reached = Reached::new();
+        let connection = reached.connection();
+        let transfer = reached.read();
+        // The shortest that the kernel can ask after: one second, and one for each of two answers.
+        let silence = Duration::from_secs(1);
+        for _ in 0..5 {
+            reached.drive(0, silence);
+            assert_eq!(
+                (reached.hang_up(silence), transfer.outcome()),
+                (0, None),
+                "{:?}",
+                progress(connection[0])
+            );
+        }
+        connection.into_iter().for_each(vanish);
+        reached.ends(transfer);
     }
 }

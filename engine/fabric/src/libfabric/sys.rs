@@ -218,6 +218,8 @@ pub(super) struct Progress {
     pub(super) unacked: u32,
     /// Since the last acknowledgement, or since the connection was begun, in milliseconds.
     pub(super) silence_ms: u32,
+    /// Questions since the last answer whether the peer has room, or is there.
+    pub(super) probes: u32,
 }
 
 unsafe extern "C" {

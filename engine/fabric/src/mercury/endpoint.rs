@@ -9,7 +9,7 @@ use super::progress::{Core, Exposed, explain};
 use super::raw::{Move, Registration, failure};
 use crate::counters::add;
 use crate::exposure::{Ending, Exposure, Registered};
-use crate::libfabric::hang_up::{cut_off, hang_up};
+use crate::libfabric::hang_up::{VANISHED, cut_off, hang_up, hang_up_if_vanished};
 use crate::libfabric::resolve;
 use crate::memory::{Access, Buffer, Memory, PAGE, RemoteRegion};
 use crate::{
@@ -338,6 +338,13 @@ impl Endpoint for MercuryEndpoint {
             Some(socket) if under_way => cut_off(socket),
             Some(socket) => drop(hang_up(socket)),
             None => {}
+        }
+    }
+
+    fn hang_up_if_vanished(&self, peer: PeerId) {
+        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.name.socket());
+        if let (Some(own), Some(peer)) = (self.core.name.socket(), socket) {
+            hang_up_if_vanished(own, peer, VANISHED);
         }
     }
 
