@@ -5,8 +5,12 @@ use std::collections::{HashMap, VecDeque};
 /// Length of what stands before each piece: number of the message, index and count of its pieces.
 pub(super) const HEAD_LEN: usize = 8;
 
-/// Messages that are put together at once: the credits of eight senders. The oldest goes when there are more.
+/// Messages that are put together at once: the credits of eight senders. When there are more, the oldest goes of the sender that
+/// has the most.
 const PARTIAL_MAX: usize = 256;
+
+/// Messages of one sender that are put together at once: its credits. Its own oldest goes when there are more.
+const PARTIAL_EACH: usize = PARTIAL_MAX / 8;
 
 /// Most pieces of a message: the largest one in pieces of a kilobyte.
 const PIECES_MAX: u16 = 20;
@@ -57,11 +61,7 @@ impl Assembly {
         let key = (source, head.message);
         let count = usize::from(head.count);
         if !self.partial.contains_key(&key) {
-            if self.order.len() >= PARTIAL_MAX
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.partial.remove(&oldest);
-            }
+            self.make_room(source);
             self.partial.insert(key, Partial { pieces: vec![None; count], len: 0 });
             self.order.push_back(key);
         }
@@ -85,6 +85,21 @@ impl Assembly {
             whole.pieces.iter().flatten().for_each(|piece| bytes.extend_from_slice(piece));
             bytes
         })
+    }
+
+    /// Makes room for one more message of a sender, who loses one of its own before others do.
+    fn make_room(&mut self, source: u64) {
+        let mut counts = HashMap::new();
+        for (of, _) in &self.order {
+            *counts.entry(*of).or_insert(0) += 1;
+        }
+        let most = counts.iter().max_by_key(|(_, count)| **count).map(|(of, _)| *of);
+        let has_enough = counts.get(&source).is_some_and(|count| *count >= PARTIAL_EACH);
+        let loser = if has_enough { Some(source) } else { most.filter(|_| self.order.len() >= PARTIAL_MAX) };
+        let oldest = loser.and_then(|loser| self.order.iter().find(|(of, _)| *of == loser).copied());
+        if let Some(oldest) = oldest {
+            self.forget(oldest);
+        }
     }
 
     fn forget(&mut self, key: (u64, u32)) -> Option<Partial> {
@@ -135,6 +150,26 @@ mod tests {
         for message in 0..1000 {
             assembly.take(1, head(message, 0, 2), b"a", 10);
         }
+        assert_eq!((assembly.partial.len(), assembly.order.len()), (PARTIAL_EACH, PARTIAL_EACH));
+        for message in 0..1000 {
+            assembly.take(message.into(), head(message, 0, 2), b"a", 10);
+        }
         assert_eq!((assembly.partial.len(), assembly.order.len()), (PARTIAL_MAX, PARTIAL_MAX));
+    }
+
+    #[test]
+    fn senders_of_first_pieces_only_lose_their_own_messages_and_nobody_elses() {
+        for hostile in [1, 7, 50] {
+            let mut assembly = Assembly::default();
+            assert_eq!(assembly.take(0, head(5, 0, 2), b"a", 10), None);
+            for message in 0..1000 {
+                for source in 1..=hostile {
+                    assert_eq!(assembly.take(source, head(message, 0, 2), b"x", 10), None);
+                }
+            }
+            assert_eq!(assembly.take(0, head(5, 1, 2), b"b", 10), Some(b"ab".to_vec()), "{hostile} senders");
+            let last = assembly.take(1, head(999, 1, 2), b"y", 10);
+            assert_eq!(last, Some(b"xy".to_vec()), "it loses its oldest first");
+        }
     }
 }
