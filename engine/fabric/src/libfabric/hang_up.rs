@@ -132,8 +132,10 @@ pub(crate) fn cut_off(peer: SocketAddr) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::libfabric::{Options, open};
-    use crate::{Access, Address, Buffer, Endpoint, Exposure, FabricError, Message, PeerId, Sink, Transfer};
+    use crate::{
+        Access, Address, Buffer, Endpoint, Exposure, FabricError, Message, Options, PeerId, Sink, Transfer,
+        open,
+    };
     use core::cell::RefCell;
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
@@ -387,12 +389,12 @@ mod tests {
     }
 
     impl Contact {
-        async fn new(rt: &Handle) -> Self {
+        async fn new(rt: &Handle, provider: &str) -> Self {
             let free = TcpListener::bind("127.0.0.1:0").expect("a port");
             let place = free.local_addr().expect("bound");
             drop(free);
-            let other = open(rt, &Options::listen("tcp", "127.0.0.1", place.port())).expect("an endpoint");
-            let one = open(rt, &Options::near("tcp", "127.0.0.1", 1)).expect("an endpoint");
+            let other = open(rt, &Options::listen(provider, "127.0.0.1", place.port())).expect("an endpoint");
+            let one = open(rt, &Options::near(provider, "127.0.0.1", 1)).expect("an endpoint");
             let inboxes = [listen(&one), listen(&other)];
             let to = one.insert(&other.address()).expect("an address");
             one.send(to, 0, &[b"hello"]).expect("accepted");
@@ -424,7 +426,7 @@ mod tests {
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
         executor.block_on(async {
-            let contact = Contact::new(&rt).await;
+            let contact = Contact::new(&rt, "tcp").await;
             let transfer = contact.write_to_a_vanished_host();
             contact.one.remove(contact.to);
             rt.sleep(Duration::from_millis(50)).await;
@@ -437,18 +439,21 @@ mod tests {
 
     #[test]
     fn a_transfer_over_a_stuck_connection_ends_when_its_peer_is_removed() {
-        let executor = Executor::new().expect("an executor");
-        let rt = executor.handle();
-        executor.block_on(async {
-            let contact = Contact::new(&rt).await;
-            let transfer = contact.write_to_a_vanished_host();
-            rt.sleep(Duration::from_millis(50)).await;
-            wait_until_stuck(contact.connection[0]);
-            contact.one.remove(contact.to);
-            assert_eq!(transfer.outcome(), None, "the provider has it");
-            let ended = rt.timeout(Duration::from_secs(10), transfer).await;
-            assert!(matches!(ended, Ok(Err(FabricError::Unreachable { .. }))), "{ended:?}");
-        });
+        let mercury: &[&str] = if cfg!(feature = "mercury") { &["mercury/ofi+tcp"] } else { &[] };
+        for provider in ["tcp"].iter().chain(mercury) {
+            let executor = Executor::new().expect("an executor");
+            let rt = executor.handle();
+            executor.block_on(async {
+                let contact = Contact::new(&rt, provider).await;
+                let transfer = contact.write_to_a_vanished_host();
+                rt.sleep(Duration::from_millis(50)).await;
+                wait_until_stuck(contact.connection[0]);
+                contact.one.remove(contact.to);
+                assert_eq!(transfer.outcome(), None, "{provider} has it");
+                let ended = rt.timeout(Duration::from_secs(20), transfer).await;
+                assert!(matches!(ended, Ok(Err(FabricError::Unreachable { .. }))), "{provider}: {ended:?}");
+            });
+        }
     }
 
     /// Two endpoints of which each is driven by itself; the second one has made the connection, and its memory can be reached.
