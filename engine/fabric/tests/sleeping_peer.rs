@@ -7,8 +7,9 @@ mod inbox;
 use core::time::Duration;
 use inbox::listen;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use weir_fabric::{Access, Address, Options, RemoteRegion, open};
+use std::process::{Child, Command, Stdio};
+use weir_fabric::{Access, Address, FabricError, Options, RemoteRegion, open};
+use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 
 const LEN: usize = 1 << 20;
@@ -30,9 +31,14 @@ fn sleep_beside_memory(place: &Path) {
     let _inbox = listen(&endpoint);
     let mut buffer = endpoint.buffers().alloc(LEN).expect("memory");
     buffer.fill(3);
-    let exposure = endpoint.expose(&buffer, 0..LEN, Access::Read).expect("exposed");
-    let RemoteRegion { addr, key, len } = exposure.region();
-    let words = [addr, key, len].map(u64::to_le_bytes).concat();
+    let other = endpoint.buffers().alloc(LEN).expect("memory");
+    let expose = |buffer, access| endpoint.expose(buffer, 0..LEN, access).expect("exposed");
+    let exposures = [expose(&buffer, Access::Read), expose(&other, Access::Write)];
+    let words = exposures.each_ref().map(|exposure| {
+        let RemoteRegion { addr, key, len } = exposure.region();
+        [addr, key, len].map(u64::to_le_bytes).concat()
+    });
+    let words = words.concat();
     let own = endpoint.address();
     let draft = place.with_extension("draft");
     std::fs::write(&draft, [words, own.as_bytes().to_vec()].concat()).expect("writable");
@@ -41,17 +47,20 @@ fn sleep_beside_memory(place: &Path) {
     executor.block_on(rt.sleep(Duration::from_mins(1)));
 }
 
-/// Reads this many times from a process that sleeps each time. Returns how often it was woken.
-fn wakes(reads: u32) -> u64 {
-    let place = std::env::temp_dir().join(format!("weir-sleeping-{}", std::process::id()));
-    let program = std::env::current_exe().expect("a path");
-    let peer = Command::new(program).env(PLACE, &place).stdout(Stdio::null()).spawn();
-    let mut peer = peer.expect("it starts");
-    let executor = Executor::new().expect("an executor");
-    let rt = executor.handle();
-    let endpoint = open(&rt, &Options::near("shm", "127.0.0.1", 1)).expect("an endpoint");
-    let _inbox = listen(&endpoint);
-    let woken = executor.block_on(async {
+/// A process that sleeps beside its memory.
+struct Sleeper {
+    child: Child,
+    address: Address,
+    readable: RemoteRegion,
+    writable: RemoteRegion,
+}
+
+impl Sleeper {
+    async fn start(rt: &Handle) -> Self {
+        let place =
+            std::env::temp_dir().join(format!("weir-sleeping-{}-{}", std::process::id(), rt.random_u64()));
+        let program = std::env::current_exe().expect("a path");
+        let child = Command::new(program).env(PLACE, &place).stdout(Stdio::null()).spawn();
         let until = rt.now() + Duration::from_secs(20);
         let told = loop {
             match std::fs::read(&place) {
@@ -60,9 +69,35 @@ fn wakes(reads: u32) -> u64 {
             }
             rt.sleep(LULL).await;
         };
+        std::fs::remove_file(&place).expect("it was there");
         let word = |at: usize| u64::from_le_bytes(told[at * 8..at * 8 + 8].try_into().expect("eight"));
-        let region = RemoteRegion { addr: word(0), key: word(1), len: word(2) };
-        let to = endpoint.insert(&Address::from_bytes(&told[24..]).expect("short")).expect("an address");
+        let region = |at| RemoteRegion { addr: word(at), key: word(at + 1), len: word(at + 2) };
+        let address = Address::from_bytes(&told[48..]).expect("short");
+        Self { child: child.expect("it starts"), address, readable: region(0), writable: region(3) }
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(status.expect("it starts").success());
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it has ended");
+    }
+}
+
+/// Reads this many times from a process that sleeps each time. Returns how often it was woken.
+fn wakes(reads: u32) -> u64 {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let endpoint = open(&rt, &Options::near("shm", "127.0.0.1", 1)).expect("an endpoint");
+    let _inbox = listen(&endpoint);
+    executor.block_on(async {
+        let peer = Sleeper::start(&rt).await;
+        let to = endpoint.insert(&peer.address).expect("an address");
         // The first contact maps the peer, which takes both.
         endpoint.send(to, 0, &[b"hello"]).expect("accepted");
         let mut before = 0;
@@ -72,16 +107,51 @@ fn wakes(reads: u32) -> u64 {
                 before = endpoint.counters().doorbells.get();
             }
             let mut buffer = endpoint.buffers().alloc(LEN).expect("memory");
-            let read = endpoint.read(to, &mut buffer, 0..LEN, region);
+            let read = endpoint.read(to, &mut buffer, 0..LEN, peer.readable);
             assert_eq!(rt.timeout(Duration::from_secs(10), read).await, Ok(Ok(())));
             assert!(buffer.iter().all(|byte| *byte == 3));
         }
         endpoint.counters().doorbells.get() - before
+    })
+}
+
+#[test]
+fn a_write_to_a_process_that_has_stopped_ends_when_it_goes_on_or_dies_also_when_it_was_forgotten() {
+    if std::env::var_os(PLACE).is_some() {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let endpoint = open(&rt, &Options::near("shm", "127.0.0.1", 1)).expect("an endpoint");
+    let _inbox = listen(&endpoint);
+    let buffer = endpoint.buffers().alloc(LEN).expect("memory");
+    executor.block_on(async {
+        for goes_on in [true, false] {
+            let mut peer = Sleeper::start(&rt).await;
+            let to = endpoint.insert(&peer.address).expect("an address");
+            endpoint.send(to, 0, &[b"hello"]).expect("accepted");
+            rt.sleep(LULL).await;
+            peer.signal("-STOP");
+            let write = endpoint.write(to, &buffer, 0..LEN, peer.writable);
+            rt.sleep(LULL).await;
+            if std::env::var_os(NO_COPY).is_none() {
+                assert_eq!(write.outcome(), Some(Ok(())), "the provider needs nothing of the peer");
+                continue;
+            }
+            assert_eq!(write.outcome(), None, "the peer has to take it");
+            if !goes_on {
+                peer.child.kill().expect("it runs");
+                peer.child.wait().expect("it has ended");
+            }
+            endpoint.forget(to);
+            rt.sleep(LULL).await;
+            assert_eq!(write.outcome(), if goes_on { None } else { Some(Err(FabricError::Cancelled)) });
+            if goes_on {
+                peer.signal("-CONT");
+                assert_eq!(rt.timeout(Duration::from_secs(10), write).await, Ok(Ok(())));
+            }
+        }
     });
-    peer.kill().expect("it runs");
-    peer.wait().expect("it has ended");
-    std::fs::remove_file(&place).expect("it was there");
-    woken
 }
 
 #[test]

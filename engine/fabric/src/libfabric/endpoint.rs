@@ -298,9 +298,9 @@ impl Endpoint for LibfabricEndpoint {
             self.core.fail(op, FabricError::Cancelled);
         }
         // What the provider has goes on, and may write to the peer's memory until it ends: over a connection that is shut down
-        // with an error at once, over others when the peer has let go of it. Within a node it has ended when it was posted, or
-        // where the peer has to take it with the endpoint that is opened anew for that ([`super::watch`]). Only a process that
-        // is gone has no memory any more.
+        // with an error at once, over others when the peer has let go of it. Within a node the provider has copied when it was
+        // posted; where it can't, the peer writes it itself and ends it, or the endpoint does that is opened anew for want of that
+        // ([`super::watch`]). Only a process that is gone has no memory any more.
         if has_ended {
             for completer in self.core.ops.abandon(peer) {
                 completer.complete(Err(FabricError::Cancelled));
