@@ -39,7 +39,7 @@ const SWEEP_PAUSE: u64 = 256;
 const FLOOR: [u8; 1] = [key::OBJECT];
 
 /// Nor are those with snapshots: few, and an open needs all of them. When one rots on the device it can be written anew from here.
-const STAY: Stay<'static> = Stay { below: &FLOOR, among: [&[key::SNAPSHOT], &[key::TRANSACTION]] };
+pub(crate) const STAY: Stay<'static> = Stay { below: &FLOOR, among: [&[key::SNAPSHOT], &[key::TRANSACTION]] };
 
 /// Why a question has no answer.
 #[derive(Debug)]

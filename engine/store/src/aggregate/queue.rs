@@ -182,7 +182,8 @@ impl Queue {
     pub(crate) fn put_off(&mut self, rest: Rest, epoch: u64) {
         self.late.retain(|(_, known)| !known.is_of(&rest));
         if self.late.len() < RESTS_MAX {
-            self.late.push_back((epoch, rest));
+            let at = self.late.partition_point(|(known, _)| *known <= epoch);
+            self.late.insert(at, (epoch, rest));
         } else {
             self.add_again(rest.object, epoch, rest.since);
         }

@@ -5,6 +5,7 @@ use crate::config::{FormatOptions, Owner, StoreConfig};
 use crate::merge::Left;
 use crate::merge::tests::{CONTAINER, fill, on_a_shard, on_a_shard_of, shown};
 use crate::operation::Operation;
+use crate::paging::STAY;
 use crate::reservation::Reservation;
 use crate::space::Runs;
 use crate::store::Store;
@@ -87,8 +88,8 @@ impl Device for Faulty {
         self.inner.prepare(offset, len)
     }
 
-    fn first_data(&self) -> IoFuture<Option<u64>> {
-        self.inner.first_data()
+    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
+        self.inner.first_data(from)
     }
 
     fn stats(&self) -> DeviceStats {
@@ -301,7 +302,7 @@ fn what_could_not_be_read_once_is_visited_later() {
             core.aggregation.take();
             core.aggregation.borrow_mut().put_back(task.clone(), 0);
             core.tree.borrow().sweep_anew();
-            core.tree.borrow().evict(0, &[key::OBJECT], u64::MAX, usize::MAX);
+            core.tree.borrow().evict(0, STAY, u64::MAX, usize::MAX);
             device.reads.set(1);
             let visited = work(&core).await;
             assert!(matches!(visited, Err(ChoreError::Page(PageError::Media(_)))), "{task:?}: {visited:?}");
@@ -329,7 +330,7 @@ fn what_can_not_be_read_for_long_is_seldom_tried() {
             core.aggregation.take();
             core.aggregation.borrow_mut().put_back(task.clone(), 0);
             core.tree.borrow().sweep_anew();
-            core.tree.borrow().evict(0, &[key::OBJECT], u64::MAX, usize::MAX);
+            core.tree.borrow().evict(0, STAY, u64::MAX, usize::MAX);
             device.reads.set(u32::MAX);
             let mut failures = 0;
             for _ in 0..360 {
