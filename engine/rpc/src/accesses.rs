@@ -88,6 +88,11 @@ impl Account {
 }
 
 impl Accesses {
+    /// Whose memory it is.
+    pub(crate) fn caller(&self) -> Caller {
+        self.key.0
+    }
+
     /// An access begins.
     pub(crate) fn begin(&self) {
         self.under_way.set(self.under_way.get() + 1);

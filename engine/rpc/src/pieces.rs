@@ -3,6 +3,7 @@
 use crate::Inner;
 use crate::accesses::Account;
 use crate::bulk::PIECE_TIME;
+use crate::clients::Caller;
 use crate::pace::Leave;
 use core::ops::Range;
 use std::collections::VecDeque;
@@ -122,6 +123,20 @@ impl Moving {
 /// A place among all transfers, and leave to start among the client's.
 pub(crate) type Places = (Permit, Leave);
 
+/// It is looked whether the host is still there that a transfer is stuck with once in so many times what a piece takes.
+pub(crate) const STALLS_LOOK: u32 = 10;
+
+impl Inner {
+    /// A transfer with this client is stuck. If its host is gone, connections to it are given up, and what moves ends: else the
+    /// system would try for a quarter of an hour, and the transfer's memory would be gone as long.
+    pub(crate) fn hang_up_if_vanished(&self, caller: Caller) {
+        let peer = self.clients.borrow().peer(caller);
+        if let Some(peer) = peer {
+            self.endpoint.hang_up_if_vanished(peer);
+        }
+    }
+}
+
 /// The pieces that are moving. Those that are left when nobody waits for them any more are seen to their end: the client's
 /// memory is theirs until then.
 pub(crate) struct UnderWay<'a> {
@@ -186,7 +201,7 @@ impl Drop for UnderWay<'_> {
         let Some(accesses) = self.accesses.cloned() else { return };
         let mut moving = core::mem::take(&mut self.older);
         moving.extend(self.newest.take());
-        let rt = self.inner.rt.clone();
+        let (rt, weak, caller) = (self.inner.rt.clone(), self.inner.weak.clone(), accesses.caller());
         self.inner.rt.spawn(async move {
             let patience = rt.now() + PIECE_TIME;
             while let Some(Moving { mut transfer, slot, _leave, .. }) = moving.pop_front() {
@@ -196,7 +211,9 @@ impl Drop for UnderWay<'_> {
                     for moving in &mut moving {
                         moving.slot = None;
                     }
-                    let _ = transfer.await;
+                    while rt.timeout(PIECE_TIME * STALLS_LOOK, &mut transfer).await.is_err() {
+                        weak.upgrade().inspect(|inner| inner.hang_up_if_vanished(caller));
+                    }
                 }
                 accesses.end();
             }

@@ -8,7 +8,7 @@ use crate::error::Status;
 use crate::metrics::add;
 use crate::pace::Pace;
 use crate::payload::{Payload, Payloads};
-use crate::pieces::{Moving, Piece, Pieces, Places, UnderWay};
+use crate::pieces::{Moving, Piece, Pieces, Places, STALLS_LOOK, UnderWay};
 use crate::wire::{Header, Layout};
 use core::ops::Range;
 use core::time::Duration;
@@ -341,6 +341,7 @@ impl Request {
         let rt = &self.inner.rt;
         let pace = self.inner.pace_of(access);
         let mut under_way = UnderWay::new(&self.inner, self.parts.accesses.as_ref());
+        let mut stalls = 0u32;
         while !pieces.is_empty() || !under_way.is_empty() {
             self.may_go_on()?;
             let slot = self.slot(&pieces, pace);
@@ -360,6 +361,10 @@ impl Request {
                     let Some(done) = self.wait_for(oldest).await? else {
                         // A client that has stopped holds up its own transfers, and nobody else's.
                         under_way.give_up_slots();
+                        stalls += 1;
+                        if stalls.is_multiple_of(STALLS_LOOK) {
+                            self.inner.hang_up_if_vanished(self.parts.header.caller);
+                        }
                         continue;
                     };
                     // Until here its place is taken: one that is free before its transfer has ended bounds nothing.

@@ -328,6 +328,29 @@ fn what_stopped_clients_hold_counts_until_it_is_free_and_short_payloads_have_roo
 }
 
 #[test]
+fn memory_of_transfers_with_a_host_that_has_vanished_comes_back_long_before_the_system_gives_up() {
+    let scene = Scene::new(1);
+    scene.fabric.configure(|config| {
+        config.per_mebibyte = Duration::from_millis(100);
+        config.transfer_timeout = Duration::from_mins(15);
+    });
+    // One request ends before it is known that the host is gone, and one waits for it.
+    for (name, patience) in [("short", 2), ("long", 3600)] {
+        let node = scene.world.node(name);
+        let rpc = Rpc::new(node.handle(), scene.fabric.endpoint(&node, None), RpcConfig::default());
+        let rt = node.handle();
+        let reversed = async move { have_reversed(&rt, &rpc, 4 << 20, Duration::from_secs(patience)).await };
+        node.handle().spawn(async move { drop(reversed.await) });
+        scene.world.run_for(Duration::from_millis(5));
+        scene.fabric.partition(&[&node], &[&scene.world.node("server")]);
+    }
+    scene.world.run_for(Duration::from_secs(10));
+    assert!(scene.server.endpoint().buffers().used() >= 8 << 20);
+    scene.world.run_for(Duration::from_mins(2));
+    scene.assert_clean();
+}
+
+#[test]
 fn a_server_that_dies_in_the_middle_of_a_transfer_leaves_the_client_its_memory() {
     for seed in 0..20 {
         let scene = Scene::new(seed);

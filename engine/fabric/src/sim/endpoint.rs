@@ -348,6 +348,12 @@ impl Endpoint for SimEndpoint {
         }
     }
 
+    fn hang_up_if_vanished(&self, peer: PeerId) {
+        if let Some(address) = self.state.peer_address(peer) {
+            self.network.hang_up_if_vanished(&self.state, &address);
+        }
+    }
+
     fn set_sink(&self, sink: Weak<dyn Sink>) {
         // The first one stays: an endpoint has one owner for its whole life.
         let _ = self.state.sink.set(sink);

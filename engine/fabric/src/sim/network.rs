@@ -5,6 +5,7 @@ use super::nic::{Accepted, Queue};
 use super::registration::Region;
 use super::{Config, Stats, UnknownSource};
 use crate::counters::add;
+use crate::libfabric::hang_up::VANISHED;
 use crate::memory::{Access, Memory, RemoteRegion};
 use crate::message::Source;
 use crate::transfer::Completer;
@@ -13,9 +14,9 @@ use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
-use weir_runtime::LocalBoxFuture;
 use weir_runtime::sim::{Node, NodeId, World};
 use weir_runtime::sync::oneshot;
+use weir_runtime::{Instant, LocalBoxFuture};
 
 /// Tries before a sender gives up on a full receiver: with the waits below about half a second, as the receiver-not-
 /// ready protocol of the cxi provider has it.
@@ -41,6 +42,7 @@ pub(super) struct Network {
     /// Listening endpoints with addresses that nobody knows beforehand, by the node and port where these are told.
     published: RefCell<BTreeMap<(String, u16), Weak<EndpointState>>>,
     next_port: Cell<u32>,
+    stuck: RefCell<Stuck>,
 }
 
 /// Gives what a message occupies behind a NIC back when the message is dropped.
@@ -77,6 +79,7 @@ impl Network {
             endpoints: RefCell::default(),
             published: RefCell::default(),
             next_port: Cell::new(FIRST_PRIVATE_PORT),
+            stuck: RefCell::default(),
         });
         let weak = Rc::downgrade(&network);
         world.on_crash(move |node| {
@@ -385,13 +388,24 @@ impl Network {
         self.world.schedule(delay, move || job.finish(Err(FabricError::AccessDenied { reason })));
     }
 
-    fn transfer_fails(&self, job: Job) {
+    fn transfer_fails(self: &Rc<Self>, job: Job) {
         self.count(|stats| stats.unreachable += 1);
         let wait = self.config.borrow().transfer_timeout;
+        let number = self.stuck.borrow_mut().add(self.world.now(), job);
+        let network = Rc::clone(self);
         self.world.schedule(wait, move || {
-            let reason = "no endpoint answers at that address".to_owned();
-            job.finish(Err(FabricError::Unreachable { reason }));
+            let stuck = network.stuck.borrow_mut().jobs.remove(&number);
+            stuck.into_iter().for_each(|(_, job)| job.find_nobody());
         });
+    }
+
+    /// Ends the transfers of an endpoint that have been stuck with a peer for longer than any host is silent that is there.
+    pub(super) fn hang_up_if_vanished(&self, from: &EndpointState, to: &Address) {
+        let now = self.world.now();
+        let given_up = self.stuck.borrow_mut().take(|since, job| {
+            core::ptr::eq(&raw const *job.from, from) && job.to == *to && now - since >= VANISHED
+        });
+        given_up.into_iter().for_each(Job::find_nobody);
     }
 }
 
@@ -399,6 +413,27 @@ impl Network {
 fn stretched(per_mebibyte: Duration, bytes: usize) -> Duration {
     let nanos = (per_mebibyte.as_nanos() * bytes as u128) >> 20;
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// Transfers with peers that don't answer, with when they got stuck.
+#[derive(Default)]
+pub(super) struct Stuck {
+    jobs: BTreeMap<u64, (Instant, Job)>,
+    next: u64,
+}
+
+impl Stuck {
+    fn add(&mut self, since: Instant, job: Job) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.jobs.insert(number, (since, job));
+        number
+    }
+
+    fn take(&mut self, wanted: impl Fn(Instant, &Job) -> bool) -> Vec<Job> {
+        let taken = self.jobs.extract_if(.., |_, (since, job)| wanted(*since, job));
+        taken.map(|(_, (_, job))| job).collect()
+    }
 }
 
 /// A read or write of remote memory on its way.
@@ -415,6 +450,11 @@ pub(super) struct Job {
 }
 
 impl Job {
+    fn find_nobody(self) {
+        let reason = "no endpoint answers at that address".to_owned();
+        self.finish(Err(FabricError::Unreachable { reason }));
+    }
+
     fn finish(self, result: Result<(), FabricError>) {
         let counters = &self.from.counters;
         match (&result, self.access) {
