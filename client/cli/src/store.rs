@@ -132,7 +132,7 @@ fn report(path: &Path, depth: Depth) -> Result<Answer, CliError> {
         return Ok(answer);
     }
     let failure = format!(
-        "{} is damaged in {} places; restore the target from its replicas, or look closer with `weir store dump`",
+        "{} is damaged in {} places; restore what they hold from a backup, or look closer with `weir store dump`",
         report.device, report.damages
     );
     Ok(answer.but(CliError::Damaged(failure)))

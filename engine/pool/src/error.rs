@@ -222,7 +222,7 @@ pub enum Failed {
     },
     /// The pool's state could not be read.
     #[error(
-        "{what} of pool {pool} can't be read back: {reason}; restore the target from its replicas or recreate the pool"
+        "{what} of pool {pool} can't be read back: {reason}; recreate the pool, and restore what was in it from a backup"
     )]
     Record {
         /// The pool.

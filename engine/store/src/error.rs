@@ -145,7 +145,7 @@ pub enum OpenError {
     },
     /// Metadata is damaged.
     #[error(
-        "{location} is damaged: {reason}. The store is not opened; rebuild this target from its replicas"
+        "{location} is damaged: {reason}. The store is not opened. `weir store check` says what else is; restore what was on this target from a backup"
     )]
     Corrupt {
         /// Where.
@@ -204,7 +204,7 @@ pub enum PoolError {
         used: u64,
     },
     /// A part of the index can't be read.
-    #[error("{0}; rebuild this target from its replicas, and replace the device if it happens again")]
+    #[error("{0}; restore what was on this target from a backup, and replace the device if it happens again")]
     Index(String),
     /// The store has failed.
     #[error("the store takes no changes: {0}; if its device failed, repair it and restart the engine")]
@@ -317,7 +317,7 @@ pub enum UpdateError {
     Fragmented(Key),
     /// A part of the index is damaged on the device.
     #[error(
-        "{location} is damaged: {reason}; nothing was changed. Rebuild this target from its replicas, and replace the device if it happens again"
+        "{location} is damaged: {reason}; nothing was changed. Restore what lies below it from a backup, and replace the device if it happens again"
     )]
     Index {
         /// Where.
@@ -429,7 +429,7 @@ pub enum FetchError {
         max: usize,
     },
     /// Stored data doesn't match its checksum.
-    #[error("{location} does not match its checksum{}; it is not returned. Read another replica, and replace the device if it happens again", extent_text(extent.as_ref()))]
+    #[error("{location} does not match its checksum{}; it is not returned. Restore it from a backup, and replace the device if it happens again", extent_text(extent.as_ref()))]
     Corrupt {
         /// Where.
         location: Location,
@@ -437,14 +437,14 @@ pub enum FetchError {
         extent: Option<Extent>,
     },
     /// A small value in memory doesn't match its checksum.
-    #[error("a small value{} was altered in this target's memory; it is not returned. Read another replica, and have the node's memory checked", extent_text(extent.as_ref()))]
+    #[error("a small value{} was altered in this target's memory; it is not returned. Restart the engine, which reads it from the device again, and have the node's memory checked", extent_text(extent.as_ref()))]
     Altered {
         /// The records concerned, for an array.
         extent: Option<Extent>,
     },
     /// A part of the index is damaged on the device.
     #[error(
-        "{location} is damaged: {reason}; what lies below it can't be found. Read another replica and rebuild this target from it"
+        "{location} is damaged: {reason}; what lies below it can't be found. Restore it from a backup, and replace the device if it happens again"
     )]
     Index {
         /// Where.
@@ -543,7 +543,7 @@ pub enum TransactionError {
     },
     /// A part of the index is damaged on the device.
     #[error(
-        "{location} is damaged: {reason}; nothing was changed. Rebuild this target from its replicas, and replace the device if it happens again"
+        "{location} is damaged: {reason}; nothing was changed. Restore what lies below it from a backup, and replace the device if it happens again"
     )]
     Index {
         /// Where.
