@@ -395,7 +395,9 @@ impl Network {
         let network = Rc::clone(self);
         self.world.schedule(wait, move || {
             let stuck = network.stuck.borrow_mut().jobs.remove(&number);
-            stuck.into_iter().for_each(|(_, job)| job.find_nobody());
+            if let Some((_, job)) = stuck {
+                job.find_nobody();
+            }
         });
     }
 
