@@ -23,6 +23,8 @@ pub(crate) struct Empty<'a> {
     layout: &'a Layout,
     /// Where the root of the index is.
     root: Run,
+    /// Groups of the space: fewer than there is room for bitmaps of where these take the last one's blocks.
+    groups: usize,
     /// Bitmaps of the groups that aren't empty.
     used: Vec<(usize, Rc<Bits>)>,
 }
@@ -33,12 +35,12 @@ impl<'a> Empty<'a> {
         let place = space.allocate(1, Purpose::Index, 1).and_then(|runs| runs.first().copied());
         let root = place.unwrap_or(Run { block: 0, count: 1 });
         space.set_live(root);
-        Self { layout, root, used: space.freeze() }
+        Self { layout, root, groups: space.groups(), used: space.freeze() }
     }
 
     /// Writes all of them.
     pub(crate) async fn write(&self, device: &Rc<dyn Device>, id: Uuid) -> Result<(), MediaError> {
-        let maps = (0..self.layout.groups).map(|group| self.layout.map(group, 0));
+        let maps = (0..self.groups as u64).map(|group| self.layout.map(group, 0));
         let headers = (0..2).map(|copy| checkpoint_offset(0, copy));
         for offset in core::iter::once(self.layout.data(self.root.block)).chain(maps).chain(headers) {
             let block = self.block(offset, id).unwrap_or_default();
@@ -77,7 +79,7 @@ impl<'a> Empty<'a> {
     }
 
     fn header(&self, id: Uuid) -> Checkpoint {
-        let maps = (0..self.layout.groups).map(|_| (0, 0)).collect::<Vec<_>>();
+        let maps = vec![(0, 0); self.groups];
         Checkpoint {
             generation: 0,
             number: 0,

@@ -65,6 +65,22 @@ fn a_format_refuses_any_content_and_changes_nothing() {
 }
 
 #[test]
+fn devices_are_formatted_and_opened_where_the_bitmaps_take_what_the_last_of_them_would_be_of() {
+    // The region of bitmaps has room for one more, or two, than there are groups of blocks then.
+    for (size, log_bytes) in [(141_586_432, Some(8 << 20)), (80 << 30, None), (1_920_383_410_176, None)] {
+        let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(size));
+        let problems = run(1, async move |handle| {
+            let options = FormatOptions { log_bytes, ..format_options() };
+            Store::format(&handle, &device, &options).await.expect("an empty device");
+            let store = Store::open(&handle, device, &owner(), quiet()).await.expect("it opens");
+            store.checkpoint().await.expect("written");
+            store.audit().await.problems
+        });
+        assert_eq!(problems, [""; 0], "{size} bytes");
+    }
+}
+
+#[test]
 fn an_interrupted_format_is_recognised_and_can_be_done_again() {
     let whole = formatted();
     let device = MemoryDevice::new(SIZE);
