@@ -168,8 +168,11 @@ pub(crate) async fn visit_akey(core: &Rc<Core>, rest: Rest, horizon: u64) -> Res
 /// How often the pause before something is tried again doubles at most: to some hours.
 const DOUBLINGS_MAX: u32 = 16;
 
+/// The same where it is room that is waited for, which may be there at any time: to some half a minute.
+const ROOM_DOUBLINGS_MAX: u32 = 6;
+
 /// The epoch for which something is put off that can't be done at present, after so many failures in the past, so that it is
-/// tried again some times a minute at most, and not over and over where there is no retention.
+/// not tried over and over.
 pub(crate) fn later(core: &Core, failures: u32) -> u64 {
     let pause = u64::try_from(core.config.background_interval.as_nanos()).unwrap_or(u64::MAX);
     core.rt.wall_ns().saturating_add(pause.saturating_mul(1 << failures.min(DOUBLINGS_MAX)))
@@ -183,6 +186,9 @@ async fn settle(ground: &Ground<'_>, visit: &mut Visit<'_>, mut rest: Rest) -> R
         if let Some(from) = rest.left.from {
             let left = merge_akey(core, object, &rest.place, ground.horizon, from).await?;
             rest.left = Left { hides: rest.left.hides || left.hides, ..left };
+            if !left.is_stuck {
+                rest.failures = 0;
+            }
         }
         let has_ended = rest.left.from.is_none() || rest.left.is_stuck;
         if has_ended && rest.left.hides {
@@ -192,7 +198,9 @@ async fn settle(ground: &Ground<'_>, visit: &mut Visit<'_>, mut rest: Rest) -> R
         }
         if has_ended && !rest.left.hides {
             if rest.left.is_stuck {
-                core.aggregation.borrow_mut().put_off(rest, later(core, 0));
+                let next = later(core, rest.failures.min(ROOM_DOUBLINGS_MAX));
+                rest.failures = rest.failures.saturating_add(1);
+                core.aggregation.borrow_mut().put_off(rest, next, later(core, ROOM_DOUBLINGS_MAX));
             }
             return Ok(true);
         }
@@ -231,7 +239,7 @@ async fn visit_parts(ground: &Ground<'_>, visit: &mut Visit<'_>) -> Result<bool,
                 let Some((place, hides)) = cleaned else { return Ok(false) };
                 let behind = key::after(place[2].as_bytes());
                 let left = Left { from: Some(0), hides, is_stuck: false };
-                let rest = Rest { object: ground.object, place, since: visit.since, left };
+                let rest = Rest { object: ground.object, place, since: visit.since, left, failures: 0 };
                 if !settle(ground, visit, rest).await? {
                     return Ok(false);
                 }

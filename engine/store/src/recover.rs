@@ -52,6 +52,7 @@ pub(crate) async fn find_copy(device: &Rc<dyn Device>) -> (u64, &'static str) {
     for copy in 0..CHECKPOINT_BLOCKS {
         if let Ok(block) = read_block(device, (1 + copy) * BLOCK as u64).await
             && let Ok((header, _)) = Checkpoint::decode_any(&block)
+            && header.size > 0
         {
             newest = newest.max(Some((header.generation, header.size)));
         }

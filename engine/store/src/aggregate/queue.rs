@@ -15,7 +15,7 @@ const OBJECTS_MAX: usize = 64 * 1024;
 /// goes on at once.
 const RESTS_MAX: usize = 1024;
 
-/// Objects and containers of which is remembered how often they couldn't be read; with more, that is forgotten.
+/// Objects and containers of which is remembered how often they couldn't be read; others count as read in vain very often.
 const UNREAD_MAX: usize = 1024;
 
 /// A container.
@@ -32,6 +32,8 @@ pub(crate) struct Rest {
     /// The horizon of the visit before.
     pub(crate) since: u64,
     pub(crate) left: Left,
+    /// How often in a row its merges couldn't go on.
+    pub(crate) failures: u32,
 }
 
 impl Rest {
@@ -135,6 +137,12 @@ impl Queue {
     pub(super) fn add_again(&mut self, object: ObjectKey, epoch: u64, since: u64) {
         let is_full = self.objects.len() >= OBJECTS_MAX;
         match self.objects.entry(object) {
+            // One that was put off is visited when its newest change asks for it.
+            Entry::Occupied(mut known) if epoch < known.get().0 => {
+                self.order.remove(&(known.get().0, object));
+                self.order.insert((epoch, object));
+                known.get_mut().0 = epoch;
+            }
             Entry::Occupied(_) => {}
             Entry::Vacant(_) if is_full => self.crowd((object.0, object.1), epoch),
             Entry::Vacant(entry) => {
@@ -178,14 +186,14 @@ impl Queue {
     }
 
     /// An akey is to be visited once more, but not before changes of this epoch are. Where there is no room for it, all of its
-    /// object is.
-    pub(crate) fn put_off(&mut self, rest: Rest, epoch: u64) {
+    /// object is, once changes of the other epoch are.
+    pub(crate) fn put_off(&mut self, rest: Rest, epoch: u64, crowded: u64) {
         self.late.retain(|(_, known)| !known.is_of(&rest));
         if self.late.len() < RESTS_MAX {
             let at = self.late.partition_point(|(known, _)| *known <= epoch);
             self.late.insert(at, (epoch, rest));
         } else {
-            self.add_again(rest.object, epoch, rest.since);
+            self.add_again(rest.object, crowded, rest.since);
         }
     }
 
@@ -198,10 +206,11 @@ impl Queue {
 
     /// What was taken couldn't be read. Returns how often it couldn't before.
     pub(crate) fn note_unread(&mut self, task: &Task) -> u32 {
-        if self.unread.len() >= UNREAD_MAX {
-            self.unread.clear();
+        let subject = task.subject();
+        if self.unread.len() >= UNREAD_MAX && !self.unread.contains_key(&subject) {
+            return u32::MAX;
         }
-        let failures = self.unread.entry(task.subject()).or_default();
+        let failures = self.unread.entry(subject).or_default();
         *failures = failures.saturating_add(1);
         *failures - 1
     }
@@ -210,7 +219,7 @@ impl Queue {
     pub(crate) fn put_back(&mut self, task: Task, epoch: u64) {
         match task {
             Task::Object(object, since) => self.add_again(object, epoch, since),
-            Task::Akey(rest) => self.put_off(*rest, epoch),
+            Task::Akey(rest) => self.put_off(*rest, epoch, epoch),
             // Its visit goes on behind what couldn't be read.
             Task::Container(pool, container, _) => self.crowd((pool, container), epoch),
         }
@@ -331,7 +340,7 @@ mod tests {
         let (path, left) =
             (Path::object(1, 1, object(1, 7).2), Left { from: Some(0), hides: false, is_stuck: false });
         let place = [path.clone(), path.clone(), path];
-        assert_eq!(queue.add_rest(Rest { object: object(1, 7), place, since: 0, left }), None);
+        assert_eq!(queue.add_rest(Rest { object: object(1, 7), place, since: 0, left, failures: 0 }), None);
         assert_eq!(has(&queue, 0), of_first);
         assert!(queue.take(0).is_some() && queue.take(0).is_none());
         for lo in 0..=LOOKS_MAX as u64 {

@@ -290,7 +290,7 @@ fn what_could_not_be_read_once_is_visited_later() {
         let dkey = path.dkey(&Key::from_u64(350));
         let place = [path, dkey.clone(), dkey.akey(&Key::new(b"a").expect("a key"))];
         let left = Left { from: Some(0), hides: true, is_stuck: false };
-        let rest = Rest { object, place, since: 0, left };
+        let rest = Rest { object, place, since: 0, left, failures: 0 };
         let tasks = [
             Task::Object(object, 0),
             Task::Akey(Box::new(rest)),
