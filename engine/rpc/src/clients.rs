@@ -24,9 +24,15 @@ const CLIENTS_MAX: usize = 65_536;
 /// another one.
 const TENANT_SHARE: usize = 16;
 
-/// Most clients remembered at one peer. A process has one, or one for each name of a server that it knows, and leaves it behind when it ends
-/// and another one takes its address; one that says hello by ever new names fills its own places, and nobody else's.
+/// Most clients remembered at one peer. A process has one, or one for each name of a server that it knows; where addresses are used
+/// again, the next process has others. One that says hello by ever new names fills its own places, and nobody else's.
 const PEER_IDS_MAX: usize = 256;
+
+/// Silence after which a client may be taken for ended where another one has its address and there is no more room.
+const ENDED_AFTER: Duration = Duration::from_secs(30);
+
+/// A client's connections are looked through once in this time at most, however many of its transfers are stuck.
+const LOOKS_EVERY: Duration = Duration::from_secs(8);
 
 /// How often idle clients are looked for, at most.
 const PRUNE_EVERY: Duration = Duration::from_mins(1);
@@ -82,6 +88,8 @@ pub(crate) struct Client {
     /// one it listens at.
     named: bool,
     heard: Instant,
+    /// When its connections were last looked through, because a transfer was stuck.
+    looked: Instant,
     pub(crate) acked: u64,
     /// Which of its requests may start the next transfer; see [`crate::pace`].
     paces: Paces,
@@ -236,7 +244,7 @@ impl Clients {
             return Ok(Vec::new());
         }
         let forgotten = self.prune(now);
-        if self.at(peer).take(PEER_IDS_MAX).count() == PEER_IDS_MAX {
+        if self.at(peer).take(PEER_IDS_MAX).count() == PEER_IDS_MAX && !self.make_room_at(peer, now) {
             return Err(Stranger::NoRoom);
         }
         let free = CLIENTS_MAX.saturating_sub(self.known.len());
@@ -256,6 +264,7 @@ impl Clients {
                 address,
                 named: false,
                 heard: now,
+                looked: Instant::default(),
                 acked: 0,
                 paces: Paces::default(),
                 slot: Instant::default(),
@@ -276,19 +285,39 @@ impl Clients {
         let idle = |client: &Client| now - client.heard > CLIENT_IDLE_MAX && client.running == 0;
         let gone: Vec<Caller> =
             self.known.iter().filter(|(_, client)| idle(client)).map(|(id, _)| id).collect();
-        let mut peers = Vec::new();
-        for id in gone {
-            let Some(client) = self.known.remove(id) else { continue };
-            self.bytes -= client.bytes;
-            self.places.remove(&(client.peer, id));
-            if let Some(count) = self.tenants.get_mut(&id.tenant) {
-                *count = count.saturating_sub(1);
-            }
-            peers.push(client.peer);
-        }
+        let mut peers: Vec<PeerId> = gone.into_iter().filter_map(|id| self.leave_out(id)).collect();
         self.tenants.retain(|_, count| *count > 0);
         peers.retain(|peer| !self.has(*peer));
         peers
+    }
+
+    /// Forgets a client. Returns where it was.
+    fn leave_out(&mut self, id: Caller) -> Option<PeerId> {
+        let client = self.known.remove(id)?;
+        self.bytes -= client.bytes;
+        self.places.remove(&(client.peer, id));
+        if let Some(count) = self.tenants.get_mut(&id.tenant) {
+            *count = count.saturating_sub(1);
+        }
+        Some(client.peer)
+    }
+
+    /// Forgets the client at a peer that has been silent for longest, if that is long enough to take it for one that has ended.
+    fn make_room_at(&mut self, peer: PeerId, now: Instant) -> bool {
+        let idle = self.at(peer).filter_map(|id| Some((id, self.known.get(id)?)));
+        let ended = idle.filter(|(_, client)| client.running == 0 && now - client.heard >= ENDED_AFTER);
+        let oldest = ended.min_by_key(|(_, client)| client.heard).map(|(id, _)| id);
+        oldest.and_then(|id| self.leave_out(id)).is_some()
+    }
+
+    /// Where a client is that a transfer is stuck with, unless it was looked for a moment ago.
+    pub(crate) fn look_for(&mut self, id: Caller, now: Instant) -> Option<PeerId> {
+        let client = self.known.get_mut(id)?;
+        let is_due = now - client.looked >= LOOKS_EVERY;
+        is_due.then(|| {
+            client.looked = now;
+            client.peer
+        })
     }
 
     /// Those that are at a peer.
@@ -367,7 +396,13 @@ pub(crate) mod tests {
         assert_eq!((1..=70_000).filter(|id| meet(*id, 1, now)).count(), PEER_IDS_MAX);
         assert!(meet(80_000, 2, now), "another one of its tenant");
         assert!(meet(1, 1, now), "those that are known");
-        assert!(meet(90_000, 1, now + CLIENT_IDLE_MAX * 2), "those that fell silent are forgotten");
+        // One process after another has that address.
+        let mut later = now;
+        for id in 100_000..101_000 {
+            later += Duration::from_secs(1);
+            assert!(meet(id, 1, later) || later < now + ENDED_AFTER, "process {id}");
+        }
+        assert!(meet(90_000, 1, later + CLIENT_IDLE_MAX * 2), "those that fell silent are forgotten");
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Inner {
     /// A transfer with this client is stuck. If its host is gone, connections to it are given up, and what moves ends: else the
     /// system would try for a quarter of an hour, and the transfer's memory would be gone as long.
     pub(crate) fn hang_up_if_vanished(&self, caller: Caller) {
-        let peer = self.clients.borrow().peer(caller);
+        let peer = self.clients.borrow_mut().look_for(caller, self.rt.now());
         if let Some(peer) = peer {
             self.endpoint.hang_up_if_vanished(peer);
         }

@@ -21,6 +21,7 @@ use core::cell::{Cell, RefCell};
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 use rustix::fs::{FlockOperation, Mode, OFlags};
+use std::collections::VecDeque;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -56,6 +57,10 @@ const LOCK: usize = 4;
 /// It has. Bells of earlier releases say 0: whether somebody has those can't be seen from another namespace, so they count as
 /// had. That an entry or a file stays too long does less harm than to take it from one who uses it.
 const LOCKED: u32 = 1;
+
+/// Generations whose locks are held. Nobody takes longer over a page that he has opened by its name than the endpoint takes to be
+/// opened anew so many times.
+const LOCKS_MAX: usize = 4;
 
 /// Age from which on a file of a process that can't be seen is removed when nobody has the bell: a younger one may be about to
 /// get it, or be a trial of what the provider can, which needs none.
@@ -206,8 +211,8 @@ pub(super) struct Bell {
     /// The last generation that was tried.
     tried: Cell<u32>,
     page: RefCell<Shared>,
-    /// What holds the locks of all generations: who has opened a page looks at its lock after it was replaced.
-    locks: RefCell<Vec<OwnedFd>>,
+    /// What holds the locks of the last generations: who has opened a page looks at its lock after it was replaced.
+    locks: RefCell<VecDeque<OwnedFd>>,
     socket: UnixDatagram,
     /// The form of channels that it takes.
     channels: Cell<u32>,
@@ -253,7 +258,7 @@ impl Bell {
             .map_err(|error| failed("can't set up the bell's socket", &error))?;
         let (generation, tried, page) = (Cell::new(0), Cell::new(0), RefCell::new(page));
         let (channels, counted) = (Cell::new(0), Cell::new(0));
-        let (locks, offers) = (RefCell::new(vec![lock]), RefCell::default());
+        let (locks, offers) = (RefCell::new(VecDeque::from([lock])), RefCell::default());
         let name = name.to_owned();
         Ok(Self { name, port: None, generation, tried, page, locks, socket, channels, counted, offers })
     }
@@ -322,7 +327,10 @@ impl Bell {
         self.counted.set(0);
         fs::rename(&draft, bell_path(&self.name))
             .map_err(|error| failed("can't put the new bell in its place", &error))?;
-        self.locks.borrow_mut().push(lock);
+        let locks = &mut *self.locks.borrow_mut();
+        locks.push_back(lock);
+        let excess = locks.len().saturating_sub(LOCKS_MAX);
+        locks.drain(..excess);
         let before = self.page.replace(page);
         self.generation.set(generation);
         before.word(STATE).store(MOVED, Ordering::SeqCst);
@@ -599,12 +607,13 @@ mod tests {
     #[test]
     fn a_bell_is_had_in_all_its_generations_until_its_owner_closes_it() {
         let bell = Bell::new(&fresh_name(21)).expect("a bell");
-        for generation in 1..4 {
+        for generation in 1..9 {
             let before = fs::File::open(bell_path(&bell.name)).expect("it is there");
             bell.advance(generation).expect("another bell");
             let free = rustix::fs::flock(&before, FlockOperation::NonBlockingLockShared).is_ok();
             assert!(!free && !is_dead(&bell.name), "generation {generation}");
         }
+        assert_eq!(bell.locks.borrow().len(), LOCKS_MAX, "descriptors are no endless supply");
         let name = bell.name.clone();
         drop(bell);
         assert!(is_dead(&name));

@@ -34,9 +34,18 @@ fn is_stuck(progress: Progress) -> bool {
     progress.unacked > 0 && progress.retransmits > 0 && progress.silence_ms >= SILENCE_MS
 }
 
-/// The same of a host that has not answered for so long, also where it had no room for more.
+/// The kernel's shortest retransmission timeout; each time that something is sent again it is twice as long.
+const RETRANSMIT_MS: u64 = 200;
+
+/// Questions about room without an answer that are no chance: the kernel asks at growing distances, up to two minutes.
+const PROBES_MIN: u32 = 2;
+
+/// The same of a host that has not answered for so long, also where it had no room for more. The silence begins with its last
+/// answer, which may be long ago because nobody asked: it counts when it was asked in vain as often as takes half of it.
 fn has_vanished(progress: Progress, silence: Duration) -> bool {
-    let asked = progress.unacked > 0 && progress.retransmits > 0 || progress.probes > 0;
+    let half = u64::try_from(silence.as_millis() / 2).unwrap_or(u64::MAX);
+    let times = (half / RETRANSMIT_MS + 1).ilog2().max(1);
+    let asked = progress.unacked > 0 && progress.retransmits >= times || progress.probes >= PROBES_MIN;
     asked && Duration::from_millis(progress.silence_ms.into()) >= silence
 }
 
@@ -205,13 +214,18 @@ mod tests {
     fn a_host_has_vanished_that_was_asked_and_has_not_answered_for_long() {
         let silence = Duration::from_millis(700);
         let sent = Progress { retransmits: 1, unacked: 3, silence_ms: 700, probes: 0 };
-        let full = Progress { probes: 1, silence_ms: 700, ..Progress::default() };
+        let full = Progress { probes: 2, silence_ms: 700, ..Progress::default() };
         for vanished in [sent, full] {
             assert!(has_vanished(vanished, silence));
             assert!(!has_vanished(Progress { silence_ms: 699, ..vanished }, silence));
             assert!(!has_vanished(Progress { retransmits: 0, probes: 0, ..vanished }, silence), "not asked");
         }
         assert!(!has_vanished(Progress { retransmits: 1, silence_ms: 9999, ..Progress::default() }, silence));
+        // Nothing was sent for minutes, and then something was lost.
+        let idle = Progress { silence_ms: 600_000, ..sent };
+        assert!(!has_vanished(Progress { retransmits: 4, ..idle }, VANISHED));
+        assert!(has_vanished(Progress { retransmits: 5, ..idle }, VANISHED));
+        assert!(!has_vanished(Progress { probes: 1, retransmits: 0, ..idle }, VANISHED));
     }
 
     #[test]
