@@ -7,7 +7,8 @@ use crate::catalog::{Catalog, NUMBER_END};
 use crate::codec::{Decoder, Malformed};
 use crate::intents::Decision;
 use crate::key::{self, ContainerNumber, PoolNumber, Tail, TransactionTail};
-use crate::value::{Event, Kind, Payload, Version};
+use crate::space::Runs;
+use crate::value::{Event, Kind, Payload, Shape, Version};
 use uuid::Uuid;
 use weir_proto::object::Extent;
 use weir_proto::{Key, ObjectId, PoolId, TransactionId};
@@ -145,7 +146,7 @@ fn transaction_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
 }
 
 fn object_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
-    let tail = check_object(key, value)?;
+    let (tail, _) = check_object(key, value)?;
     let mut at = Decoder::new(key);
     at.u8()?;
     let (pool, container) = (number(&mut at)?, number(&mut at)?);
@@ -171,8 +172,8 @@ fn object_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
     Ok(Entry::Object { path: ObjectPath { pool, container, object, dkey, akey }, item })
 }
 
-/// Checks all that an entry of an object says by itself, and returns what its key ends with.
-pub(crate) fn check_object(key: &[u8], value: &[u8]) -> Result<Tail, Malformed> {
+/// Checks all that an entry of an object says by itself. Returns what its key ends with, and the blocks that it refers to.
+pub(crate) fn check_object(key: &[u8], value: &[u8]) -> Result<(Tail, Runs), Malformed> {
     let mut at = Decoder::new(key);
     at.bytes(1 + 2 * size_of::<u32>())?;
     let object = ObjectId::from_bytes(at.array()?);
@@ -189,17 +190,17 @@ pub(crate) fn check_object(key: &[u8], value: &[u8]) -> Result<Tail, Malformed> 
     if depth < 2 && !matches!(tail, Tail::Event(_)) {
         return Err(Malformed("a value stands above an akey"));
     }
-    match tail {
-        Tail::Event(_) => drop(Event::decode(value)?),
-        Tail::Single(_) => drop(Version::shape(value)?),
-        Tail::Extent(extent, _) => {
-            let (record_size, len) = Version::shape(value)?;
-            if len.is_some_and(|len| extent.count.checked_mul(u64::from(record_size)) != Some(len)) {
-                return Err(Malformed("the data of an extent is longer or shorter than its records"));
-            }
-        }
+    if let Tail::Event(_) = tail {
+        Event::decode(value)?;
+        return Ok((tail, Runs::new()));
     }
-    Ok(tail)
+    let Shape { record_size, len, runs } = Version::shape(value)?;
+    if let (Tail::Extent(extent, _), Some(len)) = (&tail, len)
+        && extent.count.checked_mul(u64::from(record_size)) != Some(len)
+    {
+        return Err(Malformed("the data of an extent is longer or shorter than its records"));
+    }
+    Ok((tail, runs))
 }
 
 impl core::fmt::Display for ObjectPath {

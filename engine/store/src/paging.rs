@@ -13,11 +13,10 @@ use crate::codec::Malformed;
 use crate::entry::check_object;
 use crate::error::Location;
 use crate::format::{StoredNode, decode_node};
-use crate::key::{self, Tail};
+use crate::key;
 use crate::space::{Run, Space};
 use crate::state::{Core, add};
 use crate::tree::{Body, Child, Missing, NODE_BYTES, Packed, PageRef, Stay, Tree};
-use crate::value::Version;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use std::collections::{BTreeMap, BTreeSet};
@@ -232,8 +231,8 @@ pub(crate) fn check_entry(space: &Space, key: &[u8], value: &[u8]) -> Result<(),
     if key.first() != Some(&key::OBJECT) {
         return Ok(());
     }
-    let is_version = !matches!(check_object(key, value)?, Tail::Event(_));
-    if is_version && !Version::runs(value)?.iter().all(|run| space.contains(*run)) {
+    let (_, runs) = check_object(key, value)?;
+    if !runs.iter().all(|run| space.contains(*run)) {
         return Err(Malformed("a value refers to blocks outside the data region"));
     }
     Ok(())

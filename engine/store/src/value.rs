@@ -291,6 +291,15 @@ fn decode_blocks(chunks: Chunks, mut decoder: Decoder<'_>) -> Result<Blocks, Mal
     if decoder.is_empty() { Ok(blocks) } else { Err(Malformed("a value has bytes behind its end")) }
 }
 
+/// What can be said of a version without its data.
+pub(crate) struct Shape {
+    pub(crate) record_size: u32,
+    /// Bytes of data; `None`: it is a hole.
+    pub(crate) len: Option<u64>,
+    /// The blocks that it is in.
+    pub(crate) runs: Runs,
+}
+
 /// A version of an akey's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Version {
@@ -338,13 +347,21 @@ impl Version {
         }
     }
 
-    /// Record size and bytes of data of a stored version, which is checked; no bytes for a hole.
-    pub(crate) fn shape(bytes: &[u8]) -> Result<(u32, Option<u64>), Malformed> {
-        if let Some((record_size, summed)) = Self::inline(bytes)? {
-            return Ok((record_size, Some(summed.bytes.len() as u64)));
+    /// What can be said of a stored version without its data; it is checked on the way.
+    pub(crate) fn shape(bytes: &[u8]) -> Result<Shape, Malformed> {
+        let mut decoder = Decoder::new(bytes);
+        let (record_size, tag) = head(&mut decoder)?;
+        if let tag @ (INLINE | INLINE_SUMMED) = tag {
+            let len = inline(tag, decoder)?.bytes.len() as u64;
+            return Ok(Shape { record_size, len: Some(len), runs: Runs::new() });
         }
-        let Self { record_size, payload } = Self::decode(bytes)?;
-        Ok((record_size, (payload != Payload::Hole).then(|| payload.len())))
+        if let Some(Lone { len, block, .. }) = Self::lone(bytes) {
+            return Ok(Shape { record_size, len: Some(len), runs: Runs::from([Run { block, count: 1 }]) });
+        }
+        Ok(match Payload::decode(tag, decoder)? {
+            Payload::Blocks(blocks) => Shape { record_size, len: Some(blocks.len()), runs: blocks.runs },
+            Payload::Hole | Payload::Inline(_) => Shape { record_size, len: None, runs: Runs::new() },
+        })
     }
 
     /// The data of a stored version, if it is all in one block and said to be so in the usual way.
