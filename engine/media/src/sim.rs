@@ -89,6 +89,8 @@ struct State {
     halted: bool,
     /// Bytes that can't be read.
     unreadable: Vec<Range<u64>>,
+    /// Bytes that can't be written.
+    unwritable: Vec<Range<u64>>,
     /// Bits that the next read of their byte gets flipped.
     misread: Vec<(u64, u8)>,
     stats: DeviceStats,
@@ -121,6 +123,7 @@ impl SimDisk {
             halt_at: None,
             halted: false,
             unreadable: Vec::new(),
+            unwritable: Vec::new(),
             misread: Vec::new(),
             stats: DeviceStats::default(),
         };
@@ -226,6 +229,16 @@ impl SimDisk {
         self.state.borrow_mut().unreadable.clear();
     }
 
+    /// Writes that touch these bytes fail from now on.
+    pub fn make_unwritable(&self, bytes: Range<u64>) {
+        self.state.borrow_mut().unwritable.push(bytes);
+    }
+
+    /// All can be written again.
+    pub fn make_writable(&self) {
+        self.state.borrow_mut().unwritable.clear();
+    }
+
     /// The bytes a read would see.
     #[must_use]
     pub fn bytes(&self, offset: u64, len: usize) -> Vec<u8> {
@@ -265,16 +278,17 @@ impl SimDisk {
     }
 }
 
+/// Whether a transfer touches any of these bytes.
+fn touches(ranges: &[Range<u64>], offset: u64, len: u64) -> bool {
+    ranges.iter().any(|bytes| bytes.start < offset + len && offset < bytes.end)
+}
+
 impl State {
     /// Counts a write or flush; `false` when the disk has stopped.
     fn begin(&mut self) -> bool {
         self.halted |= self.halt_at == Some(self.operations);
         self.operations += u64::from(!self.halted);
         !self.halted
-    }
-
-    fn is_unreadable(&self, offset: u64, len: u64) -> bool {
-        self.unreadable.iter().any(|bytes| bytes.start < offset + len && offset < bytes.end)
     }
 
     /// Alters what was read from `offset` on as was said.
@@ -367,7 +381,8 @@ impl SimDevice {
             state.in_flight.push(Unflushed { id: state.serial, offset, data: bytes });
             state.serial
         };
-        let error = self.disk.fails().then(|| self.failed("write", offset, len));
+        let fails = self.disk.fails() || touches(&self.disk.state.borrow().unwritable, offset, len);
+        let error = fails.then(|| self.failed("write", offset, len));
         let delay = if stable { self.disk.stable_delay() } else { self.disk.transfer_delay() };
         self.after(delay, move |state| {
             // A failed write stays in flight: whatever part of it may or may not reach the media.
@@ -404,7 +419,7 @@ impl Device for SimDevice {
         if let Err(error) = self.check(offset, len) {
             return Box::pin(core::future::ready(Err(error)));
         }
-        let fails = self.disk.fails() || self.disk.state.borrow().is_unreadable(offset, len as u64);
+        let fails = self.disk.fails() || touches(&self.disk.state.borrow().unreadable, offset, len as u64);
         let error = fails.then(|| self.failed("read", offset, len as u64));
         self.after(self.disk.transfer_delay(), move |state| {
             if let Some(error) = error {
@@ -560,14 +575,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_unreadable_fails_and_nothing_beside_it() {
+    fn what_is_made_unreadable_or_unwritable_fails_and_nothing_beside_it() {
         let (world, disk, device) = world(5);
         disk.make_unreadable(8192..8193);
+        disk.make_unwritable(4096..4097);
         let node = world.node("n");
         world.block_on(&node, async move {
             for (offset, is_readable) in [(0, true), (4096, true), (8192, false), (12288, true)] {
                 assert_eq!(device.read(offset, DmaBuf::new(4096)).await.is_ok(), is_readable, "{offset}");
+                let written = device.write(offset, vec![DmaBuf::new(4096).into()]).await;
+                assert_eq!(written.is_ok(), offset != 4096, "{offset}");
             }
+            disk.make_readable();
+            disk.make_writable();
+            assert!(device.read(8192, DmaBuf::new(4096)).await.is_ok());
+            assert!(device.write(4096, vec![DmaBuf::new(4096).into()]).await.is_ok());
         });
     }
 

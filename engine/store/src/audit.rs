@@ -10,7 +10,6 @@ use crate::space::{Run, Runs};
 use crate::state::Core;
 use crate::store::Store;
 use crate::tree::{Body, Child, LEVELS_MAX, Node, Packed, dirty_nodes};
-use crate::value::Version;
 use core::pin::Pin;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -228,9 +227,7 @@ impl Walk<'_> {
             entries.copy_key(at, &mut key);
             let value = entries.value(at);
             self.audit.entries += 1;
-            let is_sound = check_entry(&self.core.space.borrow(), &key, value);
-            let runs = || if key::is_version(&key) { Version::runs(value) } else { Ok(Runs::new()) };
-            let found = is_sound.and_then(|()| runs()).unwrap_or_else(|malformed| {
+            let found = check_entry(&self.core.space.borrow(), &key, value).unwrap_or_else(|malformed| {
                 self.audit.problems.push(format!("an entry of {} bytes: {malformed}", value.len()));
                 Runs::new()
             });

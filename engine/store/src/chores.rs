@@ -2,7 +2,7 @@
 //! defragmentation.
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;
 
 use crate::aggregate::{ChoreError, Task, Whose, later, visit_akey, visit_object};
 use crate::error::{PoolError, UpdateError};

@@ -288,14 +288,13 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chores::tests::Faulty;
-    use crate::merge::tests::{fill, on_a_shard_of, shown};
+    use crate::checkpoint::tests::on_a_disk;
+    use crate::merge::tests::{fill, shown};
     use weir_proto::object::Extent;
 
     #[test]
     fn a_value_that_the_device_does_not_take_elsewhere_stays_where_it_is() {
-        let device = Rc::new(Faulty::new());
-        on_a_shard_of(Rc::clone(&device) as Rc<dyn weir_media::Device>, async move |shard| {
+        on_a_disk(async |_, disk, _store, shard| {
             let extent = Extent { index: 0, count: 10_000 };
             fill(&shard, 1, extent, 7).await;
             let core = Rc::clone(&shard.core);
@@ -306,8 +305,11 @@ mod tests {
                     panic!("the value isn't found");
                 };
                 let free = core.space.borrow().free();
-                device.writes.set(u32::from(is_refused));
+                if is_refused {
+                    disk.make_unwritable(0..u64::MAX);
+                }
                 let moved = relocate(&core, &mut pass, candidate).await;
+                disk.make_writable();
                 assert_eq!(moved.expect("the store goes on"), !is_refused);
                 assert_eq!(core.space.borrow().free() == free, is_refused, "what was reserved");
                 assert!(shown(&shard, extent).await == [7; 10_000]);

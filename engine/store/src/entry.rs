@@ -146,7 +146,7 @@ fn transaction_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
 }
 
 fn object_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
-    let (tail, _) = check_object(key, value)?;
+    check_object(key, value)?;
     let mut at = Decoder::new(key);
     at.u8()?;
     let (pool, container) = (number(&mut at)?, number(&mut at)?);
@@ -159,7 +159,7 @@ fn object_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
         at.u8()?;
         keys.push(key::take_key(&mut at, integer)?);
     }
-    let item = match tail {
+    let item = match key::akey_tail(at.rest())? {
         Tail::Event(epoch) => Item::Incarnation { epoch, event: Event::decode(value)? },
         Tail::Single(epoch) => Item::Single { epoch, payload: Version::decode(value)?.payload },
         Tail::Extent(extent, epoch) => {
@@ -172,8 +172,8 @@ fn object_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
     Ok(Entry::Object { path: ObjectPath { pool, container, object, dkey, akey }, item })
 }
 
-/// Checks all that an entry of an object says by itself. Returns what its key ends with, and the blocks that it refers to.
-pub(crate) fn check_object(key: &[u8], value: &[u8]) -> Result<(Tail, Runs), Malformed> {
+/// Checks all that an entry of an object says by itself. Returns the blocks that it refers to.
+pub(crate) fn check_object(key: &[u8], value: &[u8]) -> Result<Runs, Malformed> {
     let mut at = Decoder::new(key);
     at.bytes(1 + 2 * size_of::<u32>())?;
     let object = ObjectId::from_bytes(at.array()?);
@@ -192,15 +192,15 @@ pub(crate) fn check_object(key: &[u8], value: &[u8]) -> Result<(Tail, Runs), Mal
     }
     if let Tail::Event(_) = tail {
         Event::decode(value)?;
-        return Ok((tail, Runs::new()));
+        return Ok(Runs::new());
     }
     let Shape { record_size, len, runs } = Version::shape(value)?;
-    if let (Tail::Extent(extent, _), Some(len)) = (&tail, len)
+    if let (Tail::Extent(extent, _), Some(len)) = (tail, len)
         && extent.count.checked_mul(u64::from(record_size)) != Some(len)
     {
         return Err(Malformed("the data of an extent is longer or shorter than its records"));
     }
-    Ok((tail, runs))
+    Ok(runs)
 }
 
 impl core::fmt::Display for ObjectPath {

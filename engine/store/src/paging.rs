@@ -14,9 +14,10 @@ use crate::entry::check_object;
 use crate::error::Location;
 use crate::format::{StoredNode, decode_node};
 use crate::key;
-use crate::space::{Run, Space};
+use crate::space::{Run, Runs, Space};
 use crate::state::{Core, add};
 use crate::tree::{Body, Child, Missing, NODE_BYTES, Packed, PageRef, Stay, Tree};
+use crate::value::Version;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use std::collections::{BTreeMap, BTreeSet};
@@ -226,16 +227,18 @@ impl Still {
     }
 }
 
-/// Checks an entry, if it is one of an object, by itself and for whether its blocks are on this device.
-pub(crate) fn check_entry(space: &Space, key: &[u8], value: &[u8]) -> Result<(), Malformed> {
-    if key.first() != Some(&key::OBJECT) {
-        return Ok(());
+/// Checks an entry of an object or of a transaction by itself, and whether its blocks are on this device. Returns these.
+pub(crate) fn check_entry(space: &Space, key: &[u8], value: &[u8]) -> Result<Runs, Malformed> {
+    let runs = match key.first() {
+        Some(&key::OBJECT) => check_object(key, value)?,
+        Some(&key::TRANSACTION) if key::is_version(key) => Version::shape(value)?.runs,
+        _ => Runs::new(),
+    };
+    if runs.iter().all(|run| space.contains(*run)) {
+        Ok(runs)
+    } else {
+        Err(Malformed("a value refers to blocks outside the data region"))
     }
-    let (_, runs) = check_object(key, value)?;
-    if !runs.iter().all(|run| space.contains(*run)) {
-        return Err(Malformed("a value refers to blocks outside the data region"));
-    }
-    Ok(())
 }
 
 impl Core {
@@ -335,7 +338,7 @@ impl Core {
         }
     }
 
-    /// Checks the entries of objects in a leaf that was read; the open follows all others, and checks them so.
+    /// Checks the entries of a leaf that was read; those of the catalog the open follows, and checks them so.
     fn check_entries(&self, entries: &Packed) -> Result<(), Malformed> {
         let (space, mut key) = (self.space.borrow(), Vec::new());
         for at in 0..entries.len() {

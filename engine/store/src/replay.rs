@@ -172,7 +172,7 @@ async fn apply(
 
 fn apply_checked(core: &Core, change: &Change) -> Result<u64, Malformed> {
     match change {
-        Change::Put { key, value } => check_entry(&core.space.borrow(), key, value)?,
+        Change::Put { key, value } => drop(check_entry(&core.space.borrow(), key, value)?),
         // Whether a decision is forgotten or goes with its container isn't told apart here: at worst more count as forgotten.
         Change::Remove { key } => {
             core.transactions.borrow_mut().note_forgotten(core::slice::from_ref(key));

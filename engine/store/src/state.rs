@@ -590,9 +590,9 @@ impl Core {
             let newest = &self.counters.newest;
             newest.set(newest.get().max(key::epoch_of(key).unwrap_or(0)));
         }
-        // What the log says is read in full; what was made here is well-formed.
+        // What was made here is well-formed, and what was read was checked.
         let has_blocks = |value: Option<&[u8]>| value.is_some_and(Version::has_blocks);
-        let may_have = record.is_none() || has_blocks(old) || has_blocks(new);
+        let may_have = has_blocks(old) || has_blocks(new);
         let (old_blocks, new_blocks) =
             if may_have && key::is_version(key) { self.account_blocks(old, new, record)? } else { (0, 0) };
         let usage = |value: Option<&[u8]>, blocks| Usage {

@@ -11,7 +11,6 @@
 
 use super::sys::{self, Progress};
 use core::time::Duration;
-use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketAddrAny, getpeername, getsockname, shutdown, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -67,9 +66,16 @@ fn connections(wanted: impl Fn(BorrowedFd<'_>) -> bool) -> Vec<BorrowedFd<'stati
     borrowed.filter(|fd| wanted(*fd)).collect()
 }
 
+fn socket(name: SocketAddrAny) -> Option<SocketAddr> {
+    SocketAddr::try_from(name).ok()
+}
+
+fn peer_of(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
+    getpeername(fd).ok().flatten().and_then(socket)
+}
+
 fn is_connected(fd: BorrowedFd<'_>, peer: SocketAddr) -> bool {
-    let name = getpeername(fd).ok().flatten();
-    name.and_then(|address| SocketAddr::try_from(address).ok()) == Some(peer)
+    peer_of(fd) == Some(peer)
 }
 
 /// Shuts a connection down; whether there was one. What the system has not sent yet goes when the provider closes it: nothing is to
@@ -90,11 +96,8 @@ pub(crate) fn hang_up(peer: SocketAddr) -> usize {
 /// Whether a connection is between this endpoint and this peer, whoever of them has made it: one that the peer has made comes from
 /// another port of its host than it listens at.
 fn is_between(fd: BorrowedFd<'_>, own: SocketAddr, peer: SocketAddr) -> bool {
-    let name = |name: Result<SocketAddrAny, _>| name.ok().and_then(|name| SocketAddr::try_from(name).ok());
-    let Some(theirs) = name(getpeername(fd).and_then(|name| name.ok_or(Errno::NOTCONN))) else {
-        return false;
-    };
-    theirs == peer || theirs.ip() == peer.ip() && name(getsockname(fd)) == Some(own)
+    let is_ours = || getsockname(fd).ok().and_then(socket) == Some(own);
+    peer_of(fd).is_some_and(|theirs| theirs == peer || theirs.ip() == peer.ip() && is_ours())
 }
 
 /// Has the kernel end a connection on which nothing comes any more and nothing is on its way, when the host gives no sign of life

@@ -87,15 +87,25 @@ impl Assembly {
         })
     }
 
-    /// Makes room for one more message of a sender, who loses one of its own before others do.
-    fn make_room(&mut self, source: u64) {
+    /// Who has the most messages that are being put together.
+    fn sender_of_most(&self) -> Option<u64> {
         let mut counts = HashMap::new();
         for (of, _) in &self.order {
             *counts.entry(*of).or_insert(0) += 1;
         }
-        let most = counts.iter().max_by_key(|(_, count)| **count).map(|(of, _)| *of);
-        let has_enough = counts.get(&source).is_some_and(|count| *count >= PARTIAL_EACH);
-        let loser = if has_enough { Some(source) } else { most.filter(|_| self.order.len() >= PARTIAL_MAX) };
+        counts.into_iter().max_by_key(|(_, count)| *count).map(|(of, _)| of)
+    }
+
+    /// Makes room for one more message of a sender, who loses one of its own before others do.
+    fn make_room(&mut self, source: u64) {
+        let own = self.order.iter().filter(|(of, _)| *of == source).count();
+        let loser = if own >= PARTIAL_EACH {
+            Some(source)
+        } else if self.order.len() >= PARTIAL_MAX {
+            self.sender_of_most()
+        } else {
+            None
+        };
         let oldest = loser.and_then(|loser| self.order.iter().find(|(of, _)| *of == loser).copied());
         if let Some(oldest) = oldest {
             self.forget(oldest);

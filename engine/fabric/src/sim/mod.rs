@@ -136,8 +136,8 @@ impl Fabric {
         SimEndpoint::open(&self.network, node, port, keys, None)
     }
 
-    /// An endpoint as [`Fabric::endpoint`] makes it, or [`Fabric::endpoint_with_keys`], behind a NIC that it shares with others and with a thread of its
-    /// own: what arrives takes their time.
+    /// An endpoint as [`Fabric::endpoint_with_keys`] makes it, or without any as [`Fabric::endpoint`], behind a NIC that it
+    /// shares with others and with a thread of its own: what arrives takes their time.
     #[must_use]
     pub fn endpoint_behind(
         &self,

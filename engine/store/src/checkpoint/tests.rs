@@ -248,14 +248,32 @@ pub(crate) fn owner() -> Owner {
     Owner { system: "weir".to_owned(), rank: Rank(1), target: TargetIndex(0) }
 }
 
-/// A store with values, all in a checkpoint.
-pub(crate) async fn filled(handle: &Handle, disk: &SimDisk) -> (Rc<Store>, Shard) {
+/// A new store with an empty container.
+async fn formatted(handle: &Handle, disk: &SimDisk) -> (Rc<Store>, Shard) {
     let device: Rc<dyn Device> = disk.attach(handle);
     let options = FormatOptions { owner: owner(), log_bytes: None };
     Store::format(handle, &device, &options).await.expect("empty");
     let store = open(handle, disk).await;
     let shard = store.create_pool(POOL, 16 << 20).await.expect("space");
     shard.create_container(CONTAINER).await.expect("created");
+    (store, shard)
+}
+
+/// Runs something on a disk with a new store.
+pub(crate) fn on_a_disk(test: impl AsyncFnOnce(Handle, SimDisk, Rc<Store>, Shard) + 'static) {
+    let world = World::new(1);
+    let node = world.node("engine-0");
+    let disk = SimDisk::new("disk", 64 << 20, 1, SimDiskOptions::default());
+    let handle = node.handle();
+    world.block_on(&node, async move {
+        let (store, shard) = formatted(&handle, &disk).await;
+        test(handle, disk, store, shard).await;
+    });
+}
+
+/// A store with values, all in a checkpoint.
+async fn filled(handle: &Handle, disk: &SimDisk) -> (Rc<Store>, Shard) {
+    let (store, shard) = formatted(handle, disk).await;
     fill(&shard, 0).await;
     checkpoint(&shard.core).await;
     (store, shard)

@@ -1,23 +1,17 @@
 use super::*;
 use crate::aggregate::Rest;
-use crate::checkpoint::tests::{checkpoint, fill as fill_nodes};
-use crate::config::{FormatOptions, Owner, StoreConfig};
+use crate::checkpoint::tests::{POOL, checkpoint, fill as fill_nodes, on_a_disk, open};
 use crate::merge::Left;
-use crate::merge::tests::{CONTAINER, fill, on_a_shard, on_a_shard_of, shown};
+use crate::merge::tests::{CONTAINER, fill, on_a_shard, shown};
 use crate::operation::Operation;
 use crate::paging::STAY;
 use crate::reservation::Reservation;
 use crate::space::Runs;
 use crate::store::Store;
-use core::cell::Cell;
-use weir_media::memory::MemoryDevice;
-use weir_media::{Device, DeviceStats, DmaBuf, IoFuture, MediaError, Slice};
+use weir_media::sim::SimDisk;
 use weir_proto::object::{Conditions, Extent, PunchScope};
-use weir_proto::{Key, PoolId, Rank, TargetIndex, TransactionId};
+use weir_proto::{Key, TransactionId};
 use weir_runtime::Handle;
-use weir_runtime::sim::World;
-
-const POOL: PoolId = PoolId(uuid::Uuid::from_u128(2));
 
 /// Prepared transactions with one piece of operations each, fewer by one than a record of reclaim takes entries.
 const SHORT: u128 = RECLAIM_STEP as u128 - 1;
@@ -27,116 +21,17 @@ const LONG: u128 = 3;
 /// Longer than what is hidden stays, and what is put off is put off.
 const SOME_TIME: Duration = Duration::from_secs(10);
 
-/// A device in memory that fails some times.
-pub(crate) struct Faulty {
-    inner: MemoryDevice,
-    /// Writes and reads that fail from now on, but for writes of the log alone.
-    pub(crate) writes: Cell<u32>,
-    reads: Cell<u32>,
-}
-
-impl Faulty {
-    pub(crate) fn new() -> Self {
-        Self { inner: MemoryDevice::new(64 << 20), writes: Cell::new(0), reads: Cell::new(0) }
+/// Prepares transactions.
+async fn prepare(shard: &Shard) {
+    for number in 0..SHORT + LONG {
+        let len = if number < SHORT { 10 } else { 1000 };
+        let dkeys = (0..18).map(|dkey| Key::new(&[b'a' + dkey].repeat(len)).expect("a key"));
+        let object = ObjectId { hi: 0, lo: u64::try_from(number).expect("few") };
+        let scope = PunchScope::Dkeys(dkeys.collect());
+        let punch = Operation::Punch { object, scope, conditions: Conditions::NONE };
+        let (id, epoch) = (transaction(number), Epoch(shard.core.rt.wall_ns() + 1000));
+        shard.prepare(CONTAINER, id, epoch, &[punch]).await.expect("prepared");
     }
-
-    fn fault(
-        &self,
-        left: &Cell<u32>,
-        operation: &'static str,
-        offset: u64,
-        len: usize,
-    ) -> Option<MediaError> {
-        left.set(left.get().checked_sub(1)?);
-        let (device, len, reason) = (self.name().to_owned(), len as u64, "it is a test".to_owned());
-        Some(MediaError::Io { device, operation, offset, len, reason })
-    }
-}
-
-impl Device for Faulty {
-    fn name(&self) -> &str {
-        self.inner.name()
-    }
-
-    fn size(&self) -> u64 {
-        self.inner.size()
-    }
-
-    fn read(&self, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {
-        match self.fault(&self.reads, "read", offset, buffer.len()) {
-            Some(error) => Box::pin(core::future::ready(Err(error))),
-            None => self.inner.read(offset, buffer),
-        }
-    }
-
-    fn write(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        match self.fault(&self.writes, "write", offset, data.iter().map(|slice| slice.len()).sum()) {
-            Some(error) => Box::pin(core::future::ready(Err(error))),
-            None => self.inner.write(offset, data),
-        }
-    }
-
-    fn write_stable(&self, offset: u64, data: Vec<Slice>) -> IoFuture<()> {
-        self.inner.write_stable(offset, data)
-    }
-
-    fn flush(&self) -> IoFuture<()> {
-        self.inner.flush()
-    }
-
-    fn prepare(&self, offset: u64, len: u64) -> IoFuture<()> {
-        self.inner.prepare(offset, len)
-    }
-
-    fn first_data(&self, from: u64) -> IoFuture<Option<u64>> {
-        self.inner.first_data(from)
-    }
-
-    fn stats(&self) -> DeviceStats {
-        self.inner.stats()
-    }
-}
-
-/// A device on which a store is opened again and again.
-struct Bench {
-    handle: Handle,
-    device: Rc<dyn Device>,
-    owner: Owner,
-}
-
-impl Bench {
-    async fn open(&self) -> Rc<Store> {
-        let config = StoreConfig { background: false, ..StoreConfig::default() };
-        let opened = Store::open(&self.handle, Rc::clone(&self.device), &self.owner, config).await;
-        opened.expect("it opens")
-    }
-}
-
-/// Runs something on a device whose store has a pool with a container with prepared transactions.
-fn on_a_bench(test: impl AsyncFnOnce(Bench, Shard, Rc<Store>) + 'static) {
-    let world = World::new(1);
-    let node = world.node("engine-0");
-    let handle = node.handle();
-    world.block_on(&node, async move {
-        let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(64 << 20));
-        let owner = Owner { system: "weir".to_owned(), rank: Rank(1), target: TargetIndex(0) };
-        let options = FormatOptions { owner: owner.clone(), log_bytes: None };
-        Store::format(&handle, &device, &options).await.expect("empty");
-        let bench = Bench { handle, device, owner };
-        let store = bench.open().await;
-        let shard = store.create_pool(POOL, 32 << 20).await.expect("space");
-        shard.create_container(CONTAINER).await.expect("created");
-        for number in 0..SHORT + LONG {
-            let len = if number < SHORT { 10 } else { 1000 };
-            let dkeys = (0..18).map(|dkey| Key::new(&[b'a' + dkey].repeat(len)).expect("a key"));
-            let object = ObjectId { hi: 0, lo: u64::try_from(number).expect("few") };
-            let scope = PunchScope::Dkeys(dkeys.collect());
-            let punch = Operation::Punch { object, scope, conditions: Conditions::NONE };
-            let (id, epoch) = (transaction(number), Epoch(bench.handle.wall_ns() + 1000));
-            shard.prepare(CONTAINER, id, epoch, &[punch]).await.expect("prepared");
-        }
-        test(bench, shard, store).await;
-    });
 }
 
 fn transaction(number: u128) -> TransactionId {
@@ -144,10 +39,10 @@ fn transaction(number: u128) -> TransactionId {
 }
 
 /// Closes and opens a store after each record of reclaim. Returns how often.
-async fn reclaim_and_open(bench: &Bench, mut store: Rc<Store>) -> u64 {
+async fn reclaim_and_open(handle: &Handle, disk: &SimDisk, mut store: Rc<Store>) -> u64 {
     for opens in 1.. {
         store.close().await.expect("closed");
-        store = bench.open().await;
+        store = open(handle, disk).await;
         if !reclaim(store.core_rc()).await.expect("a sound index") {
             assert_eq!(store.audit().await.problems, [""; 0]);
             return opens;
@@ -159,7 +54,8 @@ async fn reclaim_and_open(bench: &Bench, mut store: Rc<Store>) -> u64 {
 #[test]
 fn a_store_opens_whatever_is_gone_of_transactions_of_destroyed_containers_and_pools() {
     for has_pool in [true, false] {
-        on_a_bench(async move |bench, shard, store| {
+        on_a_disk(async move |handle, disk, store, shard| {
+            prepare(&shard).await;
             let container = shard.locate(CONTAINER).expect("there");
             if has_pool {
                 shard.destroy_container(CONTAINER).await.expect("destroyed");
@@ -192,21 +88,22 @@ fn a_store_opens_whatever_is_gone_of_transactions_of_destroyed_containers_and_po
                 "a transaction was cut"
             );
             drop(core);
-            assert!(reclaim_and_open(&bench, store).await > 2);
+            assert!(reclaim_and_open(&handle, &disk, store).await > 2);
         });
     }
 }
 
 #[test]
 fn a_store_opens_that_an_earlier_release_left_with_the_ends_of_transactions() {
-    on_a_bench(async |bench, shard, store| {
+    on_a_disk(async |handle, disk, store, shard| {
+        prepare(&shard).await;
         let place = (shard.number, shard.locate(CONTAINER).expect("there"), transaction(SHORT));
         shard.destroy_container(CONTAINER).await.expect("destroyed");
         let first = Change::Remove { key: key::transaction(place, TransactionTail::Operations(0)) };
         shard.core.tree.borrow().reach([first.key()]).expect("in memory");
         shard.core.commit(&[first], None).expect("taken");
         drop(shard);
-        assert!(reclaim_and_open(&bench, store).await > 2);
+        assert!(reclaim_and_open(&handle, &disk, store).await > 2);
     });
 }
 
@@ -263,15 +160,15 @@ fn merges_that_find_no_room_are_made_when_there_is_some() {
 
 #[test]
 fn merges_that_the_device_does_not_take_are_made_later() {
-    let device = Rc::new(Faulty::new());
-    on_a_shard_of(Rc::clone(&device) as Rc<dyn Device>, async move |shard| {
+    on_a_disk(async |_, disk, _store, shard| {
         overlap(&shard).await;
         let core = Rc::clone(&shard.core);
         core.rt.sleep(SOME_TIME).await;
         let (before, free) = (shard.space().used(), core.space.borrow().free());
-        device.writes.set(1);
+        disk.make_unwritable(0..u64::MAX);
         work_out(&core).await.expect("the store goes on");
-        assert_eq!(device.writes.get(), 0, "nothing was written");
+        assert!(core.device.stats().errors > 0, "nothing was written");
+        disk.make_writable();
         assert_eq!((shard.space().used(), core.space.borrow().free()), (before, free));
         work_later(&core).await.expect("nothing fails");
         let after = shard.space().used();
@@ -282,8 +179,7 @@ fn merges_that_the_device_does_not_take_are_made_later() {
 
 #[test]
 fn what_could_not_be_read_once_is_visited_later() {
-    let device = Rc::new(Faulty::new());
-    on_a_shard_of(Rc::clone(&device) as Rc<dyn Device>, async move |shard| {
+    on_a_disk(async |_, disk, _store, shard| {
         let (core, container) = (Rc::clone(&shard.core), shard.locate(CONTAINER).expect("there"));
         let object = (shard.number, container, ObjectId { hi: 0, lo: 1 });
         let path = Path::object(object.0, object.1, object.2);
@@ -303,8 +199,9 @@ fn what_could_not_be_read_once_is_visited_later() {
             core.aggregation.borrow_mut().put_back(task.clone(), 0);
             core.tree.borrow().sweep_anew();
             core.tree.borrow().evict(0, STAY, u64::MAX, usize::MAX);
-            device.reads.set(1);
+            disk.make_unreadable(0..u64::MAX);
             let visited = work(&core).await;
+            disk.make_readable();
             assert!(matches!(visited, Err(ChoreError::Page(PageError::Media(_)))), "{task:?}: {visited:?}");
             work_out(&core).await.expect("it can be read");
             assert!(!core.aggregation.borrow().is_empty(), "{task:?} is forgotten");
@@ -320,8 +217,7 @@ fn what_could_not_be_read_once_is_visited_later() {
 
 #[test]
 fn what_can_not_be_read_for_long_is_seldom_tried() {
-    let device = Rc::new(Faulty::new());
-    on_a_shard_of(Rc::clone(&device) as Rc<dyn Device>, async move |shard| {
+    on_a_disk(async |_, disk, _store, shard| {
         let (core, container) = (Rc::clone(&shard.core), shard.locate(CONTAINER).expect("there"));
         fill_nodes(&shard, 0).await;
         checkpoint(&core).await;
@@ -331,14 +227,14 @@ fn what_can_not_be_read_for_long_is_seldom_tried() {
             core.aggregation.borrow_mut().put_back(task.clone(), 0);
             core.tree.borrow().sweep_anew();
             core.tree.borrow().evict(0, STAY, u64::MAX, usize::MAX);
-            device.reads.set(u32::MAX);
+            disk.make_unreadable(0..u64::MAX);
             let mut failures = 0;
             for _ in 0..360 {
                 core.rt.sleep(SOME_TIME).await;
                 failures += u32::from(work_out(&core).await.is_err());
             }
             assert!((5..30).contains(&failures), "{task:?}: {failures} failures in an hour");
-            device.reads.set(0);
+            disk.make_readable();
             core.rt.sleep(Duration::from_hours(10)).await;
             work_out(&core).await.expect("it can be read");
             assert!(core.aggregation.borrow().is_empty(), "{task:?}");

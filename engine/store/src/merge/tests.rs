@@ -19,15 +19,11 @@ const OBJECT: ObjectId = ObjectId { hi: 0, lo: 1 };
 
 /// Runs something on a shard of a new store in memory.
 pub(crate) fn on_a_shard(test: impl AsyncFnOnce(Shard) + 'static) {
-    on_a_shard_of(Rc::new(MemoryDevice::new(64 << 20)), test);
-}
-
-/// Runs something on a shard of a new store.
-pub(crate) fn on_a_shard_of(device: Rc<dyn Device>, test: impl AsyncFnOnce(Shard) + 'static) {
     let world = World::new(1);
     let node = world.node("engine-0");
     let handle = node.handle();
     world.block_on(&node, async move {
+        let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(64 << 20));
         let owner = Owner { system: "weir".to_owned(), rank: Rank(1), target: TargetIndex(0) };
         let options = FormatOptions { owner: owner.clone(), log_bytes: None };
         Store::format(&handle, &device, &options).await.expect("empty");

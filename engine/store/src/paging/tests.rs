@@ -1,5 +1,5 @@
 use super::*;
-use crate::checkpoint::tests::{POOL, checkpoint, fill, filled, keys, open, owner};
+use crate::checkpoint::tests::{POOL, checkpoint, fill, keys, on_a_disk, open, owner};
 use crate::config::StoreConfig;
 use crate::error::{FetchError, OpenError, PoolError};
 use crate::merge::tests::CONTAINER;
@@ -7,11 +7,8 @@ use crate::record::Change;
 use crate::shard::Shard;
 use crate::store::Store;
 use weir_media::Device;
-use weir_media::sim::{SimDisk, SimDiskOptions};
 use weir_proto::object::{AkeyFetch, Conditions, Value};
 use weir_proto::{Epoch, Key, ObjectId};
-use weir_runtime::Handle;
-use weir_runtime::sim::World;
 
 /// Ways in which an entry of an object makes no sense: its key's tail, its value.
 const SENSELESS: [(&[u8], &[u8]); 5] = [
@@ -24,18 +21,6 @@ const SENSELESS: [(&[u8], &[u8]); 5] = [
     // An extent in another length class than its length says.
     (&[2, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[1, 1, 7]),
 ];
-
-/// Runs something on a new disk with a store whose values are all in a checkpoint.
-fn on_a_disk(test: impl AsyncFnOnce(Handle, SimDisk, Rc<Store>, Shard) + 'static) {
-    let world = World::new(1);
-    let node = world.node("engine-0");
-    let disk = SimDisk::new("disk", 48 << 20, 1, SimDiskOptions::default());
-    let handle = node.handle();
-    world.block_on(&node, async move {
-        let (store, shard) = filled(&handle, &disk).await;
-        test(handle, disk, store, shard).await;
-    });
-}
 
 /// The dkey below which it is, in a node that has only what is the objects'.
 const PLACE: u64 = 350;
@@ -64,7 +49,8 @@ fn an_entry_without_sense_is_damage_of_its_node_and_of_nothing_else() {
     for how in SENSELESS {
         on_a_disk(async move |handle, disk, store, shard| {
             let core = &shard.core;
-            // Something to aggregate, in other nodes.
+            // With something to aggregate, in other nodes.
+            fill(&shard, 0).await;
             fill(&shard, 1).await;
             let Change::Put { key, value } = senseless(core, how).await else { panic!("not an entry") };
             core.tree.borrow_mut().put(&key, &value).expect("in memory");
@@ -93,6 +79,7 @@ fn an_entry_without_sense_is_damage_of_its_node_and_of_nothing_else() {
 fn a_log_with_an_entry_without_sense_is_not_replayed() {
     for how in SENSELESS {
         on_a_disk(async move |handle, disk, store, shard| {
+            fill(&shard, 0).await;
             let (core, mut draft) = (&shard.core, shard.core.take_draft());
             draft.extend(&[senseless(core, how).await]);
             let record = core.journal.append(&draft, 0, &[]);
