@@ -282,7 +282,9 @@ impl Clients {
             return Vec::new();
         }
         self.pruned = now;
-        let idle = |client: &Client| now - client.heard > CLIENT_IDLE_MAX && client.running == 0;
+        // One that transfers are stuck with is looked for, and has to be known for that.
+        let seen = |client: &Client| client.heard.max(client.looked);
+        let idle = |client: &Client| now - seen(client) > CLIENT_IDLE_MAX && client.running == 0;
         let gone: Vec<Caller> =
             self.known.iter().filter(|(_, client)| idle(client)).map(|(id, _)| id).collect();
         let mut peers: Vec<PeerId> = gone.into_iter().filter_map(|id| self.leave_out(id)).collect();

@@ -116,6 +116,11 @@ impl Payloads {
         Ok(Payload { room, buffer: inner.endpoint.buffers().alloc(len)? })
     }
 
+    /// Whether anybody but this client waits for memory.
+    pub(crate) fn others_wait(&self, caller: Caller) -> bool {
+        [&self.short, &self.long].iter().any(|line| line.others_wait(caller))
+    }
+
     async fn share(
         &self,
         rt: &Handle,
@@ -191,6 +196,11 @@ impl Drop for Share {
 impl Line {
     fn new(all: usize, tells_tenants: bool) -> Rc<Self> {
         Rc::new(Self { limits: Limits { all, tells_tenants }, state: RefCell::default() })
+    }
+
+    fn others_wait(&self, caller: Caller) -> bool {
+        let state = self.state.borrow();
+        state.queue.iter().any(|waiter| waiter.caller != caller)
     }
 
     fn share(self: &Rc<Self>, caller: Caller, units: usize) -> Share {

@@ -7,7 +7,7 @@ use crate::clients::Caller;
 use crate::pace::Leave;
 use core::ops::Range;
 use std::collections::VecDeque;
-use weir_fabric::{Access, RemoteRegion, Transfer};
+use weir_fabric::{Access, Gone, RemoteRegion, Transfer};
 use weir_runtime::sync::Permit;
 
 /// Longest single read or write of client memory, in bytes: pieces of this size overlap, and bound how long the
@@ -123,17 +123,35 @@ impl Moving {
 /// A place among all transfers, and leave to start among the client's.
 pub(crate) type Places = (Permit, Leave);
 
-/// It is looked whether the host is still there that a transfer is stuck with once in so many times what a piece takes.
-pub(crate) const STALLS_LOOK: u32 = 10;
+/// It is looked whether the client is still there that a transfer is stuck with once in so many times what a piece takes.
+const STALLS_LOOK: u32 = 10;
 
-impl Inner {
-    /// A transfer with this client is stuck. If its host is gone, connections to it are given up, and what moves ends: else the
-    /// system would try for a quarter of an hour, and the transfer's memory would be gone as long.
-    pub(crate) fn hang_up_if_vanished(&self, caller: Caller) {
-        let peer = self.clients.borrow_mut().look_for(caller, self.rt.now());
-        if let Some(peer) = peer {
-            self.endpoint.hang_up_if_vanished(peer);
+/// After so many of these times without a piece the client's process has to be there, too, where others wait for what it holds.
+const STALLS_MAX: u32 = 30;
+
+/// Counts how often a transfer was waited for in vain since a piece has arrived: for [`PIECE_TIME`] each time.
+#[derive(Default)]
+pub(crate) struct Stalls(u32);
+
+impl Stalls {
+    /// Once more. If the client's host is gone, connections to it are given up, and what moves ends: else the system would try for
+    /// a quarter of an hour, and the transfer's memory would be gone as long. A process that hangs may go on, so it has its
+    /// memory for as long as nobody else waits for that.
+    pub(crate) fn count(&mut self, inner: &Inner, caller: Caller) {
+        self.0 += 1;
+        if !self.0.is_multiple_of(STALLS_LOOK) {
+            return;
         }
+        let Some(peer) = inner.clients.borrow_mut().look_for(caller, inner.rt.now()) else { return };
+        inner.endpoint.hang_up_if_gone(peer, Gone::Host);
+        if self.0 >= STALLS_MAX && inner.payloads.others_wait(caller) {
+            inner.endpoint.hang_up_if_gone(peer, Gone::Process);
+        }
+    }
+
+    /// Whether they have been so many that the client may have been hung up on: what fails then is not tried again.
+    pub(crate) fn are_many(&self) -> bool {
+        self.0 >= STALLS_LOOK
     }
 }
 
@@ -211,8 +229,9 @@ impl Drop for UnderWay<'_> {
                     for moving in &mut moving {
                         moving.slot = None;
                     }
-                    while rt.timeout(PIECE_TIME * STALLS_LOOK, &mut transfer).await.is_err() {
-                        weak.upgrade().inspect(|inner| inner.hang_up_if_vanished(caller));
+                    let mut stalls = Stalls::default();
+                    while rt.timeout(PIECE_TIME, &mut transfer).await.is_err() {
+                        weak.upgrade().inspect(|inner| stalls.count(inner, caller));
                     }
                 }
                 accesses.end();

@@ -8,7 +8,7 @@ use crate::error::Status;
 use crate::metrics::add;
 use crate::pace::Pace;
 use crate::payload::{Payload, Payloads};
-use crate::pieces::{Moving, Piece, Pieces, Places, STALLS_LOOK, UnderWay};
+use crate::pieces::{Moving, Piece, Pieces, Places, Stalls, UnderWay};
 use crate::wire::{Header, Layout};
 use core::ops::Range;
 use core::time::Duration;
@@ -341,7 +341,7 @@ impl Request {
         let rt = &self.inner.rt;
         let pace = self.inner.pace_of(access);
         let mut under_way = UnderWay::new(&self.inner, self.parts.accesses.as_ref());
-        let mut stalls = 0u32;
+        let mut stalls = Stalls::default();
         while !pieces.is_empty() || !under_way.is_empty() {
             self.may_go_on()?;
             let slot = self.slot(&pieces, pace);
@@ -361,17 +361,15 @@ impl Request {
                     let Some(done) = self.wait_for(oldest).await? else {
                         // A client that has stopped holds up its own transfers, and nobody else's.
                         under_way.give_up_slots();
-                        stalls += 1;
-                        if stalls.is_multiple_of(STALLS_LOOK) {
-                            self.inner.hang_up_if_vanished(self.parts.header.caller);
-                        }
+                        stalls.count(&self.inner, self.parts.header.caller);
                         continue;
                     };
                     // Until here its place is taken: one that is free before its transfer has ended bounds nothing.
                     let Some(piece) = under_way.take() else { continue };
-                    if let Some(again) = self.after(piece, done).await? {
+                    if let Some(again) = self.after(piece, done, &stalls).await? {
                         pieces.put_back(again);
                     }
+                    stalls = Stalls::default();
                     continue;
                 }
             };
@@ -425,10 +423,15 @@ impl Request {
     }
 
     /// What to do with a piece that has ended: nothing more, or try it again after a pause.
-    async fn after(&self, mut piece: Piece, done: Result<(), FabricError>) -> Result<Option<Piece>, Status> {
+    async fn after(
+        &self,
+        mut piece: Piece,
+        done: Result<(), FabricError>,
+        stalls: &Stalls,
+    ) -> Result<Option<Piece>, Status> {
         match done {
             Ok(()) => Ok(None),
-            Err(error) if is_transient(&error) && piece.tries + 1 < PIECE_TRIES => {
+            Err(error) if !stalls.are_many() && is_transient(&error) && piece.tries + 1 < PIECE_TRIES => {
                 add(&self.inner.metrics.bulk_retries, 1);
                 let pause = PIECE_PAUSE * 10u32.pow(piece.tries);
                 race(self.inner.rt.sleep(pause), self.inner.rt.sleep_until(self.parts.deadline)).await;

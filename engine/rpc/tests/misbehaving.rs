@@ -350,6 +350,44 @@ fn memory_of_transfers_with_a_host_that_has_vanished_comes_back_long_before_the_
     scene.assert_clean();
 }
 
+/// Of processes that hang, whose requests end or don't.
+fn memory_of_those_who_hang_is_theirs_until_others_wait(patience: Duration) {
+    const LONG: usize = 8 << 20;
+    let scene = Scene::new(1);
+    scene.fabric.configure(|config| {
+        config.per_mebibyte = Duration::from_millis(100);
+        config.transfer_timeout = Duration::from_hours(2);
+        config.hosts_stay = true;
+    });
+    let hanging: Vec<_> = (0..6).map(|number| scene.world.node(&format!("hanging-{number}"))).collect();
+    for node in &hanging {
+        let rpc = Rpc::new(node.handle(), scene.fabric.endpoint(node, None), RpcConfig::default());
+        let rt = node.handle();
+        let reversed = async move { have_reversed(&rt, &rpc, LONG, patience).await };
+        node.handle().spawn(async move { drop(reversed.await) });
+    }
+    scene.world.run_for(Duration::from_millis(5));
+    scene.fabric.partition(&hanging.iter().collect::<Vec<_>>(), &[&scene.world.node("server")]);
+    let used = || scene.server.endpoint().buffers().used();
+    let held = used();
+    // Longer than a client is remembered that has nothing under way.
+    scene.world.run_for(Duration::from_mins(10));
+    assert!(held >= 5 * LONG && used() == held, "{} of {held} bytes", used());
+    let (node, rpc) = (scene.friend.0.clone(), Rc::clone(&scene.friend.1));
+    let rt = node.handle();
+    scene.world.block_on(&node, async move {
+        have_reversed(&rt, &rpc, LONG, Duration::from_mins(1)).await.expect("they were hung up on");
+    });
+    scene.world.run_for(Duration::from_mins(1));
+    assert!(used() < held, "{} of {held} bytes", used());
+}
+
+#[test]
+fn processes_that_hang_keep_the_memory_of_their_transfers_until_others_wait_for_it() {
+    memory_of_those_who_hang_is_theirs_until_others_wait(Duration::from_secs(2));
+    memory_of_those_who_hang_is_theirs_until_others_wait(Duration::from_hours(1));
+}
+
 #[test]
 fn a_server_that_dies_in_the_middle_of_a_transfer_leaves_the_client_its_memory() {
     for seed in 0..20 {

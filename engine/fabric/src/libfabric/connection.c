@@ -13,6 +13,7 @@ struct weir_progress {
 	uint32_t unacked;
 	uint32_t silence_ms;
 	uint32_t probes;
+	uint32_t quiet_ms;
 };
 
 /* What the kernel knows of the progress of a connection. */
@@ -27,5 +28,6 @@ int64_t weir_tcp_progress(int fd, struct weir_progress *progress)
 	progress->unacked = info.tcpi_unacked;
 	progress->silence_ms = info.tcpi_last_ack_recv;
 	progress->probes = info.tcpi_probes;
+	progress->quiet_ms = info.tcpi_last_data_recv;
 	return 0;
 }

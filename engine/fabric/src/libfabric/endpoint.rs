@@ -1,7 +1,7 @@
 //! The fabric trait on libfabric.
 
 use super::bell::{self, Rung};
-use super::hang_up::{VANISHED, hang_up, hang_up_if_vanished};
+use super::hang_up::{hang_up, hang_up_if_gone};
 use super::ops::Op;
 use super::peers::KnownPeer;
 use super::progress::{Core, JOIN_BYTES, JOIN_MAX};
@@ -12,8 +12,8 @@ use crate::exposure::Exposure;
 use crate::memory::{Access, Buffer, RemoteRegion};
 use crate::published::{Asker, Teller, Told, ask};
 use crate::{
-    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, PeerId, Sink,
-    Transfer, Wait,
+    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, Gone, PeerId,
+    Sink, Transfer, Wait,
 };
 use core::cell::OnceCell;
 use core::ops::Range;
@@ -315,10 +315,10 @@ impl Endpoint for LibfabricEndpoint {
         self.core.peers.borrow().has_room_for_strangers()
     }
 
-    fn hang_up_if_vanished(&self, peer: PeerId) {
+    fn hang_up_if_gone(&self, peer: PeerId, gone: Gone) {
         let socket = self.core.peers.borrow().get(peer).and_then(|known| known.address.socket());
-        if let (Some(own), Some(peer)) = (self.core.address.socket(), socket) {
-            hang_up_if_vanished(own, peer, VANISHED);
+        if let Some(ends) = self.core.address.socket().zip(socket) {
+            hang_up_if_gone(ends, gone, gone.silence());
         }
     }
 

@@ -10,6 +10,7 @@
 #![expect(unsafe_code, reason = "descriptors that belong to the provider are borrowed")]
 
 use super::sys::{self, Progress};
+use crate::Gone;
 use core::time::Duration;
 use rustix::net::{Shutdown, SocketAddrAny, getpeername, getsockname, shutdown, sockopt};
 use std::net::SocketAddr;
@@ -22,7 +23,27 @@ const SILENCE_MS: u32 = 500;
 /// Silence after which a host has vanished: a living one acknowledges in milliseconds whatever its processes do, and is asked
 /// several times meanwhile, at growing distances (after 0.2, 0.6, 1.4, 3, 6, 13 seconds); and networks are back within seconds
 /// when a part of them fails.
-pub(crate) const VANISHED: Duration = Duration::from_secs(20);
+const VANISHED: Duration = Duration::from_secs(20);
+
+/// Silence after which a process hangs: nothing has come from it, whatever its host acknowledges.
+const HANGS: Duration = Duration::from_secs(30);
+
+impl Gone {
+    /// How long connections are silent of what is gone.
+    pub(crate) const fn silence(self) -> Duration {
+        match self {
+            Self::Host => VANISHED,
+            Self::Process => HANGS,
+        }
+    }
+
+    fn is_seen_in(self, progress: Progress, silence: Duration) -> bool {
+        match self {
+            Self::Host => has_vanished(progress, silence),
+            Self::Process => Duration::from_millis(progress.quiet_ms.into()) >= silence,
+        }
+    }
+}
 
 /// Parts of the silence after which a host is asked for a sign of life that is waited for: the first time after half of it.
 const ASKED_EACH: u64 = 4;
@@ -113,20 +134,21 @@ fn ask_for_life(fd: BorrowedFd<'_>, silence: Duration) -> rustix::io::Result<()>
     sockopt::set_socket_keepalive(fd, true)
 }
 
-/// Shuts down the connections of this endpoint with a peer whose host has not answered for so long, and has the host asked where
-/// that can't be known. Returns how many were shut down.
-pub(crate) fn hang_up_if_vanished(own: SocketAddr, peer: SocketAddr, silence: Duration) -> usize {
+/// Shuts down the connections of this endpoint with a peer whose host, or process, has not answered for so long, and has the host
+/// asked where that can't be known. Other processes on the peer's host that are as silent lose theirs, too: which port is whose
+/// isn't known. They make new ones when they have something to say. Returns how many were shut down.
+pub(crate) fn hang_up_if_gone((own, peer): (SocketAddr, SocketAddr), gone: Gone, silence: Duration) -> usize {
     let mut ended = 0;
     for fd in connections(|fd| is_between(fd, own, peer)) {
         match progress(fd) {
-            Some(progress) if has_vanished(progress, silence) => ended += usize::from(end(fd)),
+            Some(progress) if gone.is_seen_in(progress, silence) => ended += usize::from(end(fd)),
             // It may have ended by itself.
             Some(progress) if progress.unacked == 0 => drop(ask_for_life(fd, silence)),
             Some(_) | None => {}
         }
     }
     if ended > 0 {
-        tracing::info!(%peer, connections = ended, "a host has vanished; connections to it were shut down");
+        tracing::info!(%peer, ?gone, connections = ended, "a peer gives no sign of life; connections to it were shut down");
     }
     ended
 }
@@ -201,7 +223,7 @@ mod tests {
 
     #[test]
     fn stuck_is_what_was_sent_again_and_has_not_been_acknowledged_for_long() {
-        let stuck = Progress { retransmits: 1, unacked: 3, silence_ms: 500, probes: 0 };
+        let stuck = Progress { retransmits: 1, unacked: 3, silence_ms: 500, probes: 0, quiet_ms: 0 };
         assert!(is_stuck(stuck));
         for other in [
             Progress { retransmits: 0, ..stuck },
@@ -216,7 +238,7 @@ mod tests {
     #[test]
     fn a_host_has_vanished_that_was_asked_and_has_not_answered_for_long() {
         let silence = Duration::from_millis(700);
-        let sent = Progress { retransmits: 1, unacked: 3, silence_ms: 700, probes: 0 };
+        let sent = Progress { retransmits: 1, unacked: 3, silence_ms: 700, probes: 0, quiet_ms: 0 };
         let full = Progress { probes: 2, silence_ms: 700, ..Progress::default() };
         for vanished in [sent, full] {
             assert!(has_vanished(vanished, silence));
@@ -240,7 +262,7 @@ mod tests {
         ours.set_nonblocking(true).expect("a socket");
         while ours.write(&[1; 4096]).is_ok() {}
         let silence = Duration::from_millis(700);
-        let hang_up = || hang_up_if_vanished(own, peer, silence);
+        let hang_up = || hang_up_if_gone((own, peer), Gone::Host, silence);
         std::thread::sleep(silence * 3);
         assert_eq!(hang_up(), 0, "{:?}", progress(ours.as_fd()));
         vanish(ours.as_fd());
@@ -522,7 +544,7 @@ mod tests {
 
         fn hang_up(&self, silence: Duration) -> usize {
             let [server, client] = self.addresses;
-            hang_up_if_vanished(server, client, silence)
+            hang_up_if_gone((server, client), Gone::Host, silence)
         }
 
         /// The client's process hangs from here on.
@@ -551,7 +573,7 @@ mod tests {
             0,
             "it is not found by the address that the peer listens at"
         );
-        reached.server.hang_up_if_vanished(reached.to);
+        reached.server.hang_up_if_gone(reached.to, Gone::Host);
         reached.drive(0, Duration::from_millis(50));
         assert_eq!(transfer.outcome(), None, "that is no long silence");
         assert_eq!(reached.hang_up(Duration::from_millis(SILENCE_MS.into())), 1);
@@ -576,5 +598,32 @@ mod tests {
         }
         connection.into_iter().for_each(vanish);
         reached.ends(transfer);
+    }
+
+    #[test]
+    fn a_process_that_hangs_is_hung_up_on_when_that_is_asked_for_and_reached_again_when_it_goes_on() {
+        let reached = Reached::new();
+        let [server, client] = reached.addresses;
+        let transfer = reached.read();
+        let silence = Duration::from_millis(400);
+        let hang_up = || hang_up_if_gone((server, client), Gone::Process, silence);
+        assert_eq!(hang_up(), 0, "it has just said something");
+        reached.drive(0, silence + Duration::from_millis(100));
+        // Another one on its host that has something to say.
+        let mut neighbour = TcpStream::connect(server).expect("it listens");
+        neighbour.write_all(&[1]).expect("room");
+        reached.server.hang_up_if_gone(reached.to, Gone::Process);
+        reached.drive(0, Duration::from_millis(50));
+        assert_eq!(transfer.outcome(), None, "that is no long silence");
+        assert_eq!(hang_up(), 1);
+        reached.ends(transfer);
+        reached.server.send(reached.to, 0, &[b"again"]).expect("accepted");
+        let until = Instant::now() + Duration::from_secs(20);
+        while !reached.inboxes[1].0.borrow().iter().any(|message| message[..] == *b"again") {
+            assert!(Instant::now() < until, "nothing arrives");
+            for which in 0..2 {
+                reached.drive(which, Duration::from_millis(10));
+            }
+        }
     }
 }

@@ -220,6 +220,8 @@ pub(super) struct Progress {
     pub(super) silence_ms: u32,
     /// Questions since the last answer whether the peer has room, or is there.
     pub(super) probes: u32,
+    /// Since the peer last sent something, or since the connection was begun, in milliseconds.
+    pub(super) quiet_ms: u32,
 }
 
 unsafe extern "C" {

@@ -9,11 +9,12 @@ use super::progress::{Core, Exposed, explain};
 use super::raw::{Move, Registration, failure};
 use crate::counters::add;
 use crate::exposure::{Ending, Exposure, Registered};
-use crate::libfabric::hang_up::{VANISHED, cut_off, hang_up, hang_up_if_vanished};
+use crate::libfabric::hang_up::{cut_off, hang_up, hang_up_if_gone};
 use crate::libfabric::resolve;
 use crate::memory::{Access, Buffer, Memory, PAGE, RemoteRegion};
 use crate::{
-    Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, PeerId, Sink, Transfer,
+    Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, Gone, PeerId, Sink,
+    Transfer,
 };
 use core::ops::Range;
 use std::rc::{Rc, Weak};
@@ -341,10 +342,10 @@ impl Endpoint for MercuryEndpoint {
         }
     }
 
-    fn hang_up_if_vanished(&self, peer: PeerId) {
+    fn hang_up_if_gone(&self, peer: PeerId, gone: Gone) {
         let socket = self.core.peers.borrow().get(peer).and_then(|known| known.name.socket());
-        if let (Some(own), Some(peer)) = (self.core.name.socket(), socket) {
-            hang_up_if_vanished(own, peer, VANISHED);
+        if let Some(ends) = self.core.name.socket().zip(socket) {
+            hang_up_if_gone(ends, gone, gone.silence());
         }
     }
 

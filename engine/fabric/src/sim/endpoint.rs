@@ -9,8 +9,8 @@ use crate::memory::{Access, Buffer, Memory, RemoteRegion};
 use crate::message::{Message, Source};
 use crate::shortage::Shortages;
 use crate::{
-    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, MrAccounting,
-    MrMethod, MrMode, POOL_BYTES_DEFAULT, PeerId, Sink, Transfer, Wait,
+    Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, Gone,
+    MrAccounting, MrMethod, MrMode, POOL_BYTES_DEFAULT, PeerId, Sink, Transfer, Wait,
 };
 use core::cell::{Cell, OnceCell, RefCell};
 use core::ops::Range;
@@ -348,9 +348,9 @@ impl Endpoint for SimEndpoint {
         }
     }
 
-    fn hang_up_if_vanished(&self, peer: PeerId) {
+    fn hang_up_if_gone(&self, peer: PeerId, gone: Gone) {
         if let Some(address) = self.state.peer_address(peer) {
-            self.network.hang_up_if_vanished(&self.state, &address);
+            self.network.hang_up_if_gone(&self.state, &address, gone);
         }
     }
 

@@ -40,6 +40,8 @@ pub struct Config {
     pub receive_bytes: usize,
     /// How long a read or write of an unreachable peer's memory takes to fail.
     pub transfer_timeout: Duration,
+    /// What doesn't answer is a process that hangs: its host does.
+    pub hosts_stay: bool,
     /// How memory is registered.
     pub mr: MrModel,
     /// What endpoints that are opened from now on say of the order of their writes
@@ -75,6 +77,7 @@ impl Default for Config {
             unknown_source: UnknownSource::Nothing,
             receive_bytes: 8 << 20,
             transfer_timeout: Duration::from_secs(1),
+            hosts_stay: false,
             mr: MrModel::default(),
             ordered_writes: false,
             published: false,

@@ -5,11 +5,10 @@ use super::nic::{Accepted, Queue};
 use super::registration::Region;
 use super::{Config, Stats, UnknownSource};
 use crate::counters::add;
-use crate::libfabric::hang_up::VANISHED;
 use crate::memory::{Access, Memory, RemoteRegion};
 use crate::message::Source;
 use crate::transfer::Completer;
-use crate::{Address, AuthKey, FabricError, Found, PeerId};
+use crate::{Address, AuthKey, FabricError, Found, Gone, PeerId};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -401,11 +400,15 @@ impl Network {
         });
     }
 
-    /// Ends the transfers of an endpoint that have been stuck with a peer for longer than any host is silent that is there.
-    pub(super) fn hang_up_if_vanished(&self, from: &EndpointState, to: &Address) {
+    /// Ends the transfers of an endpoint that have been stuck with a peer for longer than any host, or process, is silent that
+    /// isn't gone.
+    pub(super) fn hang_up_if_gone(&self, from: &EndpointState, to: &Address, gone: Gone) {
+        if gone == Gone::Host && self.config.borrow().hosts_stay {
+            return;
+        }
         let now = self.world.now();
         let given_up = self.stuck.borrow_mut().take(|since, job| {
-            core::ptr::eq(&raw const *job.from, from) && job.to == *to && now - since >= VANISHED
+            core::ptr::eq(&raw const *job.from, from) && job.to == *to && now - since >= gone.silence()
         });
         given_up.into_iter().for_each(Job::find_nobody);
     }
