@@ -4,6 +4,7 @@
 //! logical counter. It never runs backwards, and every message carries it, so that an update that was seen by one
 //! engine has a lower epoch than whatever happens afterwards anywhere.
 
+use core::num::NonZeroU64;
 use serde::{Deserialize, Serialize};
 
 /// Bits of an epoch that count events within one tick of 2^18 ns ≈ 262 µs; enough for 10^9 updates per second.
@@ -12,6 +13,10 @@ pub const LOGICAL_BITS: u32 = 18;
 /// Furthest a received epoch may be ahead of the local wall clock, in nanoseconds. A clock that is off by more is
 /// an operator's error (DAOS: epsilon of 1 s) and would push every later epoch into the future.
 pub const SKEW_MAX_NS: u64 = 1_000_000_000;
+
+/// Furthest that tenants' clocks move one ahead of the wall clock, in nanoseconds. The rest of the bound is for the difference
+/// between the clocks of those who hear of it next: else a tenant could have them refuse each other.
+pub const LEAD_MAX_NS: u64 = SKEW_MAX_NS / 2;
 
 /// A point in the order of updates. 0 means "none", [`Epoch::MAX`] means "the newest".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -28,6 +33,16 @@ impl Epoch {
     #[inline]
     pub const fn wall_ns(self) -> u64 {
         self.0 & !((1 << LOGICAL_BITS) - 1)
+    }
+
+    /// Checks that it isn't further ahead of the wall clock than clocks may differ.
+    ///
+    /// # Errors
+    /// When it is more than [`SKEW_MAX_NS`] ahead.
+    #[inline]
+    pub const fn check(self, wall_ns: u64) -> Result<(), ClockSkew> {
+        let ahead_ns = self.0.saturating_sub(wall_ns);
+        if ahead_ns > SKEW_MAX_NS { Err(ClockSkew { ahead_ns }) } else { Ok(()) }
     }
 }
 
@@ -87,12 +102,24 @@ impl Clock {
     /// When it lies more than [`SKEW_MAX_NS`] ahead of the wall clock; the clock is then unchanged.
     #[inline]
     pub fn observe(&self, seen: Epoch, wall_ns: u64) -> Result<(), ClockSkew> {
-        let ahead_ns = seen.0.saturating_sub(wall_ns);
-        if ahead_ns > SKEW_MAX_NS {
-            return Err(ClockSkew { ahead_ns });
-        }
+        seen.check(wall_ns)?;
         self.last.set(self.last.get().max(seen.0));
         Ok(())
+    }
+
+    /// Takes note of an epoch that a tenant says. `Some`: it is more than [`LEAD_MAX_NS`] ahead, and will be noted in so many
+    /// nanoseconds; whatever is to come behind it has to wait.
+    ///
+    /// # Errors
+    /// As [`Clock::observe`].
+    #[inline]
+    pub fn observe_tenant(&self, seen: Epoch, wall_ns: u64) -> Result<Option<NonZeroU64>, ClockSkew> {
+        seen.check(wall_ns)?;
+        let early = NonZeroU64::new(seen.0.saturating_sub(wall_ns.saturating_add(LEAD_MAX_NS)));
+        if early.is_none() {
+            self.last.set(self.last.get().max(seen.0));
+        }
+        Ok(early)
     }
 }
 
@@ -125,5 +152,17 @@ mod tests {
         clock.observe(Epoch(1_500_000_000), 1_000_000_000).expect("within the bound");
         assert!(clock.now(1_000_000_000) > Epoch(1_500_000_000));
         assert!(clock.observe(Epoch(9_000_000_000), 1_000_000_000).is_err());
+    }
+
+    #[test]
+    fn tenants_push_a_clock_by_half_of_the_bound_and_wait_for_the_rest() {
+        const WALL: u64 = 1_000_000_000;
+        let clock = Clock::default();
+        assert_eq!(clock.observe_tenant(Epoch(WALL + LEAD_MAX_NS), WALL), Ok(None));
+        assert_eq!(clock.latest(), Epoch(WALL + LEAD_MAX_NS));
+        assert_eq!(clock.observe_tenant(Epoch(WALL + LEAD_MAX_NS + 7), WALL), Ok(NonZeroU64::new(7)));
+        assert_eq!(clock.latest(), Epoch(WALL + LEAD_MAX_NS));
+        assert_eq!(clock.observe_tenant(Epoch(WALL + LEAD_MAX_NS + 7), WALL + 7), Ok(None));
+        assert!(clock.observe_tenant(Epoch(WALL + SKEW_MAX_NS + 1), WALL).is_err());
     }
 }

@@ -507,13 +507,17 @@ impl Inner {
             return;
         }
         let (now, wall_ns) = self.rt.times();
-        if let Err(skew) = self.clock.observe(header.epoch, wall_ns) {
+        if let Err(skew) = header.epoch.check(wall_ns) {
             add(&self.metrics.skew_refused, 1);
             tracing::warn!(%skew, "a message from the future");
             if header.kind == Kind::Request {
                 self.refuse_skewed(header, message, layout, skew);
             }
             return;
+        }
+        // What says nothing of when it was asked moves no clock: a hello; and a request does when it is known whose it is.
+        if !matches!(header.kind, Kind::Hello | Kind::Request) {
+            let _ = self.clock.observe(header.epoch, wall_ns);
         }
         match header.kind {
             Kind::Hello => self.greeted(header, message, layout),

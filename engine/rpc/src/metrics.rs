@@ -57,6 +57,8 @@ weir_fabric::counters! {
         notices,
         /// Messages whose sender's clock is too far ahead.
         skew_refused,
+        /// Requests that waited because their tenant's clock was more than half of the bound ahead.
+        requests_early,
         /// Requests that had expired when they were unpacked.
         expired,
         /// Bulk transfers refused or abandoned for their deadline.

@@ -15,11 +15,12 @@ use crate::session::common_version;
 use crate::wire::{self, Header, Kind, Layout};
 use crate::{INLINE_MAX, Inner, local_deadline};
 use core::cell::Cell;
+use core::num::NonZeroU64;
 use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::{Address, Message, PeerId, Source};
 use weir_proto::hlc::ClockSkew;
-use weir_proto::{Der, TenantId};
+use weir_proto::{Der, Epoch, TenantId};
 use weir_runtime::Instant;
 
 /// The body of a reply.
@@ -153,6 +154,28 @@ impl Drop for Running {
         drop(accesses);
         inner.spare_tasks.keep(&self.task);
     }
+}
+
+/// Begins with a request when the wall clock has come near enough to what its client has seen.
+async fn hold(
+    (epoch, mut early): (Epoch, NonZeroU64),
+    served: Rc<Served>,
+    caller: Caller,
+    running: Running,
+    request: Request,
+) {
+    let inner = Rc::clone(&running.inner);
+    add(&inner.metrics.requests_early, 1);
+    loop {
+        inner.rt.sleep(Duration::from_nanos(early.get())).await;
+        match inner.clock.observe_tenant(epoch, inner.rt.wall_ns()) {
+            Ok(None) => break,
+            // The wall clock went back meanwhile.
+            Ok(Some(more)) => early = more,
+            Err(skew) => return running.finish(Err(Status::new(Der::HLC_SYNC, skew.to_string()))),
+        }
+    }
+    inner.queue(served, caller, running, request, false);
 }
 
 impl Inner {
@@ -379,6 +402,7 @@ impl Inner {
             }
             return;
         }
+        let early = self.note_clock(caller, header.epoch, wall_ns);
         let deadline = local_deadline(now, self.no_earlier(wall_ns), header);
         if deadline <= now {
             add(&self.metrics.expired, 1);
@@ -414,8 +438,25 @@ impl Inner {
             running.watch(accesses.clone(), deadline + WITHDRAWAL_GRACE);
             self.spare_segments.set(request.lend(segments, accesses));
         }
+        if let Some(early) = early {
+            let epoch = header.epoch;
+            self.rt.spawn(hold((epoch, early), served, caller, running, request));
+            return;
+        }
         // What moves memory takes longer than its turn, and others may have come.
         self.queue(served, caller, running, request, alone && !bulk);
+    }
+
+    /// Puts this clock behind what a request's client has seen. `Some`: its tenant may not push it so far, and the request has to
+    /// wait for so long.
+    fn note_clock(&self, caller: Caller, epoch: Epoch, wall_ns: u64) -> Option<NonZeroU64> {
+        let is_foreign = self.ring.is_some() && caller.tenant != TenantId::SYSTEM;
+        if is_foreign {
+            return self.clock.observe_tenant(epoch, wall_ns).ok().flatten();
+        }
+        // It is within the bound.
+        let _ = self.clock.observe(epoch, wall_ns);
+        None
     }
 
     /// Whether there is room for a request of a client that has `others` under way. The fewer places are free, the fewer it

@@ -93,6 +93,10 @@ const RPC: &[Exported] = &[
     ("weir_engine_rpc_replays_refused", "Hellos and requests that were recorded and sent again"),
     ("weir_engine_rpc_notices", "Servers' words that they don't know this client"),
     ("weir_engine_rpc_skew_refused", "Messages whose sender's clock is too far ahead"),
+    (
+        "weir_engine_rpc_requests_early",
+        "Requests that waited because their tenant's clock was more than half of the bound ahead",
+    ),
     ("weir_engine_rpc_expired", "Requests that had expired when they were unpacked"),
     ("weir_engine_rpc_bulk_expired", "Bulk transfers refused or abandoned for their deadline"),
     (

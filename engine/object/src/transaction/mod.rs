@@ -109,6 +109,16 @@ fn operations(changes: &[Change]) -> Vec<Operation<'_>> {
 }
 
 impl IoService {
+    /// Checks that a client names no epoch that its message's clock, which this one is behind, had not reached.
+    fn check_heard(&self, epoch: Epoch) -> Result<(), Status> {
+        if epoch <= self.pools.clock().latest() {
+            return Ok(());
+        }
+        let text =
+            format!("the transaction's epoch, {epoch}, is ahead of the clock of the message that commits it");
+        Err(Status::new(Der::HLC_SYNC, text))
+    }
+
     /// Puts the target's clock behind a transaction's epoch: what is written here afterwards comes later.
     fn observe(&self, epoch: Epoch) -> Result<(), Status> {
         let observed = self.pools.clock().observe(epoch, self.rt.wall_ns());
