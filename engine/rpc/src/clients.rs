@@ -7,13 +7,16 @@ use crate::pace::Paces;
 use crate::register::Register;
 use crate::seal::{Nonce, SealKey};
 use crate::wire::{ClientId, Header};
+use core::cell::Cell;
 use core::time::Duration;
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use weir_fabric::{Address, PeerId};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
 
-/// Silence after which a client is forgotten. Its next request says again who it is, so this costs nothing.
+/// Silence after which a client is forgotten that can't ask for any reply again. Its next request says again who it is, so this
+/// costs nothing.
 const CLIENT_IDLE_MAX: Duration = Duration::from_mins(5);
 
 /// Most clients remembered: the paper's largest run (53,248) and some. More are refused until others fall silent.
@@ -24,8 +27,12 @@ const CLIENTS_MAX: usize = 65_536;
 /// another one.
 const TENANT_SHARE: usize = 16;
 
-/// Most clients remembered at one peer. A process has one, or one for each name of a server that it knows; where addresses are used
-/// again, the next process has others. One that says hello by ever new names fills its own places, and nobody else's.
+/// More clients than these are not remembered for the sake of requests that may be asked for again.
+const OWED_MAX: usize = CLIENTS_MAX / 2;
+
+/// Most clients of one tenant remembered at one peer. A process has one, or one for each name of a server that it knows; where
+/// addresses are used again, the next process has others. One that says hello by ever new names fills its own places, and those of
+/// no other tenant, whose address it may only claim.
 const PEER_IDS_MAX: usize = 256;
 
 /// Silence after which a client may be taken for ended where another one has its address and there is no more room.
@@ -97,11 +104,31 @@ pub(crate) struct Client {
     slot: Instant,
     /// Until when its allowance of answers that bring about nothing is used up.
     answered: Instant,
+    /// Until when it may ask again for what it has asked for, unless it has acknowledged all of it.
+    pub(crate) owed: Instant,
+    pub(crate) tenant: Rc<Tenant>,
     /// Entries that are running.
     pub(crate) running: usize,
     /// Bytes of the others.
     pub(crate) bytes: usize,
     pub(crate) entries: Entries,
+}
+
+impl Client {
+    /// Whether a request of it may come again that was executed.
+    fn is_owed(&self, now: Instant) -> bool {
+        let newest =
+            self.entries.0.back().map_or(0, |(request, _)| request.saturating_add(1)).max(self.floor);
+        newest > self.acked && now <= self.owed
+    }
+}
+
+/// What a tenant's clients have, all together.
+#[derive(Default)]
+pub(crate) struct Tenant {
+    clients: Cell<usize>,
+    /// Requests that run.
+    pub(crate) running: Cell<usize>,
 }
 
 /// Why a message is not taken as its client's.
@@ -120,8 +147,8 @@ pub(crate) struct Clients {
     pub(crate) known: Register<Caller, Client>,
     /// The same by where they are.
     places: BTreeSet<(PeerId, Caller)>,
-    /// How many of them each tenant has.
-    tenants: IdMap<TenantId, usize>,
+    /// Whose they are.
+    tenants: IdMap<TenantId, Rc<Tenant>>,
     /// Clients with a running request.
     pub(crate) busy: usize,
     /// Requests that finished so far.
@@ -244,15 +271,17 @@ impl Clients {
             return Ok(Vec::new());
         }
         let forgotten = self.prune(now);
-        if self.at(peer).take(PEER_IDS_MAX).count() == PEER_IDS_MAX && !self.make_room_at(peer, now) {
+        let place = (peer, id.tenant);
+        if self.at_of(place).take(PEER_IDS_MAX).count() == PEER_IDS_MAX && !self.make_room_at(place, now) {
             return Err(Stranger::NoRoom);
         }
         let free = CLIENTS_MAX.saturating_sub(self.known.len());
-        let others = self.tenants.entry(id.tenant).or_default();
-        if *others >= TENANT_SHARE * free {
+        let tenant = Rc::clone(self.tenants.entry(id.tenant).or_default());
+        let others = tenant.clients.get();
+        if others >= TENANT_SHARE * free {
             return Err(Stranger::NoRoom);
         }
-        *others += 1;
+        tenant.clients.set(others + 1);
         self.places.insert((peer, id));
         let address = address.cloned();
         self.known.insert(
@@ -269,6 +298,8 @@ impl Clients {
                 paces: Paces::default(),
                 slot: Instant::default(),
                 answered: Instant::default(),
+                owed: Instant::default(),
+                tenant,
                 running: 0,
                 bytes: 0,
                 entries: Entries::default(),
@@ -284,11 +315,15 @@ impl Clients {
         self.pruned = now;
         // One that transfers are stuck with is looked for, and has to be known for that.
         let seen = |client: &Client| client.heard.max(client.looked);
-        let idle = |client: &Client| now - seen(client) > CLIENT_IDLE_MAX && client.running == 0;
+        let is_crowded = self.known.len() > OWED_MAX;
+        let idle = |client: &Client| {
+            let is_silent = now - seen(client) > CLIENT_IDLE_MAX && client.running == 0;
+            is_silent && (is_crowded || !client.is_owed(now))
+        };
         let gone: Vec<Caller> =
             self.known.iter().filter(|(_, client)| idle(client)).map(|(id, _)| id).collect();
         let mut peers: Vec<PeerId> = gone.into_iter().filter_map(|id| self.leave_out(id)).collect();
-        self.tenants.retain(|_, count| *count > 0);
+        self.tenants.retain(|_, tenant| tenant.clients.get() > 0);
         peers.retain(|peer| !self.has(*peer));
         peers
     }
@@ -298,17 +333,16 @@ impl Clients {
         let client = self.known.remove(id)?;
         self.bytes -= client.bytes;
         self.places.remove(&(client.peer, id));
-        if let Some(count) = self.tenants.get_mut(&id.tenant) {
-            *count = count.saturating_sub(1);
-        }
+        client.tenant.clients.set(client.tenant.clients.get().saturating_sub(1));
         Some(client.peer)
     }
 
-    /// Forgets the client at a peer that has been silent for longest, if that is long enough to take it for one that has ended.
-    fn make_room_at(&mut self, peer: PeerId, now: Instant) -> bool {
-        let idle = self.at(peer).filter_map(|id| Some((id, self.known.get(id)?)));
+    /// Forgets the client of a tenant at a peer that has been silent for longest, if that is long enough to take it for one that has
+    /// ended; rather one that can't ask for any reply again.
+    fn make_room_at(&mut self, place: (PeerId, TenantId), now: Instant) -> bool {
+        let idle = self.at_of(place).filter_map(|id| Some((id, self.known.get(id)?)));
         let ended = idle.filter(|(_, client)| client.running == 0 && now - client.heard >= ENDED_AFTER);
-        let oldest = ended.min_by_key(|(_, client)| client.heard).map(|(id, _)| id);
+        let oldest = ended.min_by_key(|(_, client)| (client.is_owed(now), client.heard)).map(|(id, _)| id);
         oldest.and_then(|id| self.leave_out(id)).is_some()
     }
 
@@ -328,6 +362,13 @@ impl Clients {
             .range((peer, Caller::default())..)
             .take_while(move |(at, _)| *at == peer)
             .map(|(_, id)| *id)
+    }
+
+    /// Those of one tenant.
+    fn at_of(&self, (peer, tenant): (PeerId, TenantId)) -> impl Iterator<Item = Caller> {
+        let first = (peer, Caller { tenant, id: ClientId::default() });
+        let is_there = move |(at, id): &&(PeerId, Caller)| *at == peer && id.tenant == tenant;
+        self.places.range(first..).take_while(is_there).map(|(_, id)| *id)
     }
 
     /// Whether any client is at a peer.
@@ -357,6 +398,7 @@ impl Clients {
 pub(crate) mod tests {
     use super::*;
     use crate::entries::Finished;
+    use crate::replies::Admission;
     use proptest::prelude::*;
 
     /// A client of one tenant.
@@ -386,7 +428,8 @@ pub(crate) mod tests {
         assert!(meet(200_000, 3, now) && !meet(200_001, 1, now) && !meet(200_002, 2, now));
         let late = now + CLIENT_IDLE_MAX * 2;
         assert!(meet(200_003, 1, late), "those that fell silent are forgotten");
-        assert_eq!(clients.tenants.values().sum::<usize>(), clients.known.len());
+        let counted = clients.tenants.values().map(|tenant| tenant.clients.get());
+        assert_eq!(counted.sum::<usize>(), clients.known.len());
     }
 
     #[test]
@@ -431,6 +474,54 @@ pub(crate) mod tests {
         let later = late + PRUNE_EVERY;
         assert_eq!(clients.meet(caller(7), PeerId(3), None, later), Ok(vec![PeerId(1)]));
         assert_eq!((clients.peer(id), clients.bytes), (None, 0));
+    }
+
+    #[test]
+    fn a_client_that_may_ask_again_for_a_reply_is_remembered_as_long_unless_there_are_very_many() {
+        let until = Instant::default() + Duration::from_hours(1);
+        let done = || Finished { status: 0, body: vec![0] };
+        for (acked, limit, remembered) in [(1, 10_000, true), (2, 10_000, false), (1, 0, true)] {
+            let (mut clients, id) = met(limit);
+            clients.begin_among(id, 1, 1, until);
+            clients.finish(id, 1, done());
+            // It has acknowledged this, or not.
+            clients.begin(id, 2, acked);
+            clients.forget(id, 2);
+            clients.meet(caller(6), PeerId(2), None, until - Duration::from_mins(1)).expect("room");
+            assert_eq!(clients.peer(id).is_some(), remembered, "{acked}, {limit}");
+            if remembered {
+                let known = clients.begin(id, 1, 1);
+                assert!(matches!(known, Admission::Finished | Admission::Forgotten), "{known:?}");
+            }
+            clients.meet(caller(7), PeerId(3), None, until + PRUNE_EVERY).expect("room");
+            assert_eq!(clients.peer(id), None);
+        }
+        let (mut clients, id) = met(10_000);
+        clients.begin_among(id, 1, 1, until);
+        clients.finish(id, 1, done());
+        let late = until - Duration::from_mins(10);
+        for other in 0..=OWED_MAX as u64 {
+            clients.meet(caller(100 + other), PeerId(100 + other), None, late).expect("room");
+        }
+        clients.meet(caller(8), PeerId(4), None, late + PRUNE_EVERY).expect("room");
+        assert_eq!(clients.peer(id), None);
+    }
+
+    #[test]
+    fn where_a_peer_has_no_room_the_one_goes_that_can_ask_for_nothing_again() {
+        let mut clients = Clients::new(10_000, 7);
+        let (now, until) = (Instant::default() + PRUNE_EVERY, Instant::default() + Duration::from_hours(1));
+        for id in 1..=PEER_IDS_MAX as u64 {
+            clients.meet(caller(id), PeerId(1), None, now).expect("room");
+            if id != 77 {
+                clients.begin_among(caller(id), 1, 1, until);
+                clients.finish(caller(id), 1, Finished { status: 0, body: vec![0] });
+            }
+        }
+        for (new, gone) in [(1000, 77), (1001, 1)] {
+            clients.meet(caller(new), PeerId(1), None, now + ENDED_AFTER).expect("room is made");
+            assert_eq!(clients.peer(caller(gone)), None);
+        }
     }
 
     #[test]

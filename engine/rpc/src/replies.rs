@@ -2,6 +2,7 @@
 
 use crate::clients::{Caller, Client, Clients};
 use crate::entries::{Entry, Finished};
+use weir_runtime::Instant;
 
 /// How far from both ends of a client's requests one may stand that comes late: whoever keeps to its credits has acknowledged
 /// nearly all below the oldest that it still asks for. Room for it has to be made by moving what is behind.
@@ -15,6 +16,7 @@ impl Client {
     /// A request of it runs no more. Returns whether it was the last, as a number.
     fn ended(&mut self) -> usize {
         self.running = self.running.saturating_sub(1);
+        self.tenant.running.set(self.tenant.running.get().saturating_sub(1));
         usize::from(self.running == 0)
     }
 
@@ -70,6 +72,15 @@ pub(crate) enum Admission {
     Forgotten,
 }
 
+/// Requests that run already when one comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Others {
+    /// Of its client.
+    pub(crate) client: usize,
+    /// Of its tenant.
+    pub(crate) tenant: usize,
+}
+
 impl Clients {
     /// A reply that is remembered.
     pub(crate) fn finished(&self, id: Caller, request: u64) -> Option<&Finished> {
@@ -81,15 +92,21 @@ impl Clients {
 
     /// Decides on a request of a client that was met. `acked`: the client has finished with all lower ids.
     pub(crate) fn begin(&mut self, id: Caller, request: u64, acked: u64) -> Admission {
-        self.begin_among(id, request, acked).0
+        self.begin_among(id, request, acked, Instant::default()).0
     }
 
-    /// The same, with how many others of the client run. What the client has finished with is forgotten when a request ends,
+    /// The same for one that may come again until some time, with how many others run. What the client has finished with is forgotten when a request ends,
     /// behind its reply, where nobody waits for that; before one that is not the newest, whose place depends on it.
-    pub(crate) fn begin_among(&mut self, id: Caller, request: u64, acked: u64) -> (Admission, usize) {
-        let Some(client) = self.known.get_mut(id) else { return (Admission::Stale, 0) };
+    pub(crate) fn begin_among(
+        &mut self,
+        id: Caller,
+        request: u64,
+        acked: u64,
+        until: Instant,
+    ) -> (Admission, Others) {
+        let Some(client) = self.known.get_mut(id) else { return (Admission::Stale, Others::default()) };
         client.acked = client.acked.max(acked);
-        let others = client.running;
+        let others = Others { client: client.running, tenant: client.tenant.running.get() };
         if request < client.acked {
             return (Admission::Stale, others);
         }
@@ -108,8 +125,10 @@ impl Clients {
             Err(at) => at,
         };
         client.entries.insert(at, request);
+        client.owed = client.owed.max(until);
         client.running += 1;
-        self.busy += usize::from(others == 0);
+        client.tenant.running.set(others.tenant + 1);
+        self.busy += usize::from(others.client == 0);
         (Admission::New, others)
     }
 
@@ -196,7 +215,6 @@ mod tests {
     use crate::entries::REPLY_OVERHEAD;
     use proptest::prelude::*;
     use weir_fabric::PeerId;
-    use weir_runtime::Instant;
 
     fn finished(len: usize) -> Finished {
         Finished { status: 0, body: vec![0; len] }
@@ -226,7 +244,8 @@ mod tests {
             clients.finish(done, request, finished(0));
         }
         // It takes its time with the next one.
-        assert_eq!(clients.begin_among(done, 6, 6), (Admission::New, 0));
+        let now = Instant::default();
+        assert_eq!(clients.begin_among(done, 6, 6, now), (Admission::New, Others::default()));
         for request in 1..=7 {
             assert_eq!(clients.begin(other, request, 1), Admission::New);
             clients.finish(other, request, finished(0));
@@ -256,7 +275,8 @@ mod tests {
         assert_eq!(clients.begin(id, 6, 1), Admission::New);
         clients.bar(id, 6);
         assert!(clients.is_running(id, 6) && !clients.is_running(id, 5));
-        assert_eq!(clients.begin_among(id, 7, 1), (Admission::New, 1));
+        let others = Others { client: 1, tenant: 1 };
+        assert_eq!(clients.begin_among(id, 7, 1, Instant::default()), (Admission::New, others));
     }
 
     #[test]

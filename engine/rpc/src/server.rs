@@ -8,7 +8,7 @@ use crate::entries::Finished;
 use crate::error::Status;
 use crate::load::PAUSE_MAX;
 use crate::metrics::{add, sub};
-use crate::replies::Admission;
+use crate::replies::{Admission, Others};
 use crate::request::Request;
 use crate::seal::{Nonce, SealKey};
 use crate::session::common_version;
@@ -19,7 +19,7 @@ use core::num::NonZeroU64;
 use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::{Address, Message, PeerId, Source};
-use weir_proto::hlc::ClockSkew;
+use weir_proto::hlc::{ClockSkew, SKEW_MAX_NS};
 use weir_proto::{Der, Epoch, TenantId};
 use weir_runtime::Instant;
 
@@ -36,6 +36,10 @@ const RETURNERS: usize = 8;
 /// the room, and one that comes when N others want all of it finds a place up to N = 224 (by default): they leave
 /// 1/(4N + 1) of it.
 const SHARE: usize = 4;
+
+/// How many requests a tenant may have running for each place that is still free, where tenants are told apart: its clients, of which
+/// a process may be as many as it likes, leave a quarter to others.
+const TENANT_SHARE: usize = 3;
 
 /// An operation that is served.
 pub(crate) struct Served {
@@ -402,7 +406,7 @@ impl Inner {
             }
             return;
         }
-        let early = self.note_clock(caller, header.epoch, wall_ns);
+        let early = self.note_clock(header, wall_ns);
         let deadline = local_deadline(now, self.no_earlier(wall_ns), header);
         if deadline <= now {
             add(&self.metrics.expired, 1);
@@ -426,11 +430,11 @@ impl Inner {
             self.reject_unserved(from, header);
             return;
         };
-        let Some(others) = self.admit(header, from, served.urgent, now) else { return };
+        let Some(others) = self.admit(header, from, served.urgent, (now, deadline)) else { return };
         // The context can't be gone while its sink is called.
         let Some(inner) = self.weak.upgrade() else { return };
         let bulk = segments.is_some();
-        let lone = (others == 0).then(|| self.turns.begun());
+        let lone = (others.client == 0).then(|| self.turns.begun());
         let mut running = Running::new(Rc::clone(&inner), caller, header, lone);
         let mut request = Request::new(inner, caller, header, message, layout, deadline);
         if let Some(segments) = segments {
@@ -449,38 +453,56 @@ impl Inner {
 
     /// Puts this clock behind what a request's client has seen. `Some`: its tenant may not push it so far, and the request has to
     /// wait for so long.
-    fn note_clock(&self, caller: Caller, epoch: Epoch, wall_ns: u64) -> Option<NonZeroU64> {
-        let is_foreign = self.ring.is_some() && caller.tenant != TenantId::SYSTEM;
-        if is_foreign {
-            return self.clock.observe_tenant(epoch, wall_ns).ok().flatten();
-        }
+    fn note_clock(&self, header: &Header, wall_ns: u64) -> Option<NonZeroU64> {
         // It is within the bound.
-        let _ = self.clock.observe(epoch, wall_ns);
+        if self.is_of_tenant(header) {
+            return self.clock.observe_tenant(header.epoch, wall_ns).ok().flatten();
+        }
+        let _ = self.clock.observe(header.epoch, wall_ns);
         None
     }
 
     /// Whether there is room for a request of a client that has `others` under way. The fewer places are free, the fewer it
-    /// may have: so clients that want all of them never get them, and who comes with a first request finds one.
-    fn has_room(&self, header: &Header, others: usize) -> bool {
+    /// may have, and its tenant: so clients that want all of them never get them, and who comes with a first request finds one.
+    fn has_room(&self, header: &Header, others: Others) -> bool {
         let running = usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX);
         let max = self.config.running_max;
+        let is_foreign = self.tells_tenants || self.is_of_tenant(header);
+        let fits = |free: usize| !is_foreign || others.tenant < TENANT_SHARE * free;
         let free = (max - max / RETURNERS).saturating_sub(running);
-        others < self.config.running_per_client
-            && (others < SHARE * free || header.resend && others == 0 && running < max)
+        let comes_again = header.resend && others.client == 0 && running < max && fits(max - running);
+        others.client < self.config.running_per_client
+            && (others.client < SHARE * free && fits(free) || comes_again)
+    }
+
+    /// Whether an authentic message is a tenant's, and not the system's own.
+    #[inline]
+    fn is_of_tenant(&self, header: &Header) -> bool {
+        self.ring.is_some() && TenantId(header.tenant) != TenantId::SYSTEM
     }
 
     /// Whether to execute a request now, with how many others of its client; if not, it has been answered as far as it can
     /// be.
-    fn admit(&self, header: &Header, from: Sender, urgent: bool, now: Instant) -> Option<usize> {
+    fn admit(
+        &self,
+        header: &Header,
+        from: Sender,
+        urgent: bool,
+        (now, deadline): (Instant, Instant),
+    ) -> Option<Others> {
         let caller = from.caller;
-        let (admission, others) = self.clients.borrow_mut().begin_among(caller, header.request, header.acked);
+        // By the client's clock it may be later.
+        let until = deadline + Duration::from_nanos(SKEW_MAX_NS);
+        let mut clients = self.clients.borrow_mut();
+        let (admission, others) = clients.begin_among(caller, header.request, header.acked, until);
+        drop(clients);
         if admission == Admission::New {
-            let within = others < self.config.running_per_client;
+            let within = others.client < self.config.running_per_client;
             if urgent && within || self.has_room(header, others) {
                 return Some(others);
             }
             self.clients.borrow_mut().forget(caller, header.request);
-            self.send_away(header, from, others, now);
+            self.send_away(header, from, others.client, now);
             return None;
         }
         if admission != Admission::Stale && !self.may_answer(caller, now) {

@@ -4,7 +4,9 @@ use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::sim::Fabric;
-use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
+use weir_proto::TenantId;
+use weir_proto::capability::SystemKey;
+use weir_rpc::{Bulk, CallOptions, Keys, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::sim::{Node, World};
 use weir_runtime::{Handle, Instant, join_all};
 
@@ -14,6 +16,8 @@ const WORK: u16 = 0x7001;
 const PING: u16 = 0x7002;
 /// Writes to the client's memory until it may not any more.
 const SCRIBBLE: u16 = 0x7003;
+/// Takes it no time.
+const QUICK: u16 = 0x7004;
 const PORT: u16 = 31_416;
 
 fn server(world: &World, fabric: &Fabric, name: &str, config: RpcConfig, work: Duration) -> Rc<Rpc> {
@@ -526,4 +530,40 @@ fn requests_that_expired_on_the_way_are_refused_at_unpack_and_touch_nothing() {
         rt.sleep(Duration::from_secs(2)).await;
     });
     assert_eq!((target.metrics().expired.get(), target.metrics().requests.get()), (1, 1));
+}
+
+#[test]
+fn a_tenant_of_many_clients_that_have_stopped_leaves_room_for_anothers_requests() {
+    let world = World::new(3);
+    let fabric = Fabric::new(&world);
+    let key = SystemKey([7; 32]);
+    let ours = RpcConfig { keys: Some(Keys::System(key.clone())), running_max: 64, ..RpcConfig::default() };
+    let target = server(&world, &fabric, "target", ours, Duration::from_hours(24));
+    target.serve(QUICK, Rc::new(|_: Request| async { Ok(Vec::new()) }));
+    let of = |tenant| {
+        let keys = Keys::Tenant(key.tenant(TenantId(tenant)));
+        RpcConfig { keys: Some(keys), ..RpcConfig::default() }
+    };
+    // As many as there are places, each a client of its own.
+    for _ in 0..70 {
+        let node = world.node("many");
+        let rpc = Rpc::new(node.handle(), fabric.endpoint(&node, None), of(1));
+        let rt = node.handle();
+        node.handle().spawn(async move {
+            let options = CallOptions::within(&rt, Duration::from_hours(24));
+            drop(rpc.call(&peer("target"), WORK, b"", None, options).await);
+        });
+    }
+    world.run_for(Duration::from_secs(5));
+    let running = target.metrics().running.get();
+    assert!((42..=48).contains(&running), "{running}");
+    let (node, rt, other) = client(&world, &fabric, "other", of(2));
+    world.block_on(&node, async move {
+        let options = || CallOptions::within(&rt, Duration::from_secs(1));
+        let target = peer("target");
+        let calls = (0..100).map(|_| other.call(&target, QUICK, b"", None, options()));
+        for call in join_all(calls).await {
+            call.expect("it has room");
+        }
+    });
 }

@@ -5,7 +5,7 @@ use highway::{HighwayHash, HighwayHasher, Key};
 use std::rc::Rc;
 
 use super::stage::{COUNT, KEY, MALLORY, SUM, Stage, VICTIM};
-use weir_fabric::{Access, RemoteRegion};
+use weir_fabric::{Access, Address, RemoteRegion};
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use weir_proto::{Epoch, TenantId};
 use weir_rpc::seal::TAG_LEN;
@@ -24,6 +24,7 @@ pub fn run_all(stage: impl Fn() -> Stage) {
     answers_are_taken_from_the_server_only(&stage());
     memory_is_reached_by_nobody_who_was_not_given_its_key(&stage());
     a_flood_of_strangers_leaves_nothing_behind(&stage());
+    the_places_of_an_address_that_is_claimed_are_its_owners(&stage());
 }
 
 fn tenants_are_served_side_by_side_and_named_to_handlers(stage: &Stage) {
@@ -375,4 +376,29 @@ fn a_flood_of_strangers_leaves_nothing_behind(stage: &Stage) {
     assert!(answers < sent / 2, "a flood is not answered message by message: {answers} of {sent}");
     assert_eq!(server.metrics().running.get(), 0);
     stage.call(&stage.victim, COUNT, b"after", 10).expect("a reply");
+}
+
+/// A hello by Mallory's own key, under any name, that says it is from `address`.
+fn hello_from(stage: &Stage, client: ClientId, address: &Address) -> Vec<u8> {
+    let body = wire::encode_hello(&(PROTOCOL_MIN..=PROTOCOL_MAX), &[7; 16]);
+    let mut header = Header::new(Kind::Hello, PROTOCOL_MAX, client, 1 << 40, Epoch(stage.rt.wall_ns()));
+    (header.greeting, header.sealed, header.tenant) = (true, true, MALLORY.0);
+    header.body_len = u32::try_from(body.len()).expect("small");
+    let length = [u8::try_from(address.as_bytes().len()).expect("small")];
+    let hello = [&header.encode()[..], &length, address.as_bytes(), &body].concat();
+    let key = KEY.tenant(MALLORY).derive("hello", &[]);
+    let words = core::array::from_fn(|at| u64::from_le_bytes(key[at * 8..][..8].try_into().expect("eight")));
+    let tag = HighwayHasher::new(Key(words)).hash128(&hello);
+    [hello, tag.map(u64::to_le_bytes).concat()].concat()
+}
+
+fn the_places_of_an_address_that_is_claimed_are_its_owners(stage: &Stage) {
+    let address = stage.victim.endpoint().address();
+    let to = stage.aim();
+    // As many as one tenant may have at one address.
+    let hellos: Vec<_> = (1..=256).map(|n| hello_from(stage, ClientId::new(n), &address)).collect();
+    for hellos in hellos.chunks(32) {
+        stage.attack(to, hellos);
+    }
+    stage.call(&stage.victim, COUNT, b"me", 10).expect("it gets in");
 }
