@@ -38,6 +38,8 @@ counters! {
         sends_failed,
         /// Times that the provider had no room and an operation was queued.
         eagain,
+        /// Times that one that was queued was tried again.
+        retries,
         /// Messages whose sender was not known.
         unknown_sources,
         /// Most messages that had arrived and waited to be handed to the sink at a time.

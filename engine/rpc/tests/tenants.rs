@@ -24,6 +24,7 @@ fn on_a_simulated_fabric_that_names_strangers() {
 #[test]
 fn on_tcp() {
     attacks::run_all(|| Stage::real("tcp"));
+    attacks::claims_of_addresses_where_nobody_is_cost_others_nothing(&Stage::real("tcp"));
 }
 
 #[test]

@@ -15,6 +15,7 @@ const ENDPOINT: &[Exported] = &[
     ("weir_engine_fabric_bytes_received", "Bytes of messages that arrived"),
     ("weir_engine_fabric_sends_failed", "Sends that failed after they were accepted"),
     ("weir_engine_fabric_eagain", "Times that the provider had no room and an operation was queued"),
+    ("weir_engine_fabric_retries", "Times that an operation which was queued was tried again"),
     ("weir_engine_fabric_unknown_sources", "Messages whose sender was not known"),
     (
         "weir_engine_fabric_intake_max",

@@ -27,6 +27,7 @@ mod stack;
 mod stranger;
 mod survey;
 mod sys;
+mod waiting;
 mod watch;
 
 pub use channel::foreign;

@@ -4,6 +4,7 @@ use super::bell::{self, Ringer};
 use super::channel::Way;
 use super::ops::{Backlog, OpId};
 use super::sys;
+use super::waiting::{Turn, Waiting};
 use crate::{Address, PeerId};
 use core::cell::Cell;
 use core::time::Duration;
@@ -12,21 +13,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use weir_runtime::Instant;
 
-/// First pause before an operation that found no room is tried again, unless something completes earlier.
-const RETRY_MIN: Duration = Duration::from_micros(20);
-
-/// Longest such pause: bounds how often connection attempts to a dead port repeat.
-pub(super) const RETRY_MAX: Duration = Duration::from_millis(20);
-
-/// Longest such pause where the peer is within the node and its queue is full: it empties the queue several times in this
-/// time, and others, who send more and so find out sooner, must not be the only ones to fill it again.
-const RETRY_QUEUE_MAX: Duration = Duration::from_millis(2);
-
 /// How often a peer's process is looked for, at most.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
-
-/// Longest time that an operation waits for room or a connection. Callers give up earlier; replies have no caller.
-pub(super) const WAIT_MAX: Duration = Duration::from_secs(10);
 
 pub(super) struct KnownPeer {
     pub(super) fi_addr: u64,
@@ -42,8 +30,8 @@ pub(super) struct KnownPeer {
     process: Option<PathBuf>,
     /// When it was last seen.
     seen: Cell<Instant>,
-    pub(super) retry_at: Instant,
-    pause: Duration,
+    /// When they are tried again.
+    pub(super) turn: Turn,
 }
 
 impl KnownPeer {
@@ -75,17 +63,6 @@ impl KnownPeer {
     /// Whether its process has ended, as far as that can be seen.
     pub(super) fn has_ended(&self) -> bool {
         self.ringer.is_some() && is_gone(&self.address)
-    }
-
-    /// Notes that the provider still has no room.
-    pub(super) fn back_off(&mut self, now: Instant) {
-        let max = if self.ringer.is_some() { RETRY_QUEUE_MAX } else { RETRY_MAX };
-        self.pause = (self.pause * 2).clamp(RETRY_MIN, max);
-        self.retry_at = now + self.pause;
-    }
-
-    pub(super) fn reset(&mut self) {
-        self.pause = Duration::ZERO;
     }
 }
 
@@ -148,7 +125,7 @@ pub(super) struct Peers {
     /// Completions name peers by their slot, because entries were inserted with it as user id.
     user_ids: bool,
     /// Peers with a waiting queue that isn't empty.
-    pub(super) waiting: Vec<PeerId>,
+    pub(super) waiting: Waiting,
 }
 
 fn id_of(index: u32, generation: u32) -> PeerId {
@@ -248,8 +225,7 @@ impl Peers {
             backlog: Backlog::default(),
             waiting: VecDeque::new(),
             seen: Cell::default(),
-            retry_at: Instant::default(),
-            pause: Duration::ZERO,
+            turn: Turn::default(),
         });
         self.by_address.insert(address.clone(), id);
         self.retained.remove(address);
@@ -261,11 +237,11 @@ impl Peers {
     pub(super) fn remove(&mut self, id: PeerId, retain: bool) -> Option<KnownPeer> {
         let (index, generation) = parts(id);
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
-        let peer = slot.peer.take()?;
+        let mut peer = slot.peer.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         self.by_address.remove(&peer.address);
-        self.waiting.retain(|waiting| *waiting != id);
+        self.waiting.remove(id, &mut peer.turn);
         if retain {
             let generation = peer.generation();
             let retained = Retained { fi_addr: peer.fi_addr, slot: index, generation };
@@ -323,7 +299,7 @@ impl Peers {
         for (index, slot) in (0u32..).zip(&mut self.slots) {
             let Some(peer) = &mut slot.peer else { continue };
             peer.waiting.clear();
-            peer.reset();
+            peer.turn = Turn::default();
             peer.fi_addr = insert(index, peer);
             entries.push((peer.fi_addr, index + 1));
         }
@@ -342,22 +318,49 @@ impl Peers {
         self.slots.get_mut(index).filter(|slot| slot.generation == generation)?.peer.as_mut()
     }
 
+    /// A peer, with those that wait.
+    fn with_waiting(&mut self, id: PeerId) -> Option<(&mut KnownPeer, &mut Waiting)> {
+        let (index, generation) = parts(id);
+        let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
+        Some((slot.peer.as_mut()?, &mut self.waiting))
+    }
+
     /// Queues an operation behind those that wait for the peer already.
     pub(super) fn wait(&mut self, id: PeerId, op: OpId, now: Instant) {
         let Some(peer) = self.get_mut(id) else { return };
-        let first = peer.waiting.is_empty();
-        if first {
-            peer.back_off(now);
-        }
         peer.waiting.push_back((op, now));
-        if first {
-            self.waiting.push(id);
+        if peer.waiting.len() == 1 {
+            self.back_off(id, now);
         }
     }
 
-    /// When the next waiting operation should be tried again.
-    pub(super) fn next_retry(&self) -> Option<Instant> {
-        self.waiting.iter().filter_map(|id| self.get(*id)).map(|peer| peer.retry_at).min()
+    /// The provider has no room for what waits for a peer.
+    pub(super) fn back_off(&mut self, id: PeerId, now: Instant) {
+        if let Some((peer, waiting)) = self.with_waiting(id) {
+            waiting.back_off((id, peer.ringer.is_some()), &mut peer.turn, now);
+        }
+    }
+
+    /// It had room for the first of them, or they have been given up: the next pause is the shortest.
+    pub(super) fn go_on(&mut self, id: PeerId) {
+        let Some((peer, waiting)) = self.with_waiting(id) else { return };
+        peer.waiting.pop_front();
+        waiting.remove(id, &mut peer.turn);
+    }
+
+    /// What waits for a peer may get through now.
+    pub(super) fn hasten(&mut self, id: PeerId, now: Instant) {
+        if let Some((peer, waiting)) = self.with_waiting(id) {
+            waiting.hasten(id, &mut peer.turn, now);
+        }
+    }
+
+    /// Something has completed: so may what waits for others. `all`: they share a queue.
+    pub(super) fn hasten_others(&mut self, all: bool, now: Instant) {
+        let is_brief = |id| self.get(id).is_some_and(|peer| peer.turn.is_brief());
+        for id in self.waiting.hopeful(all, is_brief) {
+            self.hasten(id, now);
+        }
     }
 }
 

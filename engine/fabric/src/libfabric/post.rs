@@ -4,7 +4,7 @@
 use super::bell::{Ringer, Rung};
 use super::open::ReceiveMode;
 use super::ops::{Op, OpId, Unsent};
-use super::peers::{KnownPeer, WAIT_MAX};
+use super::peers::KnownPeer;
 use super::progress::{Core, is_contact_loss};
 use super::raw::{Posted, RawTransfer, Registration, Usage, failure, reason};
 use super::sys;
@@ -264,47 +264,38 @@ impl Core {
         }
     }
 
-    /// Tries waiting operations again whose time has come; all of them when something completed just now.
+    /// Tries waiting operations again whose time has come. `progress`: something completed just now.
     pub(super) fn retry(&self, progress: bool) -> bool {
-        let waiting = self.peers.borrow().waiting.clone();
         let now = self.rt.now();
-        let mut any = false;
-        for id in waiting {
-            let due = self.peers.borrow().get(id).is_some_and(|peer| progress || peer.retry_at <= now);
-            if due {
-                any |= self.retry_peer(id);
-            }
+        if progress {
+            self.peers.borrow_mut().hasten_others(self.bell.is_some(), now);
         }
-        any
+        let mut any = false;
+        loop {
+            let due = self.peers.borrow().waiting.due(now);
+            let Some(id) = due else { return any };
+            any |= self.retry_peer(id);
+        }
     }
 
+    /// Tries what waits for a peer, whose turn it is. It has another one then, or nothing waits.
     fn retry_peer(&self, id: PeerId) -> bool {
         let mut any = false;
         let now = self.rt.now();
         let dead = self.peers.borrow().get(id).is_some_and(|peer| peer.is_dead(now));
+        let patience = self.peers.borrow().waiting.patience();
         loop {
             let next = self.peers.borrow().get(id).and_then(|peer| peer.waiting.front().copied());
-            let Some((op, since)) = next else {
-                let peers = &mut *self.peers.borrow_mut();
-                peers.waiting.retain(|waiting| *waiting != id);
-                if let Some(peer) = peers.get_mut(id) {
-                    peer.reset();
-                }
-                return any;
-            };
-            let late = dead || now - since > WAIT_MAX;
+            let Some((op, since)) = next else { return any };
+            let late = dead || now - since > patience;
             let abandoned = self.ops.with(op, |op| op.is_abandoned()).unwrap_or(true);
+            add(&self.counters.retries, 1);
             let posted = if late || abandoned { Posted::Failed(GAVE_UP) } else { self.post(op) };
             if posted == Posted::Again {
-                if let Some(peer) = self.peers.borrow_mut().get_mut(id) {
-                    peer.back_off(self.rt.now());
-                }
+                self.peers.borrow_mut().back_off(id, self.rt.now());
                 return any;
             }
-            if let Some(peer) = self.peers.borrow_mut().get_mut(id) {
-                peer.waiting.pop_front();
-                peer.reset();
-            }
+            self.peers.borrow_mut().go_on(id);
             any = true;
             if let Posted::Failed(code) = posted {
                 self.fail(op, self.refusal(code));

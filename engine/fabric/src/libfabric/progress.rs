@@ -7,7 +7,7 @@ use super::guard::Region;
 use super::intake::{HANDED_MAX, Intake};
 use super::open::{Options, ReceiveMode};
 use super::ops::{KeySource, Op, OpId, Ops};
-use super::peers::{Peers, RETRY_MAX};
+use super::peers::Peers;
 use super::raw::{Raw, reason};
 use super::reopen::Remains;
 use super::sleep::Waker;
@@ -303,6 +303,9 @@ impl Core {
         }
         let ended = self.ops.take(id);
         add(&self.ended, 1);
+        if let Some(peer) = ended.as_ref().and_then(Op::peer) {
+            self.heard_of(peer);
+        }
         if let Some(Op::Send { memory, .. }) = ended {
             self.spare(memory);
         } else if let Some(Op::Transfer { access, len, completer, .. }) = ended {
@@ -315,6 +318,13 @@ impl Core {
             if let Some(completer) = completer {
                 completer.complete(Ok(()));
             }
+        }
+    }
+
+    /// A peer has taken or sent something: it may take what waits for it.
+    fn heard_of(&self, peer: PeerId) {
+        if !self.peers.borrow().waiting.is_empty() {
+            self.peers.borrow_mut().hasten(peer, self.rt.now());
         }
     }
 
@@ -339,8 +349,9 @@ impl Core {
         }
         add(&self.counters.messages_received, 1);
         add(&self.counters.bytes_received, len as u64);
-        if !matches!(source, Source::Peer(_)) {
-            add(&self.counters.unknown_sources, 1);
+        match &source {
+            Source::Peer(peer) => self.heard_of(*peer),
+            _ => add(&self.counters.unknown_sources, 1),
         }
         // Made where it goes to: what has just been written takes a while to copy.
         let message = |source| {
@@ -521,7 +532,7 @@ impl EventSource for Core {
         if self.raw.is_stopped() {
             return self.down.get().map(|at| at - self.rt.now());
         }
-        let retry = self.peers.borrow().next_retry().map(|at| (at - self.rt.now()).min(RETRY_MAX));
+        let retry = self.peers.borrow().waiting.next().map(|at| at - self.rt.now());
         // The other side of a doorbell provider completes our operations in memory, without ringing.
         let nap = (self.bell.is_some() && self.ops.under_way() > 0).then_some(DOORBELL_NAP);
         let drowsy = self.drowsy.get().then_some(DOORBELL_NAP);

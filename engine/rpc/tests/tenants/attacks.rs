@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 use highway::{HighwayHash, HighwayHasher, Key};
+use std::net::Ipv4Addr;
 use std::rc::Rc;
 
 use super::stage::{COUNT, KEY, MALLORY, SUM, Stage, VICTIM};
@@ -401,4 +402,30 @@ fn the_places_of_an_address_that_is_claimed_are_its_owners(stage: &Stage) {
         stage.attack(to, hellos);
     }
     stage.call(&stage.victim, COUNT, b"me", 10).expect("it gets in");
+}
+
+/// Where the sender's own word is all that tells its address: nobody is there, and nobody has a key.
+pub fn claims_of_addresses_where_nobody_is_cost_others_nothing(stage: &Stage) {
+    stage.call(&stage.victim, COUNT, b"before", 10).expect("a reply");
+    let to = stage.aim();
+    let forged = |n: u32| {
+        let place = (Ipv4Addr::from(0x7f02_0000 + n), 1);
+        let mut hello = hello_from(stage, ClientId::new(n.into()), &Address::from_socket(place.into()));
+        let last = hello.len() - 1;
+        hello[last] ^= 1;
+        hello
+    };
+    let hellos: Vec<_> = (1..=300).map(forged).collect();
+    for hellos in hellos.chunks(25) {
+        stage.attack(to, hellos);
+    }
+    let server = Rc::clone(stage.server.borrow().as_ref().expect("it runs"));
+    let (retries, refused) = (&server.endpoint().counters().retries, stage.server_metric("unauthenticated"));
+    let before = retries.get();
+    assert!(before > 200 && refused == 300, "{before} tries to tell {refused}");
+    for _ in 0..200 {
+        stage.call(&stage.victim, COUNT, b"after", 10).expect("a reply");
+    }
+    let tries = retries.get() - before;
+    assert!(tries < 5_000, "{tries} attempts at connections during 200 calls");
 }
