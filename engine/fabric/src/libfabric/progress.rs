@@ -303,9 +303,7 @@ impl Core {
         }
         let ended = self.ops.take(id);
         add(&self.ended, 1);
-        if let Some(peer) = ended.as_ref().and_then(Op::peer) {
-            self.heard_of(peer);
-        }
+        self.heard_of(ended.as_ref().and_then(Op::peer));
         if let Some(Op::Send { memory, .. }) = ended {
             self.spare(memory);
         } else if let Some(Op::Transfer { access, len, completer, .. }) = ended {
@@ -322,8 +320,10 @@ impl Core {
     }
 
     /// A peer has taken or sent something: it may take what waits for it.
-    fn heard_of(&self, peer: PeerId) {
-        if !self.peers.borrow().waiting.is_empty() {
+    #[inline]
+    fn heard_of(&self, peer: Option<PeerId>) {
+        let nobody_waits = self.peers.borrow().waiting.is_empty();
+        if !nobody_waits && let Some(peer) = peer {
             self.peers.borrow_mut().hasten(peer, self.rt.now());
         }
     }
@@ -349,9 +349,9 @@ impl Core {
         }
         add(&self.counters.messages_received, 1);
         add(&self.counters.bytes_received, len as u64);
-        match &source {
-            Source::Peer(peer) => self.heard_of(*peer),
-            _ => add(&self.counters.unknown_sources, 1),
+        self.heard_of(source.peer());
+        if source.peer().is_none() {
+            add(&self.counters.unknown_sources, 1);
         }
         // Made where it goes to: what has just been written takes a while to copy.
         let message = |source| {
