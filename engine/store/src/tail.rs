@@ -17,11 +17,11 @@ use crate::scrub::{self, Rot};
 use crate::state::Core;
 use crate::value::Blocks;
 use uuid::Uuid;
-use weir_media::{BLOCK, DmaBuf};
+use weir_media::{BLOCK, DmaBuf, MediaError};
 
 /// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
-/// stands behind it; and when the log goes on for an open whose checkpoint header is lost. Reports a batch that would be
-/// there but for one bit.
+/// stands behind it; and when the log goes on for an open whose checkpoint header is lost. Reports what can't be read behind
+/// the end, and a batch that would be there but for one bit.
 pub(crate) async fn check(
     opening: &Opening<'_>,
     core: &Core,
@@ -38,30 +38,45 @@ pub(crate) async fn check(
     let mut distance = 0;
     while distance <= BATCH_MAX {
         let position = (ring.position + distance) % ring.len;
-        let header = reader.bytes(position, BLOCK as u64).await?;
-        let later = probe_batch(header, core.id).is_some_and(|batch| batch.sequence > ring.sequence);
-        if later && reader.batch(position, core.id).await?.is_some() {
+        let later = reader.batch(position, core.id, |batch| batch.sequence > ring.sequence).await;
+        let later = if distance == 0 { later? } else { unless_unreadable(core, later)?.flatten() };
+        if later.is_some() {
             let offset = core.layout.log_offset + ring.position;
             let reason = format!("batch {} is damaged, while a later one is intact", ring.sequence);
             return Err(opening.corrupt("the log", offset, reason));
         }
         distance += BLOCK as u64;
     }
-    if let Some((batch, _)) = reader.batch(ring.position, core.id).await?
-        && ring.lacks_header_of(&batch, core.journal.incarnation.get())
-    {
+    let incarnation = core.journal.incarnation.get();
+    let ahead = |batch: &Batch| ring.lacks_header_of(batch, incarnation);
+    if let Some((batch, _)) = reader.batch(ring.position, core.id, ahead).await? {
         let offset = core.layout.log_offset + ring.position;
         let reason = format!("the checkpoint header that belongs to batch {} is lost", batch.sequence);
         return Err(opening.corrupt("the log", offset, reason));
     }
     let begin = reader.bytes(ring.position, BLOCK as u64).await?;
     let len = flipped_len(ring, core.id, begin);
-    let bytes = reader.bytes(ring.position, len).await?;
-    if let Some((batch, byte)) = flipped(ring, core.id, bytes) {
+    // What can't be read of it was reported just now.
+    let bytes = reader.bytes(ring.position, len).await.ok();
+    if let Some((batch, byte)) = bytes.and_then(|bytes| flipped(ring, core.id, bytes)) {
         let offset = core.layout.log_offset + ring.position + byte;
         report(core, "the log", offset, batch.len.into(), "one bit of the last batch has flipped");
     }
     Ok(())
+}
+
+/// What was read of a part of the log that nothing acknowledged is known to stand in. `None`, reported: it can't be read, which
+/// is as good as damaged there.
+pub(crate) fn unless_unreadable<T>(core: &Core, read: Result<T, OpenError>) -> Result<Option<T>, OpenError> {
+    match read {
+        Err(OpenError::Media(MediaError::Io { offset, len, reason, .. })) => {
+            let location = core.location("the log", offset);
+            let reason = format!("it can't be read behind its end: {reason}");
+            scrub::report(core, Rot { location, len, pool: None, subject: None, reason, renewed: false });
+            Ok(None)
+        }
+        read => read.map(Some),
+    }
 }
 
 fn report(core: &Core, what: &'static str, offset: u64, len: u64, reason: &str) {
