@@ -14,10 +14,19 @@ use crate::record::Records;
 use crate::recover::Opening;
 use crate::replay::{BATCH_MAX, Reader};
 use crate::scrub::{self, Rot};
+use crate::space::Run;
 use crate::state::Core;
 use crate::value::Blocks;
+use core::time::Duration;
 use uuid::Uuid;
 use weir_media::{BLOCK, DmaBuf, MediaError};
+
+/// How often data of the last batch is read that the device refuses: what passes must not cost a batch that may have been
+/// acknowledged.
+pub(crate) const READS_MAX: u32 = 3;
+
+/// Pause between such reads.
+const READ_PAUSE: Duration = Duration::from_millis(100);
 
 /// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
 /// stands behind it; and when the log goes on for an open whose checkpoint header is lost. Reports what can't be read behind
@@ -119,7 +128,8 @@ pub(crate) fn flipped(ring: Ring, store: Uuid, bytes: &[u8]) -> Option<(Batch, u
     })
 }
 
-/// Whether the data extents that the last batch leaves behind are what it says.
+/// Whether the data extents that the last batch leaves behind are what it says. What can't be read is reported, and isn't:
+/// like data that doesn't match, it is no reason to give up all that was stable before.
 pub(crate) async fn has_its_data(core: &Core, records: &Records) -> Result<bool, OpenError> {
     for blocks in records.blocks_left() {
         if !blocks_match(core, &blocks).await? {
@@ -135,14 +145,31 @@ async fn blocks_match(core: &Core, blocks: &Blocks) -> Result<bool, OpenError> {
         if !core.space.borrow().contains(*run) {
             return Ok(false);
         }
-        let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
-        data.extend_from_slice(&core.device.read(core.layout.data(run.block), DmaBuf::new(len)).await?);
+        match read_run(core, *run).await {
+            Err(MediaError::Io { offset, len, reason, .. }) => {
+                let reason = format!("what the last batch of the log refers to can't be read: {reason}");
+                report(core, "data", offset, len, &reason);
+                return Ok(false);
+            }
+            read => data.extend_from_slice(&read?),
+        }
     }
     let matches = are_of_chunks(&blocks.checksums, blocks.chunks, &data);
     if !matches {
         report_flipped(core, blocks, &data);
     }
     Ok(matches)
+}
+
+async fn read_run(core: &Core, run: Run) -> Result<DmaBuf, MediaError> {
+    let (offset, len) = (core.layout.data(run.block), usize::try_from(run.bytes()).unwrap_or(usize::MAX));
+    for _ in 1..READS_MAX {
+        match core.device.read(offset, DmaBuf::new(len)).await {
+            Err(MediaError::Io { .. }) => core.rt.sleep(READ_PAUSE).await,
+            done => return done,
+        }
+    }
+    core.device.read(offset, DmaBuf::new(len)).await
 }
 
 /// Reports data that doesn't match its checksums when one bit is the whole difference.

@@ -310,7 +310,7 @@ impl Inspector {
         let mut report = walk.report;
         if let Some(last) = held {
             // A batch that was stable isn't dropped: of its data those are told who read it.
-            if last.batch.sequence < walk.stable || is_intact(self, &last.records).await {
+            if last.batch.sequence < walk.stable || is_intact(self, &last.records, findings).await {
                 self.lay(&last, &mut known, &mut changes, findings);
             } else {
                 report.dropped = true;
