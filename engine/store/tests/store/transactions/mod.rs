@@ -3,6 +3,7 @@
 
 mod forgotten;
 mod histories;
+mod late;
 mod room;
 mod transfers;
 
