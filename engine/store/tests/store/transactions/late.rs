@@ -1,4 +1,5 @@
-//! What comes late, at an epoch that others have been at or beyond: it is refused where it would change what they have seen.
+//! What comes late, at an epoch that others have been at or beyond: it is refused where it would change what they have seen, and
+//! what it hides goes all the same.
 
 use super::*;
 
@@ -25,4 +26,40 @@ fn what_a_punch_has_not_found_no_older_transaction_brings() {
             shard.transact(CONTAINER, id(number.into()), Epoch(t + 11), &old).await.expect("it comes later");
         }
     });
+}
+
+/// Bytes of data before a transaction is committed that was prepared before a snapshot, and long afterwards. What it hides is
+/// beside something that is overwritten all the time until it is committed, or not.
+fn hide_late(is_busy: bool) -> (u64, u64) {
+    let machine = Machine::new(73, 64 << 20);
+    let (retention, background_interval) = (Duration::from_millis(200), Duration::from_millis(50));
+    let (_store, shard) =
+        machine.start(StoreConfig { retention, background_interval, ..StoreConfig::default() });
+    let handle = machine.handle();
+    machine.run(async move {
+        let now = || handle.wall_ns();
+        plain(&shard, 1, "d", now(), &pattern(1, 1 << 20)).await.expect("stored");
+        handle.sleep(Duration::from_millis(1)).await;
+        let new = pattern(2, 5000);
+        shard.prepare(CONTAINER, id(1), Epoch(now()), &[store_value(1, "d", &new)]).await.expect("prepared");
+        handle.sleep(Duration::from_millis(1)).await;
+        shard.set_snapshots(CONTAINER, &[Epoch(now())]).await.expect("kept");
+        for round in 0..200 {
+            if is_busy || round < 2 {
+                plain(&shard, 1, "busy", now(), b"busy").await.expect("stored");
+            }
+            handle.sleep(Duration::from_millis(20)).await;
+        }
+        let before = shard.space().data;
+        shard.commit_transaction(CONTAINER, id(1)).await.expect("committed");
+        handle.sleep(Duration::from_secs(10)).await;
+        (before, shard.space().data)
+    })
+}
+
+#[test]
+fn what_a_late_commit_hides_before_a_snapshot_goes() {
+    let after = [false, true].map(hide_late);
+    assert!(after.iter().all(|(before, after)| *before > 1 << 20 && *after < 1 << 20), "{after:?}");
+    assert_eq!(after[0].1, after[1].1, "busy or not");
 }
