@@ -28,6 +28,31 @@ fn what_a_punch_has_not_found_no_older_transaction_brings() {
     });
 }
 
+#[test]
+fn at_the_epoch_at_which_a_transaction_has_read_nobody_else_writes() {
+    let (machine, _store, shard, t) = start(72);
+    machine.run(async move {
+        plain(&shard, 1, "d", t - 500, b"old").await.expect("stored");
+        // A read outside of transactions holds up no write outside of them.
+        assert_eq!(look(&shard, 1, "d", t).await, Ok(Some(b"old".to_vec())));
+        plain(&shard, 1, "d", t, b"older").await.expect("nobody has read in a transaction");
+        let view = shard.view(CONTAINER, Epoch(t + 10), ReaderId(7)).expect("a view");
+        assert_eq!(read_in(&view, 1, "d").await, Ok(Some(b"older".to_vec())));
+        let refused = plain(&shard, 1, "d", t + 10, b"new").await;
+        assert!(is_late(&refused), "{refused:?}");
+        let scope = PunchScope::Dkeys(vec![key("d")]);
+        let refused = punch(&shard, object(1), scope, t + 10).await;
+        assert!(is_late(&refused), "{refused:?}");
+        assert_eq!(read_in(&view, 1, "d").await, Ok(Some(b"older".to_vec())));
+        plain(&shard, 1, "other", t + 10, b"new").await.expect("that wasn't read");
+        view.list(object(1), &ListScope::Dkeys, b"", 99, None).await.expect("listed");
+        let refused = plain(&shard, 1, "third", t + 10, b"new").await;
+        assert!(is_late(&refused), "{refused:?}");
+        plain(&shard, 1, "d", t + 11, b"new").await.expect("it comes later");
+        assert_eq!(read_in(&view, 1, "d").await, Ok(Some(b"older".to_vec())));
+    });
+}
+
 /// Bytes of data before a transaction is committed that was prepared before a snapshot, and long afterwards. What it hides is
 /// beside something that is overwritten all the time until it is committed, or not.
 fn hide_late(is_busy: bool) -> (u64, u64) {
