@@ -74,7 +74,13 @@ impl Shard {
                 self.core.queue_for_aggregation(touched, epoch.0);
                 Ok((epoch, record))
             }
-            Ok((epoch, _)) => Ok((epoch, self.core.journal.touched(&touched))),
+            // That there was nothing at this epoch must stay so, as where something was removed.
+            Ok((epoch, _)) => {
+                for scope in scopes_of_punch(scope) {
+                    self.core.timestamps.note_write(&touched, scope, epoch.0, false);
+                }
+                Ok((epoch, self.core.journal.touched(&touched)))
+            }
             Err(error) => {
                 for scope in scopes_of_punch(scope) {
                     self.note_refusal(&touched, scope);

@@ -15,8 +15,9 @@ use crate::record::{Change, Records};
 use crate::recover::Opening;
 use crate::state::{Core, add};
 use crate::tail;
+use core::ops::Range;
 use std::rc::Rc;
-use weir_media::{BLOCK, Device, DmaBuf};
+use weir_media::{BLOCK, Device, DmaBuf, MediaError};
 
 /// Bytes read at once.
 const WINDOW: u64 = 1 << 20;
@@ -33,6 +34,8 @@ pub(crate) struct Reader<'a> {
     offset: u64,
     len: u64,
     window: Option<(u64, DmaBuf)>,
+    /// Windows that can't be read as a whole: of what lies there only what is asked for is read.
+    spoilt: Vec<Range<u64>>,
 }
 
 impl Reader<'_> {
@@ -43,9 +46,7 @@ impl Reader<'_> {
             *start <= position && position + len <= start + window.len() as u64
         });
         if !held {
-            let wanted = usize::try_from(len.max(WINDOW).min(self.len - position)).unwrap_or(usize::MAX);
-            let window = self.device.read(self.offset + position, DmaBuf::new(wanted)).await?;
-            self.window = Some((position, window));
+            self.window = Some((position, self.read_window(position, len).await?));
         }
         let Some((start, window)) = &self.window else { return Ok(&[]) };
         let from = usize::try_from(position - start).unwrap_or(usize::MAX);
@@ -53,14 +54,33 @@ impl Reader<'_> {
         Ok(window.get(from..to).unwrap_or_default())
     }
 
-    /// The intact batch at a position with its records.
+    /// Reads so many bytes, and more where that can be read.
+    async fn read_window(&mut self, position: u64, len: u64) -> Result<DmaBuf, MediaError> {
+        let wide = len.max(WINDOW).min(self.len - position);
+        if wide > len && !self.spoilt.iter().any(|window| window.contains(&position)) {
+            match self.read(position, wide).await {
+                Err(MediaError::Io { .. }) => self.spoilt.push(position..position + wide),
+                done => return done,
+            }
+        }
+        self.read(position, len).await
+    }
+
+    async fn read(&self, position: u64, len: u64) -> Result<DmaBuf, MediaError> {
+        let buffer = DmaBuf::new(usize::try_from(len).unwrap_or(usize::MAX));
+        self.device.read(self.offset + position, buffer).await
+    }
+
+    /// The intact batch at a position with its records, if it is one that is wanted by its header: behind any other may lie
+    /// what can't be read.
     pub(crate) async fn batch(
         &mut self,
         position: u64,
         store: uuid::Uuid,
+        is_wanted: impl Fn(&Batch) -> bool,
     ) -> Result<Option<(Batch, Vec<u8>)>, OpenError> {
         let header = self.bytes(position, BLOCK as u64).await?;
-        let Some(batch) = probe_batch(header, store) else { return Ok(None) };
+        let Some(batch) = probe_batch(header, store).filter(is_wanted) else { return Ok(None) };
         if u64::from(batch.len) > BATCH_MAX || position + batch.blocks_len() > self.len {
             return Ok(None);
         }
@@ -85,8 +105,8 @@ struct Held {
 /// there.
 pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64, OpenError> {
     let layout = core.layout;
-    let mut reader =
-        Reader { device: &core.device, offset: layout.log_offset, len: layout.log_len, window: None };
+    let (offset, len) = (layout.log_offset, layout.log_len);
+    let mut reader = Reader { device: &core.device, offset, len, window: None, spoilt: Vec::new() };
     let mut incarnation = 0;
     let known = core.checkpoints.header.get().known;
     let mut left = known;
@@ -95,10 +115,9 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
     let mut unmarked = None;
     loop {
         let ring = *core.journal.ring.borrow();
-        let found = reader.batch(ring.position, core.id).await?;
         let incarnations = incarnation..=core.journal.incarnation.get();
         let fits = |batch: &Batch| ring.goes_on_with(batch) && incarnations.contains(&batch.incarnation);
-        let Some((batch, bytes)) = found.filter(|(batch, _)| fits(batch)) else {
+        let Some((batch, bytes)) = reader.batch(ring.position, core.id, fits).await? else {
             if let Some(previous) = lost_wrap(core, &mut reader).await? {
                 skip_lost_wrap(core, previous);
                 unmarked = Some(ring);
@@ -185,10 +204,11 @@ fn apply_checked(core: &Core, change: &Change) -> Result<u64, Malformed> {
 /// the latter. It holds nothing: when the chain of checksums fits over it, the log goes on. Returns its checksum.
 async fn lost_wrap(core: &Core, reader: &mut Reader<'_>) -> Result<Option<u32>, OpenError> {
     let ring = *core.journal.ring.borrow();
-    let Some((next, _)) = reader.batch(0, core.id).await? else { return Ok(None) };
-    if next.sequence != ring.sequence + 1 || ring.position == 0 {
+    if ring.position == 0 {
         return Ok(None);
     }
+    let found = reader.batch(0, core.id, |batch| batch.sequence == ring.sequence + 1).await;
+    let Some((next, _)) = tail::unless_unreadable(core, found)?.flatten() else { return Ok(None) };
     let wrap = Batch {
         kind: BatchKind::Wrap,
         sequence: ring.sequence,

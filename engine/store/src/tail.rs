@@ -14,14 +14,23 @@ use crate::record::Records;
 use crate::recover::Opening;
 use crate::replay::{BATCH_MAX, Reader};
 use crate::scrub::{self, Rot};
+use crate::space::Run;
 use crate::state::Core;
 use crate::value::Blocks;
+use core::time::Duration;
 use uuid::Uuid;
-use weir_media::{BLOCK, DmaBuf};
+use weir_media::{BLOCK, DmaBuf, MediaError};
+
+/// How often data of the last batch is read that the device refuses: what passes must not cost a batch that may have been
+/// acknowledged.
+pub(crate) const READS_MAX: u32 = 3;
+
+/// Pause between such reads.
+const READ_PAUSE: Duration = Duration::from_millis(100);
 
 /// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
-/// stands behind it; and when the log goes on for an open whose checkpoint header is lost. Reports a batch that would be
-/// there but for one bit.
+/// stands behind it; and when the log goes on for an open whose checkpoint header is lost. Reports what can't be read behind
+/// the end, and a batch that would be there but for one bit.
 pub(crate) async fn check(
     opening: &Opening<'_>,
     core: &Core,
@@ -38,30 +47,45 @@ pub(crate) async fn check(
     let mut distance = 0;
     while distance <= BATCH_MAX {
         let position = (ring.position + distance) % ring.len;
-        let header = reader.bytes(position, BLOCK as u64).await?;
-        let later = probe_batch(header, core.id).is_some_and(|batch| batch.sequence > ring.sequence);
-        if later && reader.batch(position, core.id).await?.is_some() {
+        let later = reader.batch(position, core.id, |batch| batch.sequence > ring.sequence).await;
+        let later = if distance == 0 { later? } else { unless_unreadable(core, later)?.flatten() };
+        if later.is_some() {
             let offset = core.layout.log_offset + ring.position;
             let reason = format!("batch {} is damaged, while a later one is intact", ring.sequence);
             return Err(opening.corrupt("the log", offset, reason));
         }
         distance += BLOCK as u64;
     }
-    if let Some((batch, _)) = reader.batch(ring.position, core.id).await?
-        && ring.lacks_header_of(&batch, core.journal.incarnation.get())
-    {
+    let incarnation = core.journal.incarnation.get();
+    let ahead = |batch: &Batch| ring.lacks_header_of(batch, incarnation);
+    if let Some((batch, _)) = reader.batch(ring.position, core.id, ahead).await? {
         let offset = core.layout.log_offset + ring.position;
         let reason = format!("the checkpoint header that belongs to batch {} is lost", batch.sequence);
         return Err(opening.corrupt("the log", offset, reason));
     }
     let begin = reader.bytes(ring.position, BLOCK as u64).await?;
     let len = flipped_len(ring, core.id, begin);
-    let bytes = reader.bytes(ring.position, len).await?;
-    if let Some((batch, byte)) = flipped(ring, core.id, bytes) {
+    // What can't be read of it was reported just now.
+    let bytes = reader.bytes(ring.position, len).await.ok();
+    if let Some((batch, byte)) = bytes.and_then(|bytes| flipped(ring, core.id, bytes)) {
         let offset = core.layout.log_offset + ring.position + byte;
         report(core, "the log", offset, batch.len.into(), "one bit of the last batch has flipped");
     }
     Ok(())
+}
+
+/// What was read of a part of the log that nothing acknowledged is known to stand in. `None`, reported: it can't be read, which
+/// is as good as damaged there.
+pub(crate) fn unless_unreadable<T>(core: &Core, read: Result<T, OpenError>) -> Result<Option<T>, OpenError> {
+    match read {
+        Err(OpenError::Media(MediaError::Io { offset, len, reason, .. })) => {
+            let location = core.location("the log", offset);
+            let reason = format!("it can't be read behind its end: {reason}");
+            scrub::report(core, Rot { location, len, pool: None, subject: None, reason, renewed: false });
+            Ok(None)
+        }
+        read => read.map(Some),
+    }
 }
 
 fn report(core: &Core, what: &'static str, offset: u64, len: u64, reason: &str) {
@@ -104,7 +128,8 @@ pub(crate) fn flipped(ring: Ring, store: Uuid, bytes: &[u8]) -> Option<(Batch, u
     })
 }
 
-/// Whether the data extents that the last batch leaves behind are what it says.
+/// Whether the data extents that the last batch leaves behind are what it says. What can't be read is reported, and isn't:
+/// like data that doesn't match, it is no reason to give up all that was stable before.
 pub(crate) async fn has_its_data(core: &Core, records: &Records) -> Result<bool, OpenError> {
     for blocks in records.blocks_left() {
         if !blocks_match(core, &blocks).await? {
@@ -120,14 +145,31 @@ async fn blocks_match(core: &Core, blocks: &Blocks) -> Result<bool, OpenError> {
         if !core.space.borrow().contains(*run) {
             return Ok(false);
         }
-        let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
-        data.extend_from_slice(&core.device.read(core.layout.data(run.block), DmaBuf::new(len)).await?);
+        match read_run(core, *run).await {
+            Err(MediaError::Io { offset, len, reason, .. }) => {
+                let reason = format!("what the last batch of the log refers to can't be read: {reason}");
+                report(core, "data", offset, len, &reason);
+                return Ok(false);
+            }
+            read => data.extend_from_slice(&read?),
+        }
     }
     let matches = are_of_chunks(&blocks.checksums, blocks.chunks, &data);
     if !matches {
         report_flipped(core, blocks, &data);
     }
     Ok(matches)
+}
+
+async fn read_run(core: &Core, run: Run) -> Result<DmaBuf, MediaError> {
+    let (offset, len) = (core.layout.data(run.block), usize::try_from(run.bytes()).unwrap_or(usize::MAX));
+    for _ in 1..READS_MAX {
+        match core.device.read(offset, DmaBuf::new(len)).await {
+            Err(MediaError::Io { .. }) => core.rt.sleep(READ_PAUSE).await,
+            done => return done,
+        }
+    }
+    core.device.read(offset, DmaBuf::new(len)).await
 }
 
 /// Reports data that doesn't match its checksums when one bit is the whole difference.

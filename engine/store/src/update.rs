@@ -78,8 +78,8 @@ impl Shard {
         }
     }
 
-    /// Refuses a write that a transaction stands against: one that is prepared and writes the same, or one of a later
-    /// epoch that has read or written it.
+    /// Refuses a write that a transaction stands against: one that is prepared and writes the same, or one of the same or a
+    /// later epoch that has read or written it.
     pub(crate) fn check_write(
         &self,
         object: &ObjectKey,
@@ -102,7 +102,7 @@ impl Shard {
         {
             return Err(UpdateError::Undecided { transaction, epoch });
         }
-        if epoch < newest {
+        if epoch <= newest {
             return Err(UpdateError::Restart { epoch: Epoch(epoch), newest: Epoch(newest) });
         }
         Ok(())

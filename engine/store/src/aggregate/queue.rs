@@ -130,20 +130,29 @@ const LOOKS_MAX: usize = 1024;
 impl Queue {
     /// An object has versions of this epoch that may hide others.
     pub(crate) fn add_object(&mut self, object: ObjectKey, epoch: u64) {
-        self.add_again(object, epoch, 0);
+        // What a version hides is seen at no pin before it: of a visit behind it, the part up to there still holds.
+        self.add(object, epoch, 0, epoch.saturating_sub(1));
     }
 
     /// Like [`Queue::add_object`], knowing that everything up to `since` was looked at.
     pub(super) fn add_again(&mut self, object: ObjectKey, epoch: u64, since: u64) {
+        self.add(object, epoch, since, since);
+    }
+
+    /// An object that isn't remembered was looked at up to `since`; of one that is, what was looked at holds up to `most` only.
+    fn add(&mut self, object: ObjectKey, epoch: u64, since: u64, most: u64) {
         let is_full = self.objects.len() >= OBJECTS_MAX;
         match self.objects.entry(object) {
             // One that was put off is visited when its newest change asks for it.
-            Entry::Occupied(mut known) if epoch < known.get().0 => {
-                self.order.remove(&(known.get().0, object));
-                self.order.insert((epoch, object));
-                known.get_mut().0 = epoch;
+            Entry::Occupied(mut known) => {
+                let (oldest, settled) = known.get_mut();
+                *settled = most.min(*settled);
+                if epoch < *oldest {
+                    self.order.remove(&(*oldest, object));
+                    self.order.insert((epoch, object));
+                    *oldest = epoch;
+                }
             }
-            Entry::Occupied(_) => {}
             Entry::Vacant(_) if is_full => self.crowd((object.0, object.1), epoch),
             Entry::Vacant(entry) => {
                 entry.insert((epoch, since));
@@ -352,6 +361,25 @@ mod tests {
         assert_eq!(has(&queue, 5), [false, true, true, false, true]);
         assert_eq!(has(&queue, 4), [false; 5]);
         assert!(queue.take(5).is_some());
+    }
+
+    #[test]
+    fn what_comes_late_is_looked_at_once_more_and_nothing_else_is() {
+        let (object, mut queue) = ((1, 1, ObjectId { hi: 0, lo: 7 }), Queue::default());
+        let take = |queue: &mut Queue| match queue.take(u64::MAX) {
+            Some(Task::Object(_, since)) => since,
+            other => panic!("no object's turn: {other:?}"),
+        };
+        for (late, settled) in [(None, 100), (Some(101), 100), (Some(100), 99), (Some(40), 39)] {
+            queue.add_again(object, 110, 100);
+            queue.add_object(object, 120);
+            late.inspect(|epoch| queue.add_object(object, *epoch));
+            assert_eq!(take(&mut queue), settled, "{late:?}");
+        }
+        // A visit of an akey that knows of less.
+        queue.add_again(object, 110, 100);
+        queue.add_again(object, 130, 50);
+        assert_eq!(take(&mut queue), 50);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Data extents against their checksums.
 
+use super::finding::Findings;
 use super::{Inspector, read};
 use crate::codec::crc32c;
 use crate::record::Records;
 use crate::space::Run;
+use crate::tail::READS_MAX;
 use crate::value::Blocks;
 use weir_media::BLOCK;
 
@@ -13,6 +15,7 @@ pub(super) struct BadPiece {
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) reason: String,
+    pub(super) is_unreadable: bool,
 }
 
 /// What was compared of a value.
@@ -58,13 +61,13 @@ pub(super) async fn compare(inspector: &Inspector, blocks: &Blocks) -> Compared 
         compared.pieces += 1;
         let failed =
             unreadable.iter().find(|(from, to, _)| start < *to && start + piece.len() as u64 > *from);
-        let reason = match failed {
-            Some((_, _, reason)) => reason.clone(),
+        let (reason, is_unreadable) = match failed {
+            Some((_, _, reason)) => (reason.clone(), true),
             None if checksum == Some(crc32c(piece)) => continue,
-            None => "it does not match its checksum".to_owned(),
+            None => ("it does not match its checksum".to_owned(), false),
         };
-        let offset = place_of(inspector, &blocks.runs, start);
-        compared.bad.push(BadPiece { offset, len: piece.len() as u64, reason });
+        let (offset, len) = (place_of(inspector, &blocks.runs, start), piece.len() as u64);
+        compared.bad.push(BadPiece { offset, len, reason, is_unreadable });
     }
     if unreadable.is_empty() && tail.iter().any(|byte| *byte != 0) {
         compared.tail = Some(
@@ -79,12 +82,31 @@ pub(super) fn are_inside(inspector: &Inspector, runs: &[Run]) -> bool {
     runs.iter().all(|run| run.block.checked_add(run.count).is_some_and(|end| end <= inspector.data_blocks()))
 }
 
-/// Whether the data extents that records leave behind are what they say.
-pub(super) async fn is_intact(inspector: &Inspector, records: &Records) -> bool {
+/// Whether the data extents that the records of the last batch leave behind are what they say. Notes what can't be read.
+pub(super) async fn is_intact(inspector: &Inspector, records: &Records, findings: &mut Findings) -> bool {
     for blocks in records.blocks_left() {
-        if !are_inside(inspector, &blocks.runs) || !compare(inspector, &blocks).await.bad.is_empty() {
+        if !are_inside(inspector, &blocks.runs) {
+            return false;
+        }
+        let bad = compare_again(inspector, &blocks).await;
+        for piece in bad.iter().filter(|piece| piece.is_unreadable) {
+            let reason = format!("the last batch of the log refers to it: {}", piece.reason);
+            findings.note("data", piece.offset, piece.len, reason);
+        }
+        if !bad.is_empty() {
             return false;
         }
     }
     true
+}
+
+/// The bad pieces of a value, which is read as often as an open does where the device refuses it.
+async fn compare_again(inspector: &Inspector, blocks: &Blocks) -> Vec<BadPiece> {
+    let mut bad = compare(inspector, blocks).await.bad;
+    for _ in 1..READS_MAX {
+        if bad.iter().any(|piece| piece.is_unreadable) {
+            bad = compare(inspector, blocks).await.bad;
+        }
+    }
+    bad
 }

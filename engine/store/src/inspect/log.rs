@@ -59,6 +59,26 @@ pub(super) struct Found {
     pub(super) records: Records,
 }
 
+/// What can't be read of the log.
+struct Unreadable {
+    /// First byte on the device.
+    offset: u64,
+    len: u64,
+    reason: String,
+}
+
+impl Unreadable {
+    /// Where the log goes on, or may.
+    fn damage(self, findings: &mut Findings) {
+        findings.damage("log", self.offset, self.len, self.reason);
+    }
+
+    /// Behind its end, where nothing acknowledged is known to stand.
+    fn note(self, findings: &mut Findings) {
+        findings.note("log", self.offset, self.len, format!("behind its end: {}", self.reason));
+    }
+}
+
 /// Reads the log from a checkpoint on.
 pub(super) struct LogWalk<'a> {
     inspector: &'a Inspector,
@@ -95,15 +115,24 @@ impl<'a> LogWalk<'a> {
         Some(Self { inspector, ring, incarnation: 0, newest_incarnation, stable, report })
     }
 
-    /// The intact batch at a position of the ring with its bytes behind the header.
-    async fn batch_at(&self, position: u64) -> Result<Option<(Batch, Vec<u8>)>, String> {
-        let (device, offset) = (&self.inspector.device, self.inspector.layout().log_offset + position);
-        let header = read(device, offset, BLOCK).await?;
-        let Some(batch) = probe_batch(&header, self.inspector.superblock.id) else { return Ok(None) };
+    /// The intact batch at a position of the ring with its bytes behind the header, if it is one that is wanted by its header.
+    async fn batch_at(
+        &self,
+        position: u64,
+        is_wanted: impl Fn(&Batch) -> bool,
+    ) -> Result<Option<(Batch, Vec<u8>)>, Unreadable> {
+        let read = async |len| {
+            let (device, offset) = (&self.inspector.device, self.inspector.layout().log_offset + position);
+            read(device, offset, len).await.map_err(|reason| Unreadable { offset, len: len as u64, reason })
+        };
+        let header = read(BLOCK).await?;
+        let Some(batch) = probe_batch(&header, self.inspector.superblock.id).filter(is_wanted) else {
+            return Ok(None);
+        };
         if u64::from(batch.len) > BATCH_MAX || position + batch.blocks_len() > self.ring.len {
             return Ok(None);
         }
-        let bytes = read(device, offset, batch.len as usize).await?;
+        let bytes = read(batch.len as usize).await?;
         let intact = batch.matches(&bytes);
         Ok(intact.then(|| (batch, bytes[BATCH_HEADER..batch.len as usize].to_vec())))
     }
@@ -112,18 +141,18 @@ impl<'a> LogWalk<'a> {
     pub(super) async fn next(&mut self, findings: &mut Findings) -> Option<Found> {
         loop {
             let offset = self.inspector.layout().log_offset + self.ring.position;
-            let found = match self.batch_at(self.ring.position).await {
-                Ok(found) => found,
-                Err(reason) => {
-                    findings.damage("log", offset, BLOCK as u64, reason);
-                    return None;
-                }
-            };
             let fits = |batch: &Batch| {
                 self.ring.goes_on_with(batch)
                     && (self.incarnation..=self.newest_incarnation).contains(&batch.incarnation)
             };
-            let Some((batch, bytes)) = found.filter(|(batch, _)| fits(batch)) else {
+            let found = match self.batch_at(self.ring.position, fits).await {
+                Ok(found) => found,
+                Err(unreadable) => {
+                    unreadable.damage(findings);
+                    return None;
+                }
+            };
+            let Some((batch, bytes)) = found else {
                 if self.skip_lost_wrap().await {
                     continue;
                 }
@@ -159,10 +188,8 @@ impl<'a> LogWalk<'a> {
         if self.ring.position == 0 {
             return false;
         }
-        let Ok(Some((next, _))) = self.batch_at(0).await else { return false };
-        if Some(next.sequence) != self.ring.sequence.checked_add(1) {
-            return false;
-        }
+        let is_next = |batch: &Batch| Some(batch.sequence) == self.ring.sequence.checked_add(1);
+        let Ok(Some((next, _))) = self.batch_at(0, is_next).await else { return false };
         let wrap = Batch {
             kind: BatchKind::Wrap,
             sequence: self.ring.sequence,
@@ -209,40 +236,59 @@ impl<'a> LogWalk<'a> {
             return;
         }
         let end = layout.log_offset + self.ring.position;
-        if let Ok(Some((batch, _))) = self.batch_at(self.ring.position).await
-            && self.ring.lacks_header_of(&batch, self.newest_incarnation)
-        {
-            let reason = format!(
-                "the checkpoint header that belongs to batch {} is lost: acknowledged changes are lost",
-                batch.sequence
-            );
-            findings.damage("log batch", end, batch.len.into(), reason);
-            return;
-        }
-        let mut distance = 0;
-        while distance <= BATCH_MAX.min(self.ring.len) {
-            let position = (self.ring.position + distance) % self.ring.len;
-            let later = self.batch_at(position).await;
-            if let Ok(Some((batch, _))) = later
-                && batch.sequence > self.ring.sequence
-            {
+        let lacks_header = |batch: &Batch| self.ring.lacks_header_of(batch, self.newest_incarnation);
+        match self.batch_at(self.ring.position, lacks_header).await {
+            Ok(None) => {}
+            Ok(Some((batch, _))) => {
                 let reason = format!(
-                    "batch {} is damaged, while batch {} at byte {} is intact: acknowledged changes are lost",
-                    self.ring.sequence,
-                    batch.sequence,
-                    layout.log_offset + position
+                    "the checkpoint header that belongs to batch {} is lost: acknowledged changes are lost",
+                    batch.sequence
                 );
-                findings.damage(
-                    "log batch",
-                    layout.log_offset + self.ring.position,
-                    distance.max(BLOCK as u64),
-                    reason,
-                );
+                findings.damage("log batch", end, batch.len.into(), reason);
                 return;
             }
-            distance += BLOCK as u64;
+            Err(unreadable) => {
+                unreadable.damage(findings);
+                return;
+            }
         }
-        self.note_flipped(findings).await;
+        if !self.finds_later(findings).await {
+            self.note_flipped(findings).await;
+        }
+    }
+
+    /// Looks for an intact batch of a higher number behind the end, as far as one may be. Notes what can't be read there.
+    async fn finds_later(&self, findings: &mut Findings) -> bool {
+        let (ring, layout) = (self.ring, self.inspector.layout());
+        let last = BATCH_MAX.min(ring.len);
+        for distance in (0..=last).step_by(BLOCK) {
+            let position = (ring.position + distance) % ring.len;
+            match self.batch_at(position, |batch| batch.sequence > ring.sequence).await {
+                Ok(None) => {}
+                Ok(Some((batch, _))) => {
+                    let (end, later) = (layout.log_offset + ring.position, layout.log_offset + position);
+                    let reason = format!(
+                        "batch {} is damaged, while batch {} at byte {later} is intact: acknowledged changes are lost",
+                        ring.sequence, batch.sequence
+                    );
+                    findings.damage("log batch", end, distance.max(BLOCK as u64), reason);
+                    return true;
+                }
+                Err(unreadable) if distance == 0 => {
+                    unreadable.damage(findings);
+                    return true;
+                }
+                Err(unreadable) => unreadable.note(findings),
+            }
+        }
+        // The log may have gone on at the start of the ring, too.
+        let is_next = |batch: &Batch| Some(batch.sequence) == ring.sequence.checked_add(1);
+        if ring.position + last < ring.len
+            && let Err(unreadable) = self.batch_at(0, is_next).await
+        {
+            unreadable.note(findings);
+        }
+        false
     }
 }
 
@@ -264,7 +310,7 @@ impl Inspector {
         let mut report = walk.report;
         if let Some(last) = held {
             // A batch that was stable isn't dropped: of its data those are told who read it.
-            if last.batch.sequence < walk.stable || is_intact(self, &last.records).await {
+            if last.batch.sequence < walk.stable || is_intact(self, &last.records, findings).await {
                 self.lay(&last, &mut known, &mut changes, findings);
             } else {
                 report.dropped = true;

@@ -33,6 +33,8 @@ pub(crate) struct Events<'a> {
     read: VecDeque<(u64, Event)>,
     /// The last punch that was met.
     punch: Option<u64>,
+    /// The first one.
+    newest_punch: Option<u64>,
     /// The last creation that is needed.
     oldest: Option<u64>,
     dead: Vec<Vec<u8>>,
@@ -60,8 +62,7 @@ impl Pass for Events<'_> {
                 None if self.stage == Stage::Punches => return Ok(true),
                 None => {
                     self.stage = Stage::Punches;
-                    let newest = self.oldest.map_or(Some(self.pins.horizon), |oldest| oldest.checked_sub(1));
-                    let Some(newest) = newest.filter(|_| self.punch.is_some()) else { return Ok(true) };
+                    let Some(newest) = self.newest_dead_punch() else { return Ok(true) };
                     self.next = Some(self.path.event(newest));
                 }
             }
@@ -85,10 +86,18 @@ impl<'a> Events<'a> {
             stage: Stage::Creations,
             read: VecDeque::new(),
             punch: None,
+            newest_punch: None,
             oldest: None,
             dead: Vec::new(),
             newer: None,
         }
+    }
+
+    /// Punches up to this epoch end nothing that is needed. Newer ones than were met have come since, as what a transaction does
+    /// that is committed at its old epoch: they may end creations that weren't judged.
+    fn newest_dead_punch(&self) -> Option<u64> {
+        let newest = self.newest_punch?;
+        self.oldest.map_or(Some(newest), |oldest| Some(newest.min(oldest.checked_sub(1)?)))
     }
 
     fn is_dead(&mut self, tree: &Tree, epoch: u64, event: Event) -> Result<bool, Fault> {
@@ -99,6 +108,7 @@ impl<'a> Events<'a> {
         match (self.stage, event) {
             (Stage::Creations, Event::Punch) => {
                 self.punch = Some(epoch);
+                self.newest_punch.get_or_insert(epoch);
                 Ok(false)
             }
             (Stage::Creations, _) => {

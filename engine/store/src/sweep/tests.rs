@@ -458,6 +458,27 @@ fn an_akey_that_was_punched_and_created_again_and_again_is_passed_in_steps() {
 }
 
 #[test]
+fn a_punch_that_comes_behind_a_creation_nobody_has_judged_stays() {
+    let (mut tree, place) = (Tree::default(), place());
+    let put = |tree: &mut Tree, path: &Path, epoch: u64, event: Event| {
+        tree.put(&path.event(epoch), &event.encode()).expect("in memory");
+    };
+    put(&mut tree, &place[0], 10, Event::Object { newest: 20 });
+    put(&mut tree, &place[1], 10, Event::Dkey);
+    put(&mut tree, &place[1], 20, Event::Punch);
+    let snapshots = BTreeSet::new();
+    let mut pass =
+        Events::new(&place[..1], place[1].clone(), Pins { snapshots: &snapshots, floor: 0, horizon: 1000 });
+    assert!(!pass.step(&tree, 2).expect("sound"), "the creations have been judged");
+    // Transactions that are older than the horizon.
+    put(&mut tree, &place[1], 30, Event::Dkey);
+    put(&mut tree, &place[1], 40, Event::Punch);
+    while !pass.step(&tree, 2).expect("sound") {}
+    let dead: BTreeSet<Vec<u8>> = pass.dead().drain(..).collect();
+    assert_eq!(dead, BTreeSet::from([10, 20].map(|epoch| place[1].event(epoch).to_vec())));
+}
+
+#[test]
 fn what_has_shown_and_hides_nothing_more_than_others_is_forgotten() {
     let akey = place()[2].clone();
     // Each shows one record before the next, newer one begins, which reaches further.

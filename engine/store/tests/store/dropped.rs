@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_media::BLOCK;
 use weir_media::sim::CrashKeeps;
 use weir_runtime::join_all;
-use weir_store::Store;
+use weir_store::{Depth, Inspector, Store};
 
 const DISK: u64 = 64 << 20;
 
@@ -140,4 +140,57 @@ fn a_batch_that_was_dropped_is_not_believed_when_its_data_comes_to_be_there() {
         machine.crash(CrashKeeps::Nothing);
         machine.disk.rot(data, 0);
     }
+}
+
+/// A machine whose last batch was never acknowledged, and the block with its data, which can't be read.
+fn with_unreadable_data(seed: u64) -> (Machine, u64) {
+    let machine = Machine::new(seed, DISK);
+    let (store, _) = machine.start(quiet());
+    let changed = store_until_the_flush(&machine, store, &[4096], 2);
+    let [_, data] = changed[..] else { panic!("one batch of one block") };
+    machine.disk.make_unreadable(data..data + 1);
+    (machine, data)
+}
+
+/// The value that was stored last.
+fn last_value(machine: &Machine, store: &Store) -> Option<Vec<u8>> {
+    let shard = store.pool(POOL).expect("the pool");
+    machine.run(async move { get(&shard, "w4096", "a", u64::MAX).await.expect("read") })
+}
+
+#[test]
+fn a_batch_whose_data_can_not_be_read_is_dropped_and_reported() {
+    let (machine, data) = with_unreadable_data(3);
+    let device = machine.device();
+    let report = machine
+        .run(async move { Inspector::open(device).await.expect("a store").report(Depth::Everything).await });
+    assert!(report.is_sound() && report.log.dropped, "{:?}", report.findings);
+    assert!(report.findings.iter().any(|finding| (finding.what, finding.offset) == ("data", data)));
+    let errors = machine.device().stats().errors;
+    let store = machine.open(quiet());
+    let errors = machine.device().stats().errors - errors;
+    assert!(errors < 5, "{errors} reads failed: a device with eight is put out of use");
+    let found = store.scrub().found.into_iter().map(|rot| (rot.location.what, rot.location.offset));
+    assert_eq!(found.collect::<Vec<_>>(), [("data", data)]);
+    assert_eq!(last_value(&machine, &store), None, "an open can't tell that it was acknowledged");
+    // Not even once its data is there.
+    drop(store);
+    machine.crash(CrashKeeps::Nothing);
+    machine.disk.make_readable();
+    let store = machine.open(quiet());
+    assert_eq!(last_value(&machine, &store), None);
+}
+
+#[test]
+fn a_batch_whose_data_can_not_be_read_for_a_moment_stays() {
+    let (machine, _) = with_unreadable_data(4);
+    let (handle, disk) = (machine.handle(), machine.disk.clone());
+    let task = machine.handle().spawn(async move {
+        handle.sleep(Duration::from_millis(50)).await;
+        disk.make_readable();
+    });
+    let store = machine.open(quiet());
+    machine.run(async move { task.await.expect("it ran") });
+    assert_eq!(store.scrub().found, []);
+    assert_eq!(last_value(&machine, &store), Some(pattern(1, 4096)));
 }

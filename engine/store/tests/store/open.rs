@@ -446,6 +446,54 @@ fn a_flipped_bit_at_the_very_end_of_the_log_is_reported_and_a_torn_end_is_not() 
 }
 
 #[test]
+fn a_log_that_can_not_be_read_behind_its_end_is_reported_and_opened() {
+    let machine = Machine::new(7, 64 << 20);
+    let (store, shard) = machine.start(quiet());
+    let close = |store: Rc<Store>| {
+        machine.run(async move { store.close().await.expect("closed") });
+    };
+    machine.run(async move { put(&shard, "d", "a", 5, b"weir").await.expect("stored") });
+    close(store);
+    let inspect = || {
+        let device = machine.device();
+        machine.run(
+            async move { Inspector::open(device).await.expect("a store").report(Depth::Everything).await },
+        )
+    };
+    let errors = || machine.device().stats().errors;
+    let outline = inspect();
+    let log = outline.regions.iter().find(|region| region.name == "log ring").expect("a log").offset;
+    // Close to the end, as far behind it as a batch may be, and where the log begins again.
+    for ahead in [Some(4096), Some(512 << 10), Some(2 << 20), None] {
+        let place = ahead.map_or(log, |ahead| inspect().log.end + ahead);
+        machine.disk.make_unreadable(place..place + 1);
+        let report = inspect();
+        assert!(report.is_sound(), "{:?}", report.findings);
+        let noted = report.findings.iter().map(|finding| (finding.what, finding.offset));
+        assert_eq!(noted.collect::<Vec<_>>(), [("log", place)]);
+        let before = errors();
+        let store = machine.open(quiet());
+        let errors = errors() - before;
+        assert!(errors <= 3, "{errors} reads failed: a device with eight is put out of use");
+        let found = store.scrub().found.into_iter().map(|rot| (rot.location.what, rot.location.offset));
+        assert_eq!(found.collect::<Vec<_>>(), [("the log", place)]);
+        let shard = store.pool(POOL).expect("the pool");
+        let value = machine.run(async move { get(&shard, "d", "a", u64::MAX).await });
+        assert_eq!(value, Ok(Some(b"weir".to_vec())));
+        close(store);
+        machine.disk.make_readable();
+    }
+    // What would come next may have been acknowledged.
+    let end = inspect().log.end;
+    machine.disk.make_unreadable(end..end + 1);
+    let report = inspect();
+    let damage = report.findings.iter().map(|finding| (finding.what, finding.offset));
+    assert!(!report.is_sound() && damage.collect::<Vec<_>>() == [("log", end)], "{:?}", report.findings);
+    let refused = machine.try_open(quiet());
+    assert!(matches!(refused, Err(OpenError::Media(_))), "{:?}", refused.err());
+}
+
+#[test]
 fn overwritten_data_is_reported_with_its_place() {
     let machine = Machine::new(6, 24 << 20);
     let (_store, shard) = machine.start(quiet());

@@ -3,6 +3,7 @@
 
 mod forgotten;
 mod histories;
+mod late;
 mod room;
 mod transfers;
 
@@ -404,7 +405,7 @@ fn an_object_that_somebody_was_told_to_be_missing_was_missing_whichever_dkey_cre
         prepare(4, t + 300, store_value(3, "y", value)).await.expect("prepared");
         let undecided = prepare(5, t + 310, needing(3)).await;
         assert!(matches!(undecided, Err(UpdateError::Undecided { .. })), "{undecided:?}");
-        let undecided = update(3, t + 310).await;
+        let undecided = update(3, t + 311).await;
         assert!(matches!(undecided, Err(UpdateError::Undecided { .. })), "{undecided:?}");
         shard.commit_transaction(CONTAINER, id(4)).await.expect("committed");
         update(3, t + 320).await.expect("it is there");
