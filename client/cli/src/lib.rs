@@ -116,7 +116,7 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
         WeirCommand::Fabric { command } => fabric::run(&command, named, output),
         WeirCommand::Mount(arguments) => mount::mount(&arguments, named, patience, output),
         WeirCommand::Umount(arguments) => mount::unmount(&arguments),
-        WeirCommand::Store { command } => store::run(command),
+        WeirCommand::Store { command } => store::run(command, output),
         WeirCommand::Dev { command } => dev::run(command, output),
         WeirCommand::Completion { shell } => {
             // Written to standard output by clap itself, it would panic where nobody reads it to the end.

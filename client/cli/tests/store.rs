@@ -1,8 +1,9 @@
 //! `weir store` on files: a sound one, damaged ones, and what isn't a store.
 
+use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use weir_media::file::FileDevice;
@@ -139,6 +140,65 @@ fn damage(version: u32) {
     let printed = weir(&["check"], &path);
     let line = format!("damage: index node at byte {root}");
     assert!(code(&printed) == 9 && text(&printed.stdout).contains(&line), "{}", text(&printed.stdout));
+    let outline = json(&weir(&["inspect", "-j"], &path));
+    assert_eq!(outline["response"]["damages"], 1, "what several looks meet is told once: {outline}");
+}
+
+#[test]
+fn a_dump_names_what_damage_has_left_out() {
+    let folder = folder();
+    let path = image(folder.path(), 2);
+    let whole = json(&weir(&["dump", "--json"], &path));
+    let nodes = json(&weir(&["dump", "--json", "--part", "nodes"], &path));
+    let root = nodes["response"]["lines"][0]["offset"].as_u64().expect("an offset");
+    flip(&path, root + 60);
+    let place = format!("index node at byte {root} (");
+    for part in ["entries", "nodes"] {
+        let printed = weir(&["dump", "--part", part], &path);
+        let said = text(&printed.stderr);
+        assert!(code(&printed) == 9 && said.contains("1 places could not be read"), "{part}: {said}");
+        assert!(said.contains(&place), "{part}: {said}");
+        let envelope = json(&weir(&["dump", "--json", "--part", part], &path));
+        assert_eq!((&envelope["status"], &envelope["response"]["more"]), (&(-2021).into(), &false.into()));
+        let left = envelope["response"]["lines"].as_array().map_or(0, Vec::len);
+        assert!(envelope["error"].as_str().is_some_and(|error| error.contains(&place)), "{envelope}");
+        let all = whole["response"]["lines"].as_array().map_or(0, Vec::len);
+        assert!(part == "nodes" || (0 < left && left < all), "the log's entries stay: {left} of {all}");
+    }
+    let lost = "00000000-0000-0000-0000-00000000abcd";
+    let refused = weir(&["dump", "--pool", lost], &path);
+    let message = text(&refused.stderr);
+    assert!(code(&refused) == 9 && message.contains(lost) && message.contains(&place), "{message}");
+}
+
+#[test]
+fn lines_are_printed_as_they_come_and_only_while_somebody_reads_them() {
+    let folder = folder();
+    let path = image(folder.path(), 2);
+    // In memory all at once, they would not fit.
+    let bounded = |arguments: &str| {
+        let script = format!("ulimit -v 400000; exec \"$0\" store dump \"$1\" --part bytes {arguments}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]).arg(&path);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    for arguments in ["--limit 400000", "--limit 400000 --json"] {
+        let output = bounded(arguments).output().expect("runs");
+        assert_eq!((code(&output), &*text(&output.stderr)), (0, ""), "{arguments}");
+        let last = output.stdout.rsplit(|byte| *byte == b'\n').nth(1).expect("lines");
+        let end = text(&last[last.len().saturating_sub(40)..]);
+        assert!(end.contains("--offset") || end.contains(r#""error":null,"status":0}"#), "{end}");
+        let mut child = bounded(arguments).spawn().expect("runs");
+        let mut some = [0; 100];
+        child.stdout.take().expect("a pipe").read_exact(&mut some).expect("the first line");
+        let output = child.wait_with_output().expect("ends");
+        assert_eq!((code(&output), &*text(&output.stderr)), (0, ""), "{arguments}");
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("a full disk");
+        let output = bounded(arguments).stdout(full).output().expect("runs");
+        let said = text(&output.stderr);
+        assert!(code(&output) == 1 && said.starts_with("ERROR: standard output: "), "{said}");
+    }
 }
 
 #[test]
