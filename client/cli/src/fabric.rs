@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -50,10 +50,15 @@ pub enum FabricCommand {
 ///
 /// # Errors
 /// When the attach file cannot be used or the endpoint cannot be opened.
-pub fn run(command: &FabricCommand, named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
+pub fn run(
+    command: &FabricCommand,
+    named: Option<&Path>,
+    patience: Duration,
+    output: Output,
+) -> Result<Answer, CliError> {
     match command {
         FabricCommand::Info => info(named, output),
-        FabricCommand::Bench(arguments) => probe::run(arguments, named),
+        FabricCommand::Bench(arguments) => probe::run(arguments, named, patience),
         FabricCommand::Answer { provider, port } => probe::serve(provider, *port),
         FabricCommand::Tenant { tenant, folder } => give_out(named, TenantId(*tenant), folder),
     }

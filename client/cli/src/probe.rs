@@ -76,14 +76,16 @@ impl Side {
 ///
 /// # Errors
 /// When the attach file can't be used, an engine doesn't answer, or isn't measured by one of the providers.
-pub fn run(arguments: &BenchArguments, named: Option<&Path>) -> Result<Answer, CliError> {
+pub fn run(arguments: &BenchArguments, named: Option<&Path>, patience: Duration) -> Result<Answer, CliError> {
     if (1..arguments.provider.len()).any(|at| arguments.provider[..at].contains(&arguments.provider[at])) {
         return Err(CliError::Usage("--provider names one twice".to_owned()));
     }
-    let sides = if arguments.local { between_processes(arguments)? } else { to_engines(arguments, named)? };
+    let sides =
+        if arguments.local { between_processes(arguments)? } else { to_engines(arguments, named, patience)? };
     let plan = Plan {
         span: Duration::from_secs(arguments.seconds) / TURNS,
         in_flight: usize::from(arguments.in_flight),
+        patience,
     };
     // By side and peer.
     let mut found: Vec<Vec<Vec<Turn>>> =
@@ -110,14 +112,18 @@ fn between_processes(arguments: &BenchArguments) -> Result<Vec<Side>, CliError> 
 }
 
 /// Target 0 of each engine by the system's own provider, and by others what the engines have set up for it.
-fn to_engines(arguments: &BenchArguments, named: Option<&Path>) -> Result<Vec<Side>, CliError> {
+fn to_engines(
+    arguments: &BenchArguments,
+    named: Option<&Path>,
+    patience: Duration,
+) -> Result<Vec<Side>, CliError> {
     let attach = Attach::load(Some(&management::find_attach(named)?)).map_err(weir_client::Error::from)?;
     let default = [attach.provider.clone()];
     let providers = if arguments.provider.is_empty() { &default[..] } else { &arguments.provider };
     let own = Side::open(&attach, None)?;
     let others = providers.iter().filter(|provider| **provider != attach.provider);
     let others: Vec<Attach> =
-        others.map(|provider| redirected(&own, &attach, provider)).collect::<Result<_, _>>()?;
+        others.map(|provider| redirected(&own, &attach, provider, patience)).collect::<Result<_, _>>()?;
     let mut others = others.iter();
     let mut own = Some(own);
     let sides = providers.iter().filter_map(|provider| {
@@ -132,7 +138,7 @@ fn to_engines(arguments: &BenchArguments, named: Option<&Path>) -> Result<Vec<Si
 
 /// The attach information with the ports where engines are measured by another provider: they are asked for these by
 /// their own.
-fn redirected(own: &Side, attach: &Attach, provider: &str) -> Result<Attach, CliError> {
+fn redirected(own: &Side, attach: &Attach, provider: &str, patience: Duration) -> Result<Attach, CliError> {
     // A NIC's name is its provider's, and so is what its addresses are.
     let mut other = Attach {
         provider: provider.to_owned(),
@@ -141,7 +147,7 @@ fn redirected(own: &Side, attach: &Attach, provider: &str) -> Result<Attach, Cli
         ..attach.clone()
     };
     for ((rank, peer), engine) in own.peers.iter().zip(&mut other.engines) {
-        let asked = weir_probe::listeners(own.context.runtime(), own.context.rpc(), peer);
+        let asked = weir_probe::listeners(own.context.runtime(), own.context.rpc(), peer, patience);
         let listed = own.context.block_on(asked).map_err(|error| own.away(&error))?;
         let Some(found) = listed.iter().find(|listener| listener.provider == provider) else {
             let mut by: Vec<&str> = listed.iter().map(|listener| listener.provider.as_str()).collect();

@@ -1,7 +1,9 @@
 //! What the command line prints where no system is needed: for scripts, and where nobody can read it.
 
 use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -53,4 +55,30 @@ fn what_a_full_disk_does_not_take_is_a_failure_and_what_nobody_reads_is_none() {
     let output = weir(&["completion", "bash", "--json"]).output().expect("runs");
     let envelope: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     assert!(envelope["response"]["script"].as_str().is_some_and(|script| script.contains("complete")));
+}
+
+/// An attach file that names an engine at a port where nobody listens.
+fn attach_to_nobody(folder: &Path) -> PathBuf {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = socket.local_addr().expect("bound").port();
+    let engine = json!({"rank": 0, "host": "127.0.0.1", "fabric_port": port, "targets": 1, "management": ""});
+    let attach =
+        json!({"system": "weir", "provider": "tcp", "engines": [engine], "system_key_file": "system.key"});
+    std::fs::write(folder.join("system.key"), "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n")
+        .expect("written");
+    let path = folder.join("client.json");
+    std::fs::write(&path, attach.to_string()).expect("written");
+    path
+}
+
+#[test]
+fn a_measurement_waits_for_engines_as_long_as_it_is_told_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let attach = attach_to_nobody(folder.path());
+    let begun = Instant::now();
+    let mut command = weir(&["fabric", "bench", "--timeout", "1", "--attach"]);
+    let output = command.arg(&attach).output().expect("runs");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(code(&output) == Some(5), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
