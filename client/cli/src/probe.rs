@@ -22,14 +22,17 @@ pub use local::serve;
 /// Turns of each provider for each figure: enough that a moment in which the machine does something else doesn't count.
 const TURNS: u32 = 5;
 
+/// Most requests in flight: a client's credits at a server. More would wait on this side and count as slow.
+const IN_FLIGHT_MAX: i64 = 32;
+
 /// What to measure.
 #[derive(Args, Clone, Debug)]
 pub struct BenchArguments {
     /// Seconds for each figure.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Requests in flight where rates are measured.
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..))]
+    /// Requests in flight where rates are measured, at most 32: no client has more at a target.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=IN_FLIGHT_MAX))]
     in_flight: u16,
     /// Fabric providers to measure by, separated by commas; the first is compared with the others [default: the attach
     /// file's].
@@ -299,4 +302,15 @@ fn described(figures: Figures) -> Value {
         "write_mib_per_second": figures.write,
         "read_mib_per_second": figures.read,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_rpc::RpcConfig;
+
+    #[test]
+    fn what_is_said_to_be_in_flight_can_be() {
+        assert_eq!(usize::try_from(IN_FLIGHT_MAX), Ok(RpcConfig::default().credits));
+    }
 }
