@@ -79,15 +79,16 @@ fn info(named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
     };
     let providers: Vec<Value> = offers.iter().map(describe).collect();
     let mut response = json!({"providers": providers});
-    let mut text = String::new();
-    if let Some(path) = attach {
-        let (system, about) = endpoint(&path, output)?;
-        if let (Value::Object(whole), Value::Object(part)) = (&mut response, system) {
-            whole.extend(part);
-        }
-        text = about + "\n";
+    let (system, about) = match attach.map(|path| endpoint(&path, output)).transpose() {
+        // What the machine has helps to see why.
+        Err(error) => return Ok(Answer::new(response, overview(&offers)).but(error)),
+        Ok(opened) => opened.unwrap_or_default(),
+    };
+    if let (Value::Object(whole), Value::Object(part)) = (&mut response, system) {
+        whole.extend(part);
     }
-    Ok(Answer::new(response, text + &overview(&offers)))
+    let about = if about.is_empty() { about } else { about + "\n" };
+    Ok(Answer::new(response, about + &overview(&offers)))
 }
 
 /// Derives a tenant's key, and writes what its clients need: addresses and that key, nothing of the system's.

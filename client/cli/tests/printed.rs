@@ -82,3 +82,21 @@ fn a_measurement_waits_for_engines_as_long_as_it_is_told_to() {
     assert!(code(&output) == Some(5) && error.matches("can't be reached").count() == 1, "{error}");
     assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
 }
+
+#[test]
+fn the_providers_are_listed_also_where_the_systems_own_can_not_be_opened() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let attach = attach_to_nobody(folder.path());
+    let text = std::fs::read_to_string(&attach).expect("read");
+    std::fs::write(&attach, text.replace("\"tcp\"", "\"nosuch\"")).expect("written");
+    let info =
+        |form: &[&str]| weir(&["fabric", "info", "--attach"]).arg(&attach).args(form).output().expect("runs");
+    let output = info(&[]);
+    let (shown, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(code(&output) == Some(1) && shown.contains("\ntcp "), "{shown}{said}");
+    assert!(said.contains("nosuch"), "{said}");
+    let envelope: Value = serde_json::from_slice(&info(&["--json"]).stdout).expect("JSON");
+    let error = envelope["error"].as_str().expect("text");
+    assert!(error.contains("nosuch") && envelope["status"].as_i64() < Some(0), "{envelope}");
+    assert_eq!(envelope["response"]["providers"][0]["provider"], "tcp", "{envelope}");
+}
