@@ -468,7 +468,7 @@ fn the_fabric_is_measured_between_two_processes_without_a_system() {
     assert_eq!((&response["local"], &response["ratios"]), (&json!(true), &json!([])), "{envelope}");
     assert!(is_measured(&response["providers"][0]["engines"][0]["figures"]), "{envelope}");
     let refused = bench("nothing");
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     let envelope: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON");
     let error = envelope["error"].as_str().expect("text");
     assert!(error.starts_with("nothing on this machine answers by nothing: "), "{error}");

@@ -88,6 +88,20 @@ fn a_start_in_the_background_fails_as_one_in_the_foreground() {
 }
 
 #[test]
+fn what_no_engine_could_run_with_is_a_wrong_argument() {
+    let system = DevSystem::absent();
+    for (arguments, named) in [
+        (["--provider", "nosuch", "--detach"].as_slice(), "nosuch"),
+        (&["--probe", "nosuch"], "nosuch"),
+        (&["--probe", "shm", "--probe", "shm", "--detach"], "shm twice"),
+    ] {
+        let output = up(&system, arguments).output().expect("runs");
+        let said = harness::text(&output);
+        assert!(output.status.code() == Some(2) && said.contains(named), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn flags_may_be_written_together_and_what_is_said_names_the_folder() {
     let system = DevSystem::absent();
     let output = up(&system, &["-dj"]).output().expect("runs");

@@ -253,7 +253,9 @@ fn settings_of(
     let targets = arguments.targets.or(cluster.map(|cluster| cluster.targets));
     let size = arguments.size.map(|size| size.0).or(cluster.map(|cluster| cluster.size));
     let provider = arguments.provider.clone().or(cluster.map(|cluster| cluster.provider.clone()));
-    let mut settings = match folder.settings()? {
+    let kept = folder.settings()?;
+    let is_new = kept.is_none();
+    let mut settings = match kept {
         Some(kept) => {
             let differs = engines.is_some_and(|engines| engines != kept.engines)
                 || targets.is_some_and(|targets| targets != kept.targets)
@@ -287,6 +289,9 @@ fn settings_of(
         },
     };
     settings.check()?;
+    if is_new {
+        settings.check_files(&folder.0)?;
+    }
     settings.assign_ports()?;
     Ok(settings)
 }
