@@ -84,6 +84,7 @@ impl From<InspectError> for CliError {
                 Self::Damaged(format!("{error}:{}", places(*damages, findings)))
             }
             InspectError::Superblocks { .. } => Self::Damaged(error.to_string()),
+            InspectError::Beyond { .. } => Self::Usage(format!("--offset: {error}")),
             InspectError::Version { .. } | InspectError::Media(_) => Self::Device(error.to_string()),
         }
     }

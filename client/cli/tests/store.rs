@@ -228,6 +228,11 @@ fn what_is_no_store_or_in_use_is_refused() {
     );
     let path = image(folder.path(), 2);
     assert_eq!(code(&weir(&["dump", "--object", "7"], &path)), 2);
+    for offset in [16 << 20, u64::MAX] {
+        let beyond = weir(&["dump", "--part", "bytes", "--offset", &offset.to_string()], &path);
+        let message = text(&beyond.stderr);
+        assert!(code(&beyond) == 2 && message.contains("has only 16777216 bytes"), "{message}");
+    }
     let executor = Executor::new().expect("an executor");
     let engine = FileDevice::open(&executor.handle(), &path).expect("as an engine has it");
     let busy = weir(&["check"], &path);

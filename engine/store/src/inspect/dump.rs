@@ -15,7 +15,7 @@ use crate::space::GROUP_BLOCKS;
 use crate::value::{Blocks, Payload};
 use core::ops::ControlFlow;
 use std::fmt::Write as _;
-use weir_media::{BLOCK, MediaError};
+use weir_media::BLOCK;
 use weir_proto::{ContainerId, ObjectId, PoolId};
 
 /// What is printed.
@@ -588,8 +588,7 @@ impl Inspector {
         const LINE: u64 = 16;
         let (mut at, size) = (offset / LINE * LINE, self.device.size());
         if at >= size {
-            let device = self.device.name().to_owned();
-            return Err(MediaError::Range { device, offset, len: LINE, size }.into());
+            return Err(InspectError::Beyond { device: self.device.name().to_owned(), offset, size });
         }
         while at < size {
             let start = at / BLOCK as u64 * BLOCK as u64;

@@ -94,6 +94,16 @@ pub enum InspectError {
         /// These places; not more than a report has.
         findings: Vec<Finding>,
     },
+    /// The bytes of a dump are behind the device's end.
+    #[error("there is no byte {offset}: {device} has only {size} bytes")]
+    Beyond {
+        /// Name of the device.
+        device: String,
+        /// First byte of the dump.
+        offset: u64,
+        /// Bytes of the device.
+        size: u64,
+    },
     /// The device can't be read where the bytes of a dump are.
     #[error(transparent)]
     Media(#[from] MediaError),
