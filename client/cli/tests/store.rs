@@ -99,12 +99,14 @@ fn a_dump_that_leaves_lines_out_says_so_and_what_it_does_not_have_is_named() {
     let path = image(folder.path(), 2);
     let last = ((16 << 20) - 64).to_string();
     for part in ["entries", "nodes", "log", "map", "bytes"] {
-        let all = ["--part", part, "--offset", &last, "--limit", "1000000"];
-        let whole = json(&weir(&[&["dump", "--json"], &all[..]].concat(), &path));
+        let offset: &[&str] = if part == "bytes" { &["--offset", &last] } else { &[] };
+        let all = ["dump", "--json", "--part", part, "--limit", "1000000"];
+        let whole = json(&weir(&[&all[..], offset].concat(), &path));
         let count = whole["response"]["lines"].as_array().map_or(0, Vec::len);
         assert_eq!((count > 0, &whole["response"]["more"]), (true, &false.into()), "{part}: {count}");
         for (limit, has_more) in [(count, false), (count - 1, true)] {
-            let arguments = ["dump", "--part", part, "--offset", &last, "--limit", &limit.to_string()];
+            let limit_text = limit.to_string();
+            let arguments = [&["dump", "--part", part, "--limit", &limit_text], offset].concat();
             let printed = text(&weir(&arguments, &path).stdout);
             assert_eq!(printed.contains("there is more"), has_more, "{part}, {limit} of {count} lines");
             let dump = json(&weir(&[&arguments[..], &["--json"]].concat(), &path));
@@ -113,6 +115,19 @@ fn a_dump_that_leaves_lines_out_says_so_and_what_it_does_not_have_is_named() {
         }
     }
     let nobody = "00000000-0000-0000-0000-00000000abcd";
+    for (part, idle, value) in [
+        ("log", "--pool", nobody),
+        ("map", "--container", nobody),
+        ("bytes", "--object", "3.4"),
+        ("nodes", "--from", "00"),
+        ("entries", "--offset", "0"),
+    ] {
+        let refused = weir(&["dump", "--part", part, idle, value], &path);
+        let message = text(&refused.stderr);
+        assert!(code(&refused) == 2 && message.contains(idle) && message.contains(part), "{message}");
+    }
+    let within = json(&weir(&["dump", "--json", "--part", "bytes", "--offset", "23", "--limit", "1"], &path));
+    assert_eq!(within["response"]["lines"][0]["offset"], 16, "the line that has the byte");
     for named in ["--pool", "--container"] {
         let refused = weir(&["dump", named, nobody], &path);
         let message = text(&refused.stderr);

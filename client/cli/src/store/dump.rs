@@ -21,28 +21,28 @@ pub struct DumpArguments {
     /// What to print.
     #[arg(long, value_enum, default_value = "entries")]
     part: PartName,
-    /// Only entries of this pool (UUID).
+    /// With entries: only those of this pool (UUID).
     #[arg(long)]
     pool: Option<Uuid>,
-    /// Only entries of this container (UUID).
+    /// With entries: only those of this container (UUID).
     #[arg(long)]
     container: Option<Uuid>,
-    /// Only entries of this object (`hi.lo`).
+    /// With entries: only those of this object (`hi.lo`).
     #[arg(long)]
     object: Option<String>,
-    /// Go on from this key, which an earlier dump named (hexadecimal).
+    /// With entries: go on from this key, which an earlier dump named (hexadecimal).
     #[arg(long)]
     from: Option<String>,
-    /// With `--part bytes`: first byte, e.g. one that a check named.
-    #[arg(long, default_value_t = 0)]
-    offset: u64,
+    /// With `--part bytes`: first byte, e.g. one that a check named; the line of 16 bytes that has it is printed whole.
+    #[arg(long)]
+    offset: Option<u64>,
     /// Most lines.
     #[arg(long, default_value_t = 1000)]
     limit: usize,
 }
 
 /// Parts that can be dumped.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PartName {
     /// Entries of the index, as an open would find them.
     Entries,
@@ -56,17 +56,39 @@ enum PartName {
     Bytes,
 }
 
+/// Refuses arguments that the part doesn't heed: what is printed would not be what was asked for.
+fn refuse_idle(arguments: &DumpArguments) -> Result<(), CliError> {
+    use PartName::{Bytes, Entries};
+    let idle = [
+        ("--pool", arguments.pool.is_some(), Entries),
+        ("--container", arguments.container.is_some(), Entries),
+        ("--object", arguments.object.is_some(), Entries),
+        ("--from", arguments.from.is_some(), Entries),
+        ("--offset", arguments.offset.is_some(), Bytes),
+    ];
+    let name = |part: PartName| part.to_possible_value().map(|value| value.get_name().to_owned());
+    match idle.into_iter().find(|(_, is_given, part)| *is_given && *part != arguments.part) {
+        None => Ok(()),
+        Some((argument, _, part)) => Err(CliError::Usage(format!(
+            "{argument} goes with --part {}, not with --part {}",
+            name(part).unwrap_or_default(),
+            name(arguments.part).unwrap_or_default()
+        ))),
+    }
+}
+
 /// Prints lines as they are found, and at the end what is missing among them.
 ///
 /// # Errors
 /// When the device can't be read or holds no store, or not what is asked for.
 pub fn dump(arguments: &DumpArguments, output: Output) -> Result<Answer, CliError> {
+    refuse_idle(arguments)?;
     let part = match arguments.part {
         PartName::Entries => Part::Entries,
         PartName::Nodes => Part::Nodes,
         PartName::Log => Part::Log,
         PartName::Map => Part::Map,
-        PartName::Bytes => Part::Bytes { offset: arguments.offset },
+        PartName::Bytes => Part::Bytes { offset: arguments.offset.unwrap_or(0) },
     };
     let filter = Filter {
         pool: arguments.pool.map(PoolId),
