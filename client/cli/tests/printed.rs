@@ -100,3 +100,17 @@ fn the_providers_are_listed_also_where_the_systems_own_can_not_be_opened() {
     assert!(error.contains("nosuch") && envelope["status"].as_i64() < Some(0), "{envelope}");
     assert_eq!(envelope["response"]["providers"][0]["provider"], "tcp", "{envelope}");
 }
+
+#[test]
+fn an_attach_file_that_is_none_is_not_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("runs").success());
+    for command in [["fabric", "info"], ["fabric", "bench"], ["pool", "list"]] {
+        for path in [pipe.as_path(), folder.path()] {
+            let output = weir(&command).arg("--attach").arg(path).output().expect("runs");
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(code(&output) == Some(5) && error.contains("it is no file"), "{error}");
+        }
+    }
+}
