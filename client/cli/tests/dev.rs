@@ -267,3 +267,18 @@ fn wiping_removes_a_system_and_nothing_else() {
     assert_eq!(system.run(&["dev", "down", "--wipe"]), "weir dev is down, its data removed\n");
     assert!(!system.folder().exists(), "the folder has gone, too");
 }
+
+#[test]
+fn a_status_tells_of_engines_whose_supervisor_was_killed() {
+    let system = DevSystem::start(&SMALL);
+    let supervisor = system.json(&["dev", "status"])["supervisor"].as_u64().expect("a process id");
+    let engine = system.engine_pid(0);
+    signal("-KILL", &supervisor.to_string());
+    harness::eventually("it is gone", LIMIT, || !is_alive(supervisor));
+    let (code, said) = system.fails(&["dev", "status"]);
+    assert!(code == 8 && said.contains(&format!("engine 0 (process {engine})")), "{said}");
+    assert!(said.contains("weir dev down"), "{said}");
+    system.run(&["dev", "down"]);
+    assert!(!is_alive(engine));
+    assert!(system.fails(&["dev", "status"]).1.contains("no system runs"));
+}

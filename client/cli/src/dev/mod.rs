@@ -517,10 +517,15 @@ fn wipe(folder: &Folder) -> Result<Vec<String>, CliError> {
 }
 
 fn status(folder: &Folder) -> Result<Answer, CliError> {
-    let running = folder.running()?.filter(|running| running.supervisor.is_alive());
+    let running = folder.running()?.filter(|running| {
+        running.supervisor.is_alive() || running.members.iter().any(|member| member.process.is_alive())
+    });
     let Some(running) = running else {
         return Err(CliError::NotFound(format!("no system runs in {}", folder.0.display())));
     };
+    if !running.supervisor.is_alive() {
+        return Err(left(folder, &running));
+    }
     let mut rows = vec![["Name", "Process", "State"].map(String::from).to_vec()];
     let mut members = Vec::new();
     for member in &running.members {
@@ -557,6 +562,20 @@ fn status(folder: &Folder) -> Result<Answer, CliError> {
         Ok(_) => answer,
         Err(error) => answer.but(error),
     })
+}
+
+/// What to say of processes whose supervisor was killed.
+fn left(folder: &Folder, running: &Running) -> CliError {
+    let living = running.members.iter().filter(|member| member.process.is_alive());
+    let named: Vec<String> =
+        living.map(|member| format!("{} (process {})", member.name, member.process.pid)).collect();
+    CliError::Busy(format!(
+        "what started the system in {} is gone and has left {}: end them with `{}`; `{}` does, too, and starts anew",
+        folder.0.display(),
+        named.join(", "),
+        folder.command("down"),
+        folder.command("up")
+    ))
 }
 
 /// Asks the engines for their space and their pools, unless all of them are dead.
