@@ -165,11 +165,15 @@ fn unhex(text: &str) -> Result<Vec<u8>, CliError> {
 }
 
 fn line_text(line: &Line) -> String {
-    let quoted = |field: &Field| match field {
-        Field::Text(text) if text.is_empty() || text.contains([' ', '"']) => format!("{text:?}"),
+    let quoted = |name: &str, field: &Field| match field {
+        Field::Text(text) if text.is_empty() || text.contains([' ', '"']) => {
+            // Names have been escaped with their quotes; bytes are shown as they are.
+            if name == "text" { format!("{text:?}") } else { format!("\"{text}\"") }
+        }
         field => field.to_string(),
     };
-    let parts: Vec<String> = line.iter().map(|(name, field)| format!("{name}={}", quoted(field))).collect();
+    let parts: Vec<String> =
+        line.iter().map(|(name, field)| format!("{name}={}", quoted(name, field))).collect();
     parts.join(" ")
 }
 
@@ -202,5 +206,8 @@ mod tests {
             vec![("a", Field::Number(1)), ("b", Field::Text("x y".to_owned())), ("c", Field::Flag(true))];
         assert_eq!(line_text(&line), "a=1 b=\"x y\" c=true");
         assert_eq!(line_json(&line), json!({"a": 1, "b": "x y", "c": true}));
+        let name = b"x \"\\\0".escape_ascii().to_string();
+        let line = vec![("dkey", Field::Text(name)), ("text", Field::Text("\"\\".to_owned()))];
+        assert_eq!(line_text(&line), r#"dkey="x \"\\\x00" text="\"\\""#, "each is escaped once");
     }
 }
