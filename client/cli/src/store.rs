@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use clap::Subcommand;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde_json::{Value, json};
 use weir_media::MediaError;
 use weir_media::health::Watched;
@@ -69,8 +71,16 @@ fn with_store<T>(
 }
 
 fn open_error(path: &Path, error: &MediaError) -> CliError {
+    let Ok(about) = std::fs::metadata(path) else { return CliError::NotFound(error.to_string()) };
+    let (shown, len) = (path.display(), about.len());
+    if about.is_file() && len < weir_media::BLOCK as u64 {
+        return CliError::NotFound(format!("{shown} holds no store: {len} bytes are less than a block"));
+    }
+    // An engine would have to write, too.
+    if access(path, Access::READ_OK) == Err(Errno::ACCESS) {
+        return CliError::Device(format!("{shown}: can't be opened: this user needs read permission"));
+    }
     match error {
-        _ if !path.exists() => CliError::NotFound(error.to_string()),
         MediaError::Busy { .. } => CliError::Busy(error.to_string()),
         _ => CliError::Device(error.to_string()),
     }

@@ -1,7 +1,8 @@
 //! `weir store` on files: a sound one, damaged ones, and what isn't a store.
 
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -231,7 +232,8 @@ fn what_is_no_store_or_in_use_is_refused() {
     );
     let tiny = folder.path().join("tiny");
     std::fs::write(&tiny, b"x").expect("written");
-    assert_eq!(code(&weir(&["check"], &tiny)), 1);
+    let refused = weir(&["check"], &tiny);
+    assert!(code(&refused) == 3 && text(&refused.stderr).contains("holds no store"), "{refused:?}");
     assert_eq!(code(&weir(&["check"], folder.path())), 1, "a folder");
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("runs").success());
@@ -254,4 +256,23 @@ fn what_is_no_store_or_in_use_is_refused() {
     assert!(code(&busy) == 8 && text(&busy.stderr).contains("stop that engine"), "{}", text(&busy.stderr));
     drop(engine);
     assert_eq!(code(&weir(&["check"], &path)), 0);
+}
+
+#[test]
+fn who_may_not_read_a_device_is_told_that_reading_is_enough() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open_to_all = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open_to_all).expect("mode");
+    let path = image(folder.path(), 2);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).expect("mode");
+    // Root may read everything, and nobody else may look into the folder of the build.
+    let program = folder.path().join("weir");
+    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("copied");
+    let mut command = Command::new(&program);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534);
+    }
+    let refused = command.args(["store", "inspect"]).arg(&path).current_dir("/").output().expect("weir runs");
+    let message = text(&refused.stderr);
+    assert!(code(&refused) == 1 && message.contains("needs read permission"), "{message}");
 }
