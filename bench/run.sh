@@ -2,6 +2,68 @@
 # Builds the release binaries and measures them: see bench/src. The processes run under the normal scheduling policy, on
 # all cores; a run on a busy machine says so in its ratios, not in its bare figures.
 set -euo pipefail
+
+usage() {
+    cat <<'TEXT'
+Builds the release binaries and measures Weir beside references.
+
+Usage: bench/run.sh [OPTIONS] [GROUPS]...
+
+Groups; all of them when none is named:
+  fabric                  the RPC layer beside the bare fabric
+  receive                 standard beside multi-receive, with client processes on this machine
+  receive-simulated       standard beside multi-receive, with up to 53,248 clients in the simulator
+  not-ready-simulated     eager requests beside a rendezvous, with a receiver that is ready and one that is not
+  registration            what registering memory takes on this machine
+  registration-simulated  registration methods, with up to 53,248 clients in the simulator
+  crowd-simulated         ten thousand clients against one target, in the simulator
+  membership-simulated    membership of 1,024 engines that lose messages, in the simulator
+  store                   a target's store beside raw io_uring and beside other storage libraries
+  files                   files through a mount beside the local file system
+  life                    start, restart with data, connect, memory at rest
+
+Options:
+  --scratch FOLDER        where data, mounts and reference files go [default: target/bench/scratch]
+  --binaries FOLDER       the binaries to measure [default: target/release]
+  --references PROGRAM    what measures other storage libraries [default: the one that is built]
+  --output FILE           where the results go [default: target/bench/results.json]
+  --small-files N         files made in the small-file rows [default: 2000]
+  --sequential-mib N      MiB written and read in the sequential rows [default: 512]
+  --providers NAMES       providers of the fabric rows, separated by commas
+  --fabric-part PART      only this part of the fabric group: small, bulk, flood, mercury or threads
+  --store-part PART       only this part of the store group: rates, large, latency, memory, keys, backlog, snapshots or
+                          counts
+  --without-instructions  leave out the rows that count instructions
+  -h, --help              print this
+TEXT
+}
+
+# What can't be understood is told before anything is built. weir-bench looks at the values.
+check_arguments() {
+    while (($# > 0)); do
+        case $1 in
+        -h | --help) usage && exit 0 ;;
+        fabric | receive | receive-simulated | not-ready-simulated | registration | registration-simulated) ;;
+        crowd-simulated | membership-simulated | store | files | life | --without-instructions) ;;
+        --scratch=* | --binaries=* | --references=* | --output=* | --small-files=* | --sequential-mib=*) ;;
+        --providers=* | --fabric-part=* | --store-part=*) ;;
+        --scratch | --binaries | --references | --output | --small-files | --sequential-mib | --providers | \
+            --fabric-part | --store-part)
+            (($# > 1)) || refuse "$1 needs a value"
+            shift
+            ;;
+        *) refuse "there is no $1" ;;
+        esac
+        shift
+    done
+}
+
+refuse() {
+    printf 'bench/run.sh: %s; see bench/run.sh --help\n' "$1" >&2
+    exit 2
+}
+
+check_arguments "$@"
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../setup/steps.sh"
 cd "$WEIR_REPO"

@@ -2,6 +2,51 @@
 # Builds the fuzzers with the compiler's coverage counters, which the stable toolchain can put in, and runs all of them for
 # FUZZ_SECONDS together. Arguments go to weir-fuzz: names of fuzzers, --replay FILE.
 set -euo pipefail
+
+FUZZERS='superblock checkpoint log index operations wire requests channel address'
+
+usage() {
+    cat <<TEXT
+Builds the fuzzers with coverage counters and runs them.
+
+Usage: engine/fuzz/run.sh [OPTIONS] [NAMES]...
+
+Fuzzers; all of them when none is named:
+  $FUZZERS
+
+Options:
+  --seconds N      seconds for all of them together [default: \$FUZZ_SECONDS, or 300]
+  --seed N         what inputs are drawn from [default: 1]
+  --corpus FOLDER  where inputs that reach something new are kept [default: target/fuzz/corpus]
+  --failures FOLDER
+                   where inputs that fail are kept [default: target/fuzz/failures]
+  --replay FILE    run this one input again instead, in the fuzzer that is named
+  -h, --help       print this
+TEXT
+}
+
+# What can't be understood is told before anything is built. weir-fuzz looks at the values.
+check_arguments() {
+    while (($# > 0)); do
+        case $1 in
+        -h | --help) usage && exit 0 ;;
+        --seconds=* | --seed=* | --corpus=* | --failures=* | --replay=*) ;;
+        --seconds | --seed | --corpus | --failures | --replay)
+            (($# > 1)) || refuse "$1 needs a value"
+            shift
+            ;;
+        *) [[ $1 != *' '* && " $FUZZERS " == *" $1 "* ]] || refuse "there is no $1; the fuzzers are $FUZZERS" ;;
+        esac
+        shift
+    done
+}
+
+refuse() {
+    printf 'engine/fuzz/run.sh: %s; see engine/fuzz/run.sh --help\n' "$1" >&2
+    exit 2
+}
+
+check_arguments "$@"
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../setup/steps.sh"
 cd "$WEIR_REPO"

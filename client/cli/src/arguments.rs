@@ -298,6 +298,7 @@ mod tests {
             ("weir container destroy-snap tank home --epoch -1", "invalid value '-1'"),
             ("weir fabric bench --provider ", "an empty name"),
             ("weir fabric bench --provider tcp,", "an empty name"),
+            ("weir fabric bench --in-flight 33", "33 is not in 1..=32"),
             ("weir dev up --provider ", "an empty name"),
             ("weir dev up --probe ", "an empty name"),
             ("weir --timeout 0 pool list", "0 is not in 1..=604800"),

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -50,10 +50,15 @@ pub enum FabricCommand {
 ///
 /// # Errors
 /// When the attach file cannot be used or the endpoint cannot be opened.
-pub fn run(command: &FabricCommand, named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
+pub fn run(
+    command: &FabricCommand,
+    named: Option<&Path>,
+    patience: Duration,
+    output: Output,
+) -> Result<Answer, CliError> {
     match command {
         FabricCommand::Info => info(named, output),
-        FabricCommand::Bench(arguments) => probe::run(arguments, named),
+        FabricCommand::Bench(arguments) => probe::run(arguments, named, patience),
         FabricCommand::Answer { provider, port } => probe::serve(provider, *port),
         FabricCommand::Tenant { tenant, folder } => give_out(named, TenantId(*tenant), folder),
     }
@@ -74,15 +79,16 @@ fn info(named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
     };
     let providers: Vec<Value> = offers.iter().map(describe).collect();
     let mut response = json!({"providers": providers});
-    let mut text = String::new();
-    if let Some(path) = attach {
-        let (system, about) = endpoint(&path, output)?;
-        if let (Value::Object(whole), Value::Object(part)) = (&mut response, system) {
-            whole.extend(part);
-        }
-        text = about + "\n";
+    let (system, about) = match attach.map(|path| endpoint(&path, output)).transpose() {
+        // What the machine has helps to see why.
+        Err(error) => return Ok(Answer::new(response, overview(&offers)).but(error)),
+        Ok(opened) => opened.unwrap_or_default(),
+    };
+    if let (Value::Object(whole), Value::Object(part)) = (&mut response, system) {
+        whole.extend(part);
     }
-    Ok(Answer::new(response, text + &overview(&offers)))
+    let about = if about.is_empty() { about } else { about + "\n" };
+    Ok(Answer::new(response, about + &overview(&offers)))
 }
 
 /// Derives a tenant's key, and writes what its clients need: addresses and that key, nothing of the system's.

@@ -113,10 +113,10 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
         WeirCommand::Fs { command } => {
             file_system::run(command, &management::find_attach(named)?, patience, output)
         }
-        WeirCommand::Fabric { command } => fabric::run(&command, named, output),
+        WeirCommand::Fabric { command } => fabric::run(&command, named, patience, output),
         WeirCommand::Mount(arguments) => mount::mount(&arguments, named, patience, output),
         WeirCommand::Umount(arguments) => mount::unmount(&arguments),
-        WeirCommand::Store { command } => store::run(command),
+        WeirCommand::Store { command } => store::run(command, output),
         WeirCommand::Dev { command } => dev::run(command, output),
         WeirCommand::Completion { shell } => {
             // Written to standard output by clap itself, it would panic where nobody reads it to the end.

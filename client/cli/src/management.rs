@@ -92,6 +92,10 @@ pub fn default_dev_folder() -> PathBuf {
 /// When there is none, or it is that of a system of `weir dev` which doesn't run.
 pub fn find_attach(named: Option<&Path>) -> Result<PathBuf, CliError> {
     let path = choose_attach(named)?;
+    // A pipe might have to be waited for without an end.
+    if std::fs::metadata(&path).is_ok_and(|about| !about.is_file()) {
+        return Err(CliError::AttachFile { path, reason: "it is no file".to_owned() });
+    }
     crate::dev::ensure_runs(&path)?;
     Ok(path)
 }

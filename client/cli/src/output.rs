@@ -1,6 +1,7 @@
 //! What a command prints: text for people, or DAOS's JSON envelope for scripts.
 
-use std::io::Write;
+use std::io::{BufWriter, StdoutLock, Write};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -16,12 +17,19 @@ pub struct Answer {
     pub text: String,
     /// What was found is bad: said behind the answer, and in the exit code.
     pub failure: Option<CliError>,
+    /// With `--json`, a [`Stream`] has printed the response already, and the rest of the envelope is missing.
+    pub is_streamed: bool,
 }
 
 impl Answer {
     /// An answer with both forms.
     pub fn new(response: Value, text: impl Into<String>) -> Self {
-        Self { response, text: text.into(), failure: None }
+        Self { response, text: text.into(), failure: None, is_streamed: false }
+    }
+
+    /// What is left to be said behind a [`Stream`].
+    pub fn streamed(text: impl Into<String>) -> Self {
+        Self { is_streamed: true, ..Self::new(Value::Null, text) }
     }
 
     /// An answer that only says that something was done.
@@ -58,6 +66,10 @@ impl Output {
     pub fn print(self, outcome: &Result<Answer, CliError>) -> u8 {
         let mut out = std::io::stdout().lock();
         let written = match outcome {
+            Ok(answer) if self.json && answer.is_streamed => {
+                let (error, status) = verdict(outcome);
+                writeln!(out, r#","error":{error},"status":{status}}}"#)
+            }
             _ if self.json => writeln!(out, "{}", envelope(outcome)),
             Ok(answer) => out.write_all(answer.text.as_bytes()),
             Err(_) => Ok(()),
@@ -109,8 +121,69 @@ fn failure_of(outcome: &Result<Answer, CliError>) -> Option<&CliError> {
 #[must_use]
 pub fn envelope(outcome: &Result<Answer, CliError>) -> Value {
     let response = outcome.as_ref().map_or(&Value::Null, |answer| &answer.response);
-    let (error, status) = failure_of(outcome).map(|error| (error.to_string(), error.status())).unzip();
-    json!({"response": response, "error": error, "status": status.unwrap_or(0)})
+    let (error, status) = verdict(outcome);
+    json!({"response": response, "error": error, "status": status})
+}
+
+/// The error's text or null, and the status.
+fn verdict(outcome: &Result<Answer, CliError>) -> (Value, i64) {
+    failure_of(outcome).map_or((Value::Null, 0), |error| (error.to_string().into(), error.status()))
+}
+
+/// Lines that are printed as they come, however many there are; with `--json` as an array of the response.
+pub struct Stream {
+    json: bool,
+    out: BufWriter<StdoutLock<'static>>,
+    has_begun: bool,
+    failed: Option<std::io::Error>,
+}
+
+impl Stream {
+    /// Nothing is printed before the first line: an error may come first.
+    pub fn new(output: Output) -> Self {
+        let out = BufWriter::new(std::io::stdout().lock());
+        Self { json: output.json, out, has_begun: false, failed: None }
+    }
+
+    /// Whether a line was printed.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    /// Prints a line, in the form that is wanted. It is the last one if nobody reads it, or there is no room for it.
+    pub fn push(&mut self, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) -> ControlFlow<()> {
+        let begin = if self.has_begun { "," } else { r#"{"response":{"lines":["# };
+        self.has_begun = true;
+        let written = if self.json {
+            write!(self.out, "{begin}{}", object())
+        } else {
+            writeln!(self.out, "{}", text())
+        };
+        self.failed = written.err();
+        if self.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Ends the response with a further field for each of `rest`. Whether somebody still reads it.
+    ///
+    /// # Errors
+    /// When it can't be written, e.g. to a full disk.
+    pub fn end(mut self, rest: &[(&str, Value)]) -> Result<bool, CliError> {
+        let mut end = || {
+            if self.json {
+                let begin = if self.has_begun { "" } else { r#"{"response":{"lines":["# };
+                write!(self.out, "{begin}]")?;
+                for (name, value) in rest {
+                    write!(self.out, r#","{name}":{value}"#)?;
+                }
+                write!(self.out, "}}")?;
+            }
+            self.out.flush()
+        };
+        let written = self.failed.take().map_or_else(&mut end, Err);
+        // What it still holds found no room, and would be tried again.
+        let _ = self.out.into_parts();
+        reached(written)
+    }
 }
 
 /// Columns of text, each as wide as its widest cell. The first row is the heading.

@@ -1,21 +1,27 @@
 //! `store` commands: a target's file or device, offline and for reading only.
 
+mod dump;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::Subcommand;
+use rustix::fs::{Access, access};
+use rustix::io::Errno;
 use serde_json::{Value, json};
-use uuid::Uuid;
 use weir_media::MediaError;
 use weir_media::health::Watched;
-use weir_proto::{ContainerId, ObjectId, PoolId};
 use weir_runtime::real::Executor;
-use weir_store::{Depth, Field, Filter, Finding, InspectError, Inspector, Line, Part, Report};
+use weir_store::{Depth, Finding, InspectError, Inspector, Report};
 
 use crate::error::CliError;
-use crate::output::{Answer, fields, table};
+use crate::output::{Answer, Output, fields, table};
 use crate::size::Size;
+use dump::DumpArguments;
+
+/// Most damaged places that an error names.
+const PLACES_MAX: usize = 8;
 
 /// Looks at a target's file or device without an engine, and never writes to it.
 #[derive(Subcommand, Debug, Clone)]
@@ -37,60 +43,17 @@ pub enum StoreCommand {
     Dump(DumpArguments),
 }
 
-/// What is dumped.
-#[derive(Args, Debug, Clone)]
-pub struct DumpArguments {
-    /// File or block device of a target.
-    device: PathBuf,
-    /// What to print.
-    #[arg(long, value_enum, default_value = "entries")]
-    part: PartName,
-    /// Only entries of this pool (UUID).
-    #[arg(long)]
-    pool: Option<Uuid>,
-    /// Only entries of this container (UUID).
-    #[arg(long)]
-    container: Option<Uuid>,
-    /// Only entries of this object (`hi.lo`).
-    #[arg(long)]
-    object: Option<String>,
-    /// Go on from this key, which an earlier dump named (hexadecimal).
-    #[arg(long)]
-    from: Option<String>,
-    /// With `--part bytes`: first byte, e.g. one that a check named.
-    #[arg(long, default_value_t = 0)]
-    offset: u64,
-    /// Most lines.
-    #[arg(long, default_value_t = 1000)]
-    limit: usize,
-}
-
-/// Parts that can be dumped.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum PartName {
-    /// Entries of the index, as an open would find them.
-    Entries,
-    /// Nodes of the index.
-    Nodes,
-    /// Batches of the log and their changes.
-    Log,
-    /// Blocks that the space map marks as used.
-    Map,
-    /// Bytes of the device.
-    Bytes,
-}
-
 /// Performs a store command.
 ///
 /// # Errors
 /// When the device can't be read or holds no store.
-pub fn run(command: StoreCommand) -> Result<Answer, CliError> {
+pub fn run(command: StoreCommand, output: Output) -> Result<Answer, CliError> {
     match command {
         StoreCommand::Inspect { device } => report(&device, Depth::Outline),
         StoreCommand::Check { device, metadata_only } => {
             report(&device, if metadata_only { Depth::Metadata } else { Depth::Everything })
         }
-        StoreCommand::Dump(arguments) => dump(&arguments),
+        StoreCommand::Dump(arguments) => dump::dump(&arguments, output),
     }
 }
 
@@ -108,8 +71,16 @@ fn with_store<T>(
 }
 
 fn open_error(path: &Path, error: &MediaError) -> CliError {
+    let Ok(about) = std::fs::metadata(path) else { return CliError::NotFound(error.to_string()) };
+    let (shown, len) = (path.display(), about.len());
+    if about.is_file() && len < weir_media::BLOCK as u64 {
+        return CliError::NotFound(format!("{shown} holds no store: {len} bytes are less than a block"));
+    }
+    // An engine would have to write, too.
+    if access(path, Access::READ_OK) == Err(Errno::ACCESS) {
+        return CliError::Device(format!("{shown}: can't be opened: this user needs read permission"));
+    }
     match error {
-        _ if !path.exists() => CliError::NotFound(error.to_string()),
         MediaError::Busy { .. } => CliError::Busy(error.to_string()),
         _ => CliError::Device(error.to_string()),
     }
@@ -119,10 +90,27 @@ impl From<InspectError> for CliError {
     fn from(error: InspectError) -> Self {
         match &error {
             InspectError::NoStore { .. } | InspectError::NotThere { .. } => Self::NotFound(error.to_string()),
+            InspectError::NotLeft { damages, findings, .. } => {
+                Self::Damaged(format!("{error}:{}", places(*damages, findings)))
+            }
             InspectError::Superblocks { .. } => Self::Damaged(error.to_string()),
+            InspectError::Beyond { .. } => Self::Usage(format!("--offset: {error}")),
             InspectError::Version { .. } | InspectError::Media(_) => Self::Device(error.to_string()),
         }
     }
+}
+
+/// Damaged places, one a line, as many as somebody reads.
+fn places(damages: u64, findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for Finding { what, offset, len, reason, .. } in findings.iter().take(PLACES_MAX) {
+        let _ = write!(text, "\n  {what} at byte {offset} ({len} bytes): {reason}");
+    }
+    let more = damages.saturating_sub(findings.len().min(PLACES_MAX) as u64);
+    if more > 0 {
+        let _ = write!(text, "\n  … and {more} more: `weir store check` lists them");
+    }
+    text
 }
 
 fn report(path: &Path, depth: Depth) -> Result<Answer, CliError> {
@@ -136,82 +124,6 @@ fn report(path: &Path, depth: Depth) -> Result<Answer, CliError> {
         report.device, report.damages
     );
     Ok(answer.but(CliError::Damaged(failure)))
-}
-
-fn dump(arguments: &DumpArguments) -> Result<Answer, CliError> {
-    let part = match arguments.part {
-        PartName::Entries => Part::Entries,
-        PartName::Nodes => Part::Nodes,
-        PartName::Log => Part::Log,
-        PartName::Map => Part::Map,
-        PartName::Bytes => Part::Bytes { offset: arguments.offset },
-    };
-    let filter = Filter {
-        pool: arguments.pool.map(PoolId),
-        container: arguments.container.map(ContainerId),
-        object: arguments.object.as_deref().map(object).transpose()?,
-        from: arguments.from.as_deref().map_or(Ok(Vec::new()), unhex)?,
-        // Of entries it is told where more begin; of the others one line more tells that there are.
-        limit: arguments.limit.saturating_add(usize::from(part != Part::Entries)),
-    };
-    let (mut lines, next) = with_store(&arguments.device, async |store| store.dump(part, &filter).await)?;
-    let (next, is_cut) = (next.map(|key| hex(&key)), lines.len() > arguments.limit);
-    lines.truncate(arguments.limit);
-    let mut text: String = lines.iter().map(|line| line_text(line) + "\n").collect();
-    if let Some(next) = &next {
-        let _ = writeln!(text, "there is more: go on with --from {next}");
-    } else if is_cut {
-        let other = if matches!(part, Part::Bytes { .. }) { ", or with another --offset" } else { "" };
-        let _ = writeln!(text, "there is more: ask for it with a greater --limit{other}");
-    }
-    let objects: Vec<Value> = lines.iter().map(line_json).collect();
-    let more = is_cut || next.is_some();
-    Ok(Answer::new(json!({"lines": objects, "next": next, "more": more}), text))
-}
-
-fn object(text: &str) -> Result<ObjectId, CliError> {
-    let parsed = text
-        .split_once('.')
-        .and_then(|(hi, lo)| Some(ObjectId { hi: hi.parse().ok()?, lo: lo.parse().ok()? }));
-    parsed.ok_or_else(|| {
-        CliError::Usage(format!("\"{text}\" is not an object id: write it as hi.lo, e.g. 0.7"))
-    })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn unhex(text: &str) -> Result<Vec<u8>, CliError> {
-    let bad = || CliError::Usage(format!("--from \"{text}\" is not a key in hexadecimal"));
-    if !text.len().is_multiple_of(2) || !text.is_ascii() {
-        return Err(bad());
-    }
-    (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).map_err(|_| bad()))
-        .collect()
-}
-
-fn line_text(line: &Line) -> String {
-    let quoted = |field: &Field| match field {
-        Field::Text(text) if text.is_empty() || text.contains([' ', '"']) => format!("{text:?}"),
-        field => field.to_string(),
-    };
-    let parts: Vec<String> = line.iter().map(|(name, field)| format!("{name}={}", quoted(field))).collect();
-    parts.join(" ")
-}
-
-fn line_json(line: &Line) -> Value {
-    let value = |field: &Field| match field {
-        Field::Number(number) => json!(number),
-        Field::Text(text) => json!(text),
-        Field::Flag(flag) => json!(flag),
-    };
-    Value::Object(line.iter().map(|(name, field)| ((*name).to_owned(), value(field))).collect())
 }
 
 fn depth_name(depth: Depth) -> &'static str {
@@ -413,27 +325,4 @@ fn findings_text(report: &Report) -> String {
         (false, _) => "damaged",
     };
     text + verdict + "\n"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_that_are_no_keys_or_objects_are_refused() {
-        assert_eq!(unhex("00ff").expect("two bytes"), [0, 255]);
-        assert_eq!(object("3.4").expect("an id"), ObjectId { hi: 3, lo: 4 });
-        for bad in ["0", "zz", "ü"] {
-            assert_eq!(unhex(bad).expect_err("no key").exit_code(), crate::error::exit::USAGE);
-        }
-        assert!(object("7").is_err());
-    }
-
-    #[test]
-    fn fields_with_spaces_are_quoted() {
-        let line =
-            vec![("a", Field::Number(1)), ("b", Field::Text("x y".to_owned())), ("c", Field::Flag(true))];
-        assert_eq!(line_text(&line), "a=1 b=\"x y\" c=true");
-        assert_eq!(line_json(&line), json!({"a": 1, "b": "x y", "c": true}));
-    }
 }

@@ -423,6 +423,33 @@ fn the_fabric_is_measured_by_the_providers_that_engines_answer_by() {
     let ratios = measured["ratios"].as_array().expect("a list");
     assert_eq!((ratios.len(), &ratios[1]["beside"]), (2, &json!("shm")));
     assert!(ratios.iter().all(|ratio| is_measured(&ratio["figures"])), "{measured}");
+    // An engine that is away costs its own figures only. Its rank sorts first, so that it is met first.
+    let attach = system.folder().join("client.json");
+    let text = std::fs::read_to_string(&attach).expect("read");
+    let mut partly: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("bound");
+    partly["engines"][0]["fabric_port"] = nobody.port().into();
+    let partial = system.folder().join("partial.json");
+    std::fs::write(&partial, partly.to_string()).expect("written");
+    let bench = ["fabric", "bench", "--provider", "tcp,shm", "--timeout", "1", "--attach"];
+    let run = |form: &[&str]| system.weir().args(bench).arg(&partial).args(form).output().expect("runs");
+    let output = run(&["--json"]);
+    let envelope: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(output.status.code(), Some(5), "{envelope}");
+    let error = envelope["error"].as_str().expect("text");
+    assert!(error.contains("engine 0 by tcp: ") && error.contains("engine 0 by shm: "), "{error}");
+    for provider in envelope["response"]["providers"].as_array().expect("a list") {
+        let (away, here) = (&provider["engines"][0], &provider["engines"][1]);
+        assert!(away["figures"].is_null() && away["error"].is_string(), "{away}");
+        assert!(is_measured(&here["figures"]), "{here}");
+    }
+    assert_eq!(envelope["response"]["ratios"].as_array().map(Vec::len), Some(1), "{envelope}");
+    let output = run(&[]);
+    let (shown, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.code() == Some(5) && shown.contains("tcp / shm") && said.contains("engine 0"),
+        "{shown}{said}"
+    );
     let (code, error) = system.fails(&["fabric", "bench", "--provider", "verbs"]);
     assert_eq!(code, 2, "{error}");
     assert!(error.contains("only by tcp, shm") && error.contains("`probes`"), "{error}");
@@ -441,7 +468,7 @@ fn the_fabric_is_measured_between_two_processes_without_a_system() {
     assert_eq!((&response["local"], &response["ratios"]), (&json!(true), &json!([])), "{envelope}");
     assert!(is_measured(&response["providers"][0]["engines"][0]["figures"]), "{envelope}");
     let refused = bench("nothing");
-    assert_eq!(refused.status.code(), Some(1));
+    assert_eq!(refused.status.code(), Some(2));
     let envelope: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON");
     let error = envelope["error"].as_str().expect("text");
     assert!(error.starts_with("nothing on this machine answers by nothing: "), "{error}");

@@ -88,6 +88,20 @@ fn a_start_in_the_background_fails_as_one_in_the_foreground() {
 }
 
 #[test]
+fn what_no_engine_could_run_with_is_a_wrong_argument() {
+    let system = DevSystem::absent();
+    for (arguments, named) in [
+        (["--provider", "nosuch", "--detach"].as_slice(), "nosuch"),
+        (&["--probe", "nosuch"], "nosuch"),
+        (&["--probe", "shm", "--probe", "shm", "--detach"], "shm twice"),
+    ] {
+        let output = up(&system, arguments).output().expect("runs");
+        let said = harness::text(&output);
+        assert!(output.status.code() == Some(2) && said.contains(named), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
 fn flags_may_be_written_together_and_what_is_said_names_the_folder() {
     let system = DevSystem::absent();
     let output = up(&system, &["-dj"]).output().expect("runs");
@@ -252,4 +266,19 @@ fn wiping_removes_a_system_and_nothing_else() {
     system.up(&SMALL);
     assert_eq!(system.run(&["dev", "down", "--wipe"]), "weir dev is down, its data removed\n");
     assert!(!system.folder().exists(), "the folder has gone, too");
+}
+
+#[test]
+fn a_status_tells_of_engines_whose_supervisor_was_killed() {
+    let system = DevSystem::start(&SMALL);
+    let supervisor = system.json(&["dev", "status"])["supervisor"].as_u64().expect("a process id");
+    let engine = system.engine_pid(0);
+    signal("-KILL", &supervisor.to_string());
+    harness::eventually("it is gone", LIMIT, || !is_alive(supervisor));
+    let (code, said) = system.fails(&["dev", "status"]);
+    assert!(code == 8 && said.contains(&format!("engine 0 (process {engine})")), "{said}");
+    assert!(said.contains("weir dev down"), "{said}");
+    system.run(&["dev", "down"]);
+    assert!(!is_alive(engine));
+    assert!(system.fails(&["dev", "status"]).1.contains("no system runs"));
 }

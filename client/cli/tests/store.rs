@@ -1,8 +1,10 @@
 //! `weir store` on files: a sound one, damaged ones, and what isn't a store.
 
-use std::os::unix::fs::FileExt;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use weir_media::file::FileDevice;
@@ -98,12 +100,14 @@ fn a_dump_that_leaves_lines_out_says_so_and_what_it_does_not_have_is_named() {
     let path = image(folder.path(), 2);
     let last = ((16 << 20) - 64).to_string();
     for part in ["entries", "nodes", "log", "map", "bytes"] {
-        let all = ["--part", part, "--offset", &last, "--limit", "1000000"];
-        let whole = json(&weir(&[&["dump", "--json"], &all[..]].concat(), &path));
+        let offset: &[&str] = if part == "bytes" { &["--offset", &last] } else { &[] };
+        let all = ["dump", "--json", "--part", part, "--limit", "1000000"];
+        let whole = json(&weir(&[&all[..], offset].concat(), &path));
         let count = whole["response"]["lines"].as_array().map_or(0, Vec::len);
         assert_eq!((count > 0, &whole["response"]["more"]), (true, &false.into()), "{part}: {count}");
         for (limit, has_more) in [(count, false), (count - 1, true)] {
-            let arguments = ["dump", "--part", part, "--offset", &last, "--limit", &limit.to_string()];
+            let limit_text = limit.to_string();
+            let arguments = [&["dump", "--part", part, "--limit", &limit_text], offset].concat();
             let printed = text(&weir(&arguments, &path).stdout);
             assert_eq!(printed.contains("there is more"), has_more, "{part}, {limit} of {count} lines");
             let dump = json(&weir(&[&arguments[..], &["--json"]].concat(), &path));
@@ -112,6 +116,19 @@ fn a_dump_that_leaves_lines_out_says_so_and_what_it_does_not_have_is_named() {
         }
     }
     let nobody = "00000000-0000-0000-0000-00000000abcd";
+    for (part, idle, value) in [
+        ("log", "--pool", nobody),
+        ("map", "--container", nobody),
+        ("bytes", "--object", "3.4"),
+        ("nodes", "--from", "00"),
+        ("entries", "--offset", "0"),
+    ] {
+        let refused = weir(&["dump", "--part", part, idle, value], &path);
+        let message = text(&refused.stderr);
+        assert!(code(&refused) == 2 && message.contains(idle) && message.contains(part), "{message}");
+    }
+    let within = json(&weir(&["dump", "--json", "--part", "bytes", "--offset", "23", "--limit", "1"], &path));
+    assert_eq!(within["response"]["lines"][0]["offset"], 16, "the line that has the byte");
     for named in ["--pool", "--container"] {
         let refused = weir(&["dump", named, nobody], &path);
         let message = text(&refused.stderr);
@@ -139,6 +156,65 @@ fn damage(version: u32) {
     let printed = weir(&["check"], &path);
     let line = format!("damage: index node at byte {root}");
     assert!(code(&printed) == 9 && text(&printed.stdout).contains(&line), "{}", text(&printed.stdout));
+    let outline = json(&weir(&["inspect", "-j"], &path));
+    assert_eq!(outline["response"]["damages"], 1, "what several looks meet is told once: {outline}");
+}
+
+#[test]
+fn a_dump_names_what_damage_has_left_out() {
+    let folder = folder();
+    let path = image(folder.path(), 2);
+    let whole = json(&weir(&["dump", "--json"], &path));
+    let nodes = json(&weir(&["dump", "--json", "--part", "nodes"], &path));
+    let root = nodes["response"]["lines"][0]["offset"].as_u64().expect("an offset");
+    flip(&path, root + 60);
+    let place = format!("index node at byte {root} (");
+    for part in ["entries", "nodes"] {
+        let printed = weir(&["dump", "--part", part], &path);
+        let said = text(&printed.stderr);
+        assert!(code(&printed) == 9 && said.contains("1 places could not be read"), "{part}: {said}");
+        assert!(said.contains(&place), "{part}: {said}");
+        let envelope = json(&weir(&["dump", "--json", "--part", part], &path));
+        assert_eq!((&envelope["status"], &envelope["response"]["more"]), (&(-2021).into(), &false.into()));
+        let left = envelope["response"]["lines"].as_array().map_or(0, Vec::len);
+        assert!(envelope["error"].as_str().is_some_and(|error| error.contains(&place)), "{envelope}");
+        let all = whole["response"]["lines"].as_array().map_or(0, Vec::len);
+        assert!(part == "nodes" || (0 < left && left < all), "the log's entries stay: {left} of {all}");
+    }
+    let lost = "00000000-0000-0000-0000-00000000abcd";
+    let refused = weir(&["dump", "--pool", lost], &path);
+    let message = text(&refused.stderr);
+    assert!(code(&refused) == 9 && message.contains(lost) && message.contains(&place), "{message}");
+}
+
+#[test]
+fn lines_are_printed_as_they_come_and_only_while_somebody_reads_them() {
+    let folder = folder();
+    let path = image(folder.path(), 2);
+    // In memory all at once, they would not fit.
+    let bounded = |arguments: &str| {
+        let script = format!("ulimit -v 400000; exec \"$0\" store dump \"$1\" --part bytes {arguments}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_weir")]).arg(&path);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    for arguments in ["--limit 400000", "--limit 400000 --json"] {
+        let output = bounded(arguments).output().expect("runs");
+        assert_eq!((code(&output), &*text(&output.stderr)), (0, ""), "{arguments}");
+        let last = output.stdout.rsplit(|byte| *byte == b'\n').nth(1).expect("lines");
+        let end = text(&last[last.len().saturating_sub(40)..]);
+        assert!(end.contains("--offset") || end.contains(r#""error":null,"status":0}"#), "{end}");
+        let mut child = bounded(arguments).spawn().expect("runs");
+        let mut some = [0; 100];
+        child.stdout.take().expect("a pipe").read_exact(&mut some).expect("the first line");
+        let output = child.wait_with_output().expect("ends");
+        assert_eq!((code(&output), &*text(&output.stderr)), (0, ""), "{arguments}");
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("a full disk");
+        let output = bounded(arguments).stdout(full).output().expect("runs");
+        let said = text(&output.stderr);
+        assert!(code(&output) == 1 && said.starts_with("ERROR: standard output: "), "{said}");
+    }
 }
 
 #[test]
@@ -156,7 +232,8 @@ fn what_is_no_store_or_in_use_is_refused() {
     );
     let tiny = folder.path().join("tiny");
     std::fs::write(&tiny, b"x").expect("written");
-    assert_eq!(code(&weir(&["check"], &tiny)), 1);
+    let refused = weir(&["check"], &tiny);
+    assert!(code(&refused) == 3 && text(&refused.stderr).contains("holds no store"), "{refused:?}");
     assert_eq!(code(&weir(&["check"], folder.path())), 1, "a folder");
     let pipe = folder.path().join("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("runs").success());
@@ -168,10 +245,34 @@ fn what_is_no_store_or_in_use_is_refused() {
     );
     let path = image(folder.path(), 2);
     assert_eq!(code(&weir(&["dump", "--object", "7"], &path)), 2);
+    for offset in [16 << 20, u64::MAX] {
+        let beyond = weir(&["dump", "--part", "bytes", "--offset", &offset.to_string()], &path);
+        let message = text(&beyond.stderr);
+        assert!(code(&beyond) == 2 && message.contains("has only 16777216 bytes"), "{message}");
+    }
     let executor = Executor::new().expect("an executor");
     let engine = FileDevice::open(&executor.handle(), &path).expect("as an engine has it");
     let busy = weir(&["check"], &path);
     assert!(code(&busy) == 8 && text(&busy.stderr).contains("stop that engine"), "{}", text(&busy.stderr));
     drop(engine);
     assert_eq!(code(&weir(&["check"], &path)), 0);
+}
+
+#[test]
+fn who_may_not_read_a_device_is_told_that_reading_is_enough() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let open_to_all = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(folder.path(), open_to_all).expect("mode");
+    let path = image(folder.path(), 2);
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).expect("mode");
+    // Root may read everything, and nobody else may look into the folder of the build.
+    let program = folder.path().join("weir");
+    std::fs::copy(env!("CARGO_BIN_EXE_weir"), &program).expect("copied");
+    let mut command = Command::new(&program);
+    if rustix::process::geteuid().is_root() {
+        command.uid(65534);
+    }
+    let refused = command.args(["store", "inspect"]).arg(&path).current_dir("/").output().expect("weir runs");
+    let message = text(&refused.stderr);
+    assert!(code(&refused) == 1 && message.contains("needs read permission"), "{message}");
 }

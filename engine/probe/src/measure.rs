@@ -16,9 +16,6 @@ pub const REQUEST_LEN: usize = 64;
 /// Bytes of a transfer.
 pub const TRANSFER_LEN: usize = 1 << 20;
 
-/// Longest wait for one answer: an engine that is started again is back within it.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 /// Bytes in a MiB, for rates.
 const MIB: f64 = 1_048_576.0;
 
@@ -29,6 +26,8 @@ pub struct Plan {
     pub span: Duration,
     /// Requests in flight where their rate is measured.
     pub in_flight: usize,
+    /// Longest wait for one answer.
+    pub patience: Duration,
 }
 
 /// What one turn has found.
@@ -103,19 +102,24 @@ async fn call(
     rt: &Handle,
     rpc: &Rc<Rpc>,
     to: &Peer,
-    opcode: u16,
+    (opcode, patience): (u16, Duration),
     bulk: Option<Bulk<'_>>,
 ) -> Result<(), RpcError> {
-    let options = CallOptions::within(rt, PATIENCE);
+    let options = CallOptions::within(rt, patience);
     rpc.call(to, opcode, &[0; REQUEST_LEN], bulk, options).await.map(drop)
 }
 
-/// Where else a server is measured. One that is older than the question is not.
+/// Where else a server is measured, if it says so within `patience`. One that is older than the question is not.
 ///
 /// # Errors
 /// When the server doesn't answer, or what it says makes no sense.
-pub async fn listeners(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer) -> Result<Vec<ProbeListener>, RpcError> {
-    let options = CallOptions::within(rt, PATIENCE);
+pub async fn listeners(
+    rt: &Handle,
+    rpc: &Rc<Rpc>,
+    to: &Peer,
+    patience: Duration,
+) -> Result<Vec<ProbeListener>, RpcError> {
+    let options = CallOptions::within(rt, patience);
     match rpc.call(to, opcode::PROBE_LIST, &[], None, options).await {
         Ok(reply) => codec::decode(&reply).map_err(|error| RpcError::Unreachable {
             peer: to.clone(),
@@ -132,12 +136,12 @@ pub async fn listeners(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer) -> Result<Vec<Prob
 /// When a request or transfer fails.
 pub async fn measure(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer, plan: Plan) -> Result<Turn, RpcError> {
     // The first request makes contact.
-    call(rt, rpc, to, opcode::PING, None).await?;
+    call(rt, rpc, to, (opcode::PING, plan.patience), None).await?;
     let mut times = Vec::new();
     let began = rt.now();
     let mut last = began;
     while times.is_empty() || last - began < plan.span {
-        call(rt, rpc, to, opcode::PING, None).await?;
+        call(rt, rpc, to, (opcode::PING, plan.patience), None).await?;
         let now = rt.now();
         times.push((now - last).as_secs_f64() * 1e6);
         last = now;
@@ -161,7 +165,7 @@ async fn transfers(
     let mut count = 0u32;
     while count == 0 || rt.now() - began < plan.span {
         let bulk = if opcode == opcode::PROBE_PULL { Bulk::read(memory) } else { Bulk::write(memory) };
-        call(rt, rpc, to, opcode, Some(bulk)).await?;
+        call(rt, rpc, to, (opcode, plan.patience), Some(bulk)).await?;
         count += 1;
     }
     let seconds = (rt.now() - began).as_secs_f64();
@@ -178,7 +182,7 @@ async fn rate(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer, plan: Plan) -> Result<f64, 
             rt.spawn(async move {
                 let (count, failed) = &*done;
                 while failed.borrow().is_none() && inner.now() - began < plan.span {
-                    match call(&inner, &rpc, &to, opcode::PING, None).await {
+                    match call(&inner, &rpc, &to, (opcode::PING, plan.patience), None).await {
                         Ok(()) => count.set(count.get() + 1),
                         Err(error) => drop(failed.borrow_mut().replace(error)),
                     }
@@ -208,6 +212,7 @@ mod tests {
     use weir_runtime::real::Executor;
 
     const KEY: SystemKey = SystemKey([5; 32]);
+    const PATIENCE: Duration = Duration::from_secs(10);
 
     fn turn(time: f64, requests: f64) -> Turn {
         Turn { times: vec![time; 3], requests, write: requests / 2.0, read: requests / 4.0 }
@@ -247,13 +252,13 @@ mod tests {
             let executor = Executor::new().expect("an executor");
             let rt = executor.handle();
             let to = Peer::new("127.0.0.1", port);
-            let plan = Plan { span: Duration::from_millis(5), in_flight: 4 };
+            let plan = Plan { span: Duration::from_millis(5), in_flight: 4, patience: PATIENCE };
             let rpc = client(&executor, provider, port, KEY.tenant(TenantId(3)));
             let turn = executor.block_on(measure(&rt, &rpc, &to, plan)).expect("answers");
             for figure in [turn.times[0], turn.requests, turn.write, turn.read] {
                 assert!(figure.is_finite() && figure > 0.0, "{provider}: {turn:?}");
             }
-            let none = executor.block_on(listeners(&rt, &rpc, &to));
+            let none = executor.block_on(listeners(&rt, &rpc, &to, PATIENCE));
             assert_eq!(none, Ok(Vec::new()), "{provider}: a listener announces nothing");
             let stranger = client(&executor, provider, port, TenantKey::new(TenantId(3), [9; 32]));
             let refused = executor.block_on(measure(&rt, &stranger, &to, plan));
@@ -274,6 +279,20 @@ mod tests {
         announce(&server, &listed);
         let rpc = client(&executor, "tcp", port, KEY.tenant(TenantId(3)));
         let to = Peer::new("127.0.0.1", port);
-        assert_eq!(executor.block_on(listeners(&rt, &rpc, &to)), Ok(listed));
+        assert_eq!(executor.block_on(listeners(&rt, &rpc, &to, PATIENCE)), Ok(listed));
+    }
+
+    #[test]
+    fn nobody_waits_longer_for_an_answer_than_he_says() {
+        let executor = Executor::new().expect("an executor");
+        let (rt, port) = (executor.handle(), free_port());
+        let rpc = client(&executor, "tcp", port, KEY.tenant(TenantId(3)));
+        let to = Peer::new("127.0.0.1", port);
+        let patience = Duration::from_millis(300);
+        let plan = Plan { span: Duration::from_millis(5), in_flight: 4, patience };
+        let began = rt.now();
+        executor.block_on(measure(&rt, &rpc, &to, plan)).expect_err("nobody is there");
+        executor.block_on(listeners(&rt, &rpc, &to, patience)).expect_err("nobody is there");
+        assert!(rt.now() - began < Duration::from_secs(5), "{:?}", rt.now() - began);
     }
 }

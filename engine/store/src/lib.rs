@@ -79,8 +79,9 @@ pub use config::{FormatOptions, Owner, ScrubConfig, StoreConfig};
 pub use error::{FetchError, FormatError, Location, OpenError, PoolError, TransactionError, UpdateError};
 pub use fetch::{Fetch, FetchedAkey, Landed};
 pub use inspect::{
-    BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Field, Filter, Finding,
-    IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report, Severity,
+    BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Dumped, Field, Filter,
+    Finding, IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report,
+    Severity,
 };
 pub use intents::Decision;
 pub use list::ListPage;

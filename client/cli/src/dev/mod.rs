@@ -253,7 +253,9 @@ fn settings_of(
     let targets = arguments.targets.or(cluster.map(|cluster| cluster.targets));
     let size = arguments.size.map(|size| size.0).or(cluster.map(|cluster| cluster.size));
     let provider = arguments.provider.clone().or(cluster.map(|cluster| cluster.provider.clone()));
-    let mut settings = match folder.settings()? {
+    let kept = folder.settings()?;
+    let is_new = kept.is_none();
+    let mut settings = match kept {
         Some(kept) => {
             let differs = engines.is_some_and(|engines| engines != kept.engines)
                 || targets.is_some_and(|targets| targets != kept.targets)
@@ -287,6 +289,9 @@ fn settings_of(
         },
     };
     settings.check()?;
+    if is_new {
+        settings.check_files(&folder.0)?;
+    }
     settings.assign_ports()?;
     Ok(settings)
 }
@@ -512,10 +517,15 @@ fn wipe(folder: &Folder) -> Result<Vec<String>, CliError> {
 }
 
 fn status(folder: &Folder) -> Result<Answer, CliError> {
-    let running = folder.running()?.filter(|running| running.supervisor.is_alive());
+    let running = folder.running()?.filter(|running| {
+        running.supervisor.is_alive() || running.members.iter().any(|member| member.process.is_alive())
+    });
     let Some(running) = running else {
         return Err(CliError::NotFound(format!("no system runs in {}", folder.0.display())));
     };
+    if !running.supervisor.is_alive() {
+        return Err(left(folder, &running));
+    }
     let mut rows = vec![["Name", "Process", "State"].map(String::from).to_vec()];
     let mut members = Vec::new();
     for member in &running.members {
@@ -552,6 +562,20 @@ fn status(folder: &Folder) -> Result<Answer, CliError> {
         Ok(_) => answer,
         Err(error) => answer.but(error),
     })
+}
+
+/// What to say of processes whose supervisor was killed.
+fn left(folder: &Folder, running: &Running) -> CliError {
+    let living = running.members.iter().filter(|member| member.process.is_alive());
+    let named: Vec<String> =
+        living.map(|member| format!("{} (process {})", member.name, member.process.pid)).collect();
+    CliError::Busy(format!(
+        "what started the system in {} is gone and has left {}: end them with `{}`; `{}` does, too, and starts anew",
+        folder.0.display(),
+        named.join(", "),
+        folder.command("down"),
+        folder.command("up")
+    ))
 }
 
 /// Asks the engines for their space and their pools, unless all of them are dead.

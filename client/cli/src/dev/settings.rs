@@ -5,6 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use weir_fuse::mountinfo;
 use weir_fuse::process::ProcessRecord;
@@ -89,7 +90,37 @@ impl Settings {
         if self.probes.len() > PROBES_MAX {
             return Err(CliError::Usage(format!("{} probes: use at most {PROBES_MAX}", self.probes.len())));
         }
+        let twice = (1..self.probes.len()).find(|at| self.probes[..*at].contains(&self.probes[*at]));
+        if let Some(at) = twice {
+            return Err(CliError::Usage(format!("--probe names {} twice", self.probes[at])));
+        }
         Ok(())
+    }
+
+    /// Checks that files of this size can be in a folder, which need not be there yet. What can't be tried is found out by the
+    /// engines.
+    ///
+    /// # Errors
+    /// When the file system has no files that large.
+    pub fn check_files(&self, folder: &Path) -> Result<(), CliError> {
+        let Some(place) = folder.ancestors().find(|path| path.is_dir()) else { return Ok(()) };
+        if !self.devices.is_empty() {
+            return Ok(());
+        }
+        let nameless = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::WRONLY;
+        let Ok(file) = rustix::fs::open(place, nameless, rustix::fs::Mode::RUSR) else { return Ok(()) };
+        let tried = rustix::fs::ftruncate(&file, self.target_size());
+        // What isn't even a length is invalid.
+        if !matches!(tried, Err(Errno::FBIG | Errno::INVAL)) {
+            return Ok(());
+        }
+        Err(CliError::Usage(format!(
+            "--size {}: the file system of {} has no files of {}, as each of {} targets would have: give a smaller --size",
+            Size(self.size),
+            place.display(),
+            Size(self.target_size()),
+            self.targets
+        )))
     }
 
     /// Bytes of a target, in whole MiB.
@@ -550,9 +581,20 @@ mod tests {
             Settings { size: 15 << 60, ..settings() },
             Settings { devices: vec!["/dev/ng0n1".into()], ..settings() },
             Settings { probes: vec!["shm".into(); 17], ..settings() },
+            Settings { probes: vec!["shm".into(); 2], ..settings() },
         ] {
             assert!(matches!(bad.check(), Err(CliError::Usage(_))));
         }
+        // No file system has files whose end doesn't fit into 63 bits.
+        let beyond = Settings { size: 9 << 60, targets: 1, ..settings() };
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = place.path().join("to/be/made");
+        let refused = beyond.check_files(&folder).expect_err("there are none").to_string();
+        assert!(
+            refused.contains("--size") && refused.contains(&place.path().display().to_string()),
+            "{refused}"
+        );
+        assert!(settings().check_files(&folder).is_ok() && !folder.exists());
     }
 
     #[test]

@@ -21,7 +21,7 @@ use weir_management::v1::EngineHealth;
 use super::apply::{APPLY_LIMIT, apply};
 use super::manifest::{Manifests, MountRequest};
 use super::settings::{Folder, Member, Running, Settings};
-use crate::error::CliError;
+use crate::error::{CliError, exit};
 use crate::management::System;
 use crate::output::lines;
 use crate::{container, mount, pool, system};
@@ -267,10 +267,13 @@ async fn run_engine(
                 return;
             }
         };
+        let code = status.as_ref().ok().and_then(ExitStatus::code);
         let status = status.map_or_else(|error| error.to_string(), describe);
         let log = plan.folder.engine_log(rank);
         eprintln!("weir dev: engine {rank} ended ({status}); it is started again");
-        let _ = failed.send(CliError::Dev(format!("engine {rank} ended ({status}):\n{}", tail(&log))));
+        let said = format!("engine {rank} ended ({status}):\n{}", tail(&log));
+        let is_refused = code == Some(i32::from(exit::USAGE));
+        let _ = failed.send(if is_refused { CliError::Usage(said) } else { CliError::Dev(said) });
         if begun.elapsed() > RESTART_RESET {
             pause = RESTART_PAUSE.0;
         }

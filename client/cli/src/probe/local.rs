@@ -89,7 +89,10 @@ impl Server {
             Ok(Ok(reason)) => {
                 let reason = Some(reason.trim()).filter(|reason| !reason.is_empty());
                 let reason = reason.unwrap_or("the other side of the measurement has ended");
-                Err(CliError::Dev(format!("nothing on this machine answers by {provider}: {reason}")))
+                let said = format!("nothing on this machine answers by {provider}: {reason}");
+                let offers = weir_fabric::providers().unwrap_or_default();
+                let is_known = offers.iter().any(|offer| offer.provider == provider);
+                Err(if is_known { CliError::Dev(said) } else { CliError::Usage(said) })
             }
             Ok(Err(error)) => Err(CliError::io("hear from the other side of the measurement", error)),
             Err(_) => Err(CliError::Dev(format!(

@@ -240,13 +240,13 @@ impl Check<'_> {
     /// Reads pools, containers and snapshots without the rest of the index.
     async fn read_catalog(&mut self, root: PageRef) {
         for (from, below) in [(&[][..], Some(&CATALOG_END[..])), (&[key::SNAPSHOT][..], None)] {
-            let mut findings = core::mem::take(&mut self.findings);
+            let mut findings = Findings::default();
             let mut walk = Walk::new(self.inspector, root, from, below, &mut findings).await;
             let mut leaves = Vec::new();
             while let Some(leaf) = walk.next_leaf(&mut findings).await {
                 leaves.push((leaf.place, leaf.entries));
             }
-            self.findings = findings;
+            self.findings.take_in(findings);
             for (place, entries) in leaves {
                 for at in 0..entries.len() {
                     let key = entries.key(at);

@@ -1,10 +1,11 @@
 //! Printing what is on a device, part by part, as lines of named fields.
 
-use super::finding::Findings;
+use super::finding::{Finding, Findings, Severity};
 use super::log::{LogWalk, Overlay};
 use super::walk::Walk;
 use super::{InspectError, Inspector, read};
 use crate::catalog::Catalog;
+use crate::codec::Malformed;
 use crate::entry::{Entry, Item, TransactionPart, event_name};
 use crate::format::{BatchKind, decode_map};
 use crate::intents::Decision;
@@ -14,7 +15,7 @@ use crate::space::GROUP_BLOCKS;
 use crate::value::{Blocks, Payload};
 use core::ops::ControlFlow;
 use std::fmt::Write as _;
-use weir_media::{BLOCK, MediaError};
+use weir_media::BLOCK;
 use weir_proto::{ContainerId, ObjectId, PoolId};
 
 /// What is printed.
@@ -85,36 +86,59 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The lines so far, and whether there is room for more.
-struct Lines {
-    done: Vec<Line>,
-    limit: usize,
+/// What is to be said behind the lines of a dump.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Dumped {
     /// Key of the first entry that found no room.
-    next: Option<Vec<u8>>,
+    pub next: Option<Vec<u8>>,
+    /// Whether the limit left lines out.
+    pub more: bool,
+    /// Places met that can't be read or are damaged: what they held is missing, or printed as malformed.
+    pub damages: u64,
+    /// These places, one by one; not more than a report has.
+    pub findings: Vec<Finding>,
 }
 
-impl Lines {
+/// What has been found but for the notes.
+fn damaged(found: &Findings) -> Vec<Finding> {
+    found.list.iter().filter(|one| one.severity == Severity::Damage).cloned().collect()
+}
+
+/// Where the lines go, and what else was met.
+struct Lines<'a> {
+    sink: &'a mut dyn FnMut(Line) -> ControlFlow<()>,
+    /// Lines that may still come.
+    left: usize,
+    next: Option<Vec<u8>>,
+    more: bool,
+    found: Findings,
+}
+
+impl Lines<'_> {
     fn push(&mut self, line: Line) -> ControlFlow<()> {
-        if self.done.len() >= self.limit {
+        let Some(left) = self.left.checked_sub(1) else {
+            self.more = true;
             return ControlFlow::Break(());
-        }
-        self.done.push(line);
-        ControlFlow::Continue(())
+        };
+        self.left = left;
+        (self.sink)(line)
     }
 }
 
 impl Inspector {
-    /// Lines of a part up to the filter's limit, and, for entries, the key that the next dump starts from.
+    /// Gives the lines of a part to `sink` as they are found, up to the filter's limit or until it has enough. What is damaged is
+    /// gone around and told of at the end. Takes memory for the log's changes, not for the lines.
     ///
     /// # Errors
-    /// When bytes that were asked for can't be read, or the pool or container isn't found whose entries are. Other parts leave
-    /// out what is damaged: a check names it.
-    pub async fn dump(
+    /// When bytes that were asked for can't be read, or the pool or container isn't found whose entries are.
+    pub async fn dump_to(
         &self,
         part: Part,
         filter: &Filter,
-    ) -> Result<(Vec<Line>, Option<Vec<u8>>), InspectError> {
-        let mut lines = Lines { done: Vec::new(), limit: filter.limit, next: None };
+        sink: &mut dyn FnMut(Line) -> ControlFlow<()>,
+    ) -> Result<Dumped, InspectError> {
+        let found = self.findings_for(part);
+        let mut lines = Lines { sink, left: filter.limit, next: None, more: false, found };
         match part {
             Part::Entries => self.dump_entries(filter, &mut lines).await?,
             Part::Nodes => self.dump_nodes(&mut lines).await,
@@ -122,30 +146,66 @@ impl Inspector {
             Part::Map => self.dump_map(&mut lines).await,
             Part::Bytes { offset } => self.dump_bytes(offset, &mut lines).await?,
         }
-        Ok((lines.done, lines.next))
+        let Lines { next, more, found, .. } = lines;
+        Ok(Dumped { next, more, damages: found.damages, findings: damaged(&found) })
+    }
+
+    /// The same with the lines in memory.
+    ///
+    /// # Errors
+    /// As of [`Inspector::dump_to`].
+    pub async fn dump(&self, part: Part, filter: &Filter) -> Result<(Vec<Line>, Dumped), InspectError> {
+        let mut lines = Vec::new();
+        let mut keep = |line| {
+            lines.push(line);
+            ControlFlow::Continue(())
+        };
+        let dumped = self.dump_to(part, filter, &mut keep).await?;
+        Ok((lines, dumped))
+    }
+
+    /// What an open of the inspector has found that keeps a part from being printed: without a checkpoint there is neither index
+    /// nor log.
+    fn findings_for(&self, part: Part) -> Findings {
+        let mut found = Findings::default();
+        let needs_checkpoint = matches!(part, Part::Entries | Part::Nodes | Part::Log);
+        if needs_checkpoint && self.checkpoint.is_none() {
+            let headers = self.findings.list.iter().filter(|one| one.what == "checkpoint header");
+            headers.for_each(|finding| found.add(finding.clone()));
+        }
+        found
     }
 
     /// Pools and containers by number, the log's changes included.
-    async fn catalog(&self, overlay: &Overlay) -> Catalog {
-        let (mut catalog, mut findings) = (Catalog::default(), Findings::default());
+    async fn catalog(&self, overlay: &Overlay, findings: &mut Findings) -> Catalog {
+        let mut catalog = Catalog::default();
         if let Some(checkpoint) = self.checkpoint {
             let below = [key::USAGE];
-            let mut walk = Walk::new(self, checkpoint.root, &[], Some(&below), &mut findings).await;
-            while let Some(leaf) = walk.next_leaf(&mut findings).await {
+            let mut walk = Walk::new(self, checkpoint.root, &[], Some(&below), findings).await;
+            while let Some(leaf) = walk.next_leaf(findings).await {
                 for at in 0..leaf.entries.len() {
-                    // A malformed one is left out here and named by a check.
-                    let _ = catalog.follow(&leaf.entries.key(at), Some(leaf.entries.value(at)));
+                    if let Err(malformed) =
+                        catalog.follow(&leaf.entries.key(at), Some(leaf.entries.value(at)))
+                    {
+                        let offset = self.layout().data(leaf.place.block);
+                        findings.damage("index entry", offset, leaf.place.len.into(), malformed.0.to_owned());
+                    }
                 }
             }
         }
         for (key, value) in overlay {
-            let _ = catalog.follow(key, value.as_deref());
+            let followed = catalog.follow(key, value.as_deref());
+            let is_entry = value.as_ref().is_some_and(|value| Entry::decode(key, value).is_ok());
+            // One that isn't even an entry is told of with its batch.
+            if let (Err(malformed), true) = (followed, is_entry) {
+                findings.damage("log record", self.layout().log_offset, 0, malformed.0.to_owned());
+            }
         }
         catalog
     }
 
-    /// Fails when what a filter names isn't there.
-    fn check_named(&self, filter: &Filter, catalog: &Catalog) -> Result<(), InspectError> {
+    /// Fails when what a filter names isn't there, or isn't found where some of what could hold it is damaged.
+    fn check_named(&self, filter: &Filter, catalog: &Catalog, found: &Findings) -> Result<(), InspectError> {
         let is_wanted = |id| filter.pool.is_none_or(|wanted| wanted == id);
         let mut pools = catalog.pools.values().filter(|pool| is_wanted(pool.id)).peekable();
         let missing = match (filter.pool, filter.container) {
@@ -155,14 +215,15 @@ impl Inspector {
             }
             _ => return Ok(()),
         };
-        Err(InspectError::NotThere { device: self.device.name().to_owned(), missing })
+        let device = self.device.name().to_owned();
+        if found.damages == 0 {
+            return Err(InspectError::NotThere { device, missing });
+        }
+        Err(InspectError::NotLeft { device, missing, damages: found.damages, findings: damaged(found) })
     }
 
     /// The prefixes of the keys that a filter lets through.
     fn prefixes(filter: &Filter, catalog: &Catalog) -> Vec<Vec<u8>> {
-        if filter.pool.is_none() && filter.container.is_none() && filter.object.is_none() {
-            return vec![Vec::new()];
-        }
         let mut prefixes = Vec::new();
         for (number, pool) in
             catalog.pools.iter().filter(|(_, pool)| filter.pool.is_none_or(|id| id == pool.id))
@@ -200,18 +261,29 @@ impl Inspector {
         prefixes
     }
 
-    async fn dump_entries(&self, filter: &Filter, lines: &mut Lines) -> Result<(), InspectError> {
+    async fn dump_entries(&self, filter: &Filter, lines: &mut Lines<'_>) -> Result<(), InspectError> {
         let mut findings = Findings::default();
         let overlay = self.read_log(&mut findings).await.1.overlay;
-        let catalog = self.catalog(&overlay).await;
-        self.check_named(filter, &catalog)?;
-        for prefix in Self::prefixes(filter, &catalog) {
+        let is_named = filter.pool.is_some() || filter.container.is_some() || filter.object.is_some();
+        let prefixes = if is_named {
+            let catalog = self.catalog(&overlay, &mut findings).await;
+            lines.found.take_in(findings);
+            self.check_named(filter, &catalog, &lines.found)?;
+            Self::prefixes(filter, &catalog)
+        } else {
+            lines.found.take_in(findings);
+            vec![Vec::new()]
+        };
+        for prefix in prefixes {
             let from = prefix.clone().max(filter.from.clone());
             let below = if prefix.is_empty() { None } else { Some(key::after(&prefix)) };
             if below.as_ref().is_some_and(|below| *below <= from) {
                 continue;
             }
-            if self.dump_range(&from, below.as_deref(), &overlay, lines).await.is_break() {
+            let mut findings = Findings::default();
+            let flow = self.dump_range(&from, below.as_deref(), &overlay, lines, &mut findings).await;
+            lines.found.take_in(findings);
+            if flow.is_break() {
                 break;
             }
         }
@@ -224,15 +296,15 @@ impl Inspector {
         from: &[u8],
         below: Option<&[u8]>,
         overlay: &Overlay,
-        lines: &mut Lines,
+        lines: &mut Lines<'_>,
+        findings: &mut Findings,
     ) -> ControlFlow<()> {
-        let mut findings = Findings::default();
         let is_inside = |key: &[u8]| key >= from && below.is_none_or(|below| key < below);
         let mut changed = overlay.range(from.to_vec()..).take_while(|(key, _)| is_inside(key)).peekable();
         if let Some(checkpoint) = self.checkpoint {
-            let mut walk = Walk::new(self, checkpoint.root, from, below, &mut findings).await;
-            while let Some(leaf) = walk.next_leaf(&mut findings).await {
-                let offset = self.layout().data(leaf.place.block);
+            let mut walk = Walk::new(self, checkpoint.root, from, below, findings).await;
+            while let Some(leaf) = walk.next_leaf(findings).await {
+                let node = (self.layout().data(leaf.place.block), u64::from(leaf.place.len));
                 for at in 0..leaf.entries.len() {
                     let key = leaf.entries.key(at);
                     if !is_inside(&key) {
@@ -243,7 +315,7 @@ impl Inspector {
                     }
                     match changed.next_if(|(changed, _)| **changed == key) {
                         Some((_, value)) => self.entry_line(&key, value.as_deref(), None, lines)?,
-                        None => self.entry_line(&key, Some(leaf.entries.value(at)), Some(offset), lines)?,
+                        None => self.entry_line(&key, Some(leaf.entries.value(at)), Some(node), lines)?,
                     }
                 }
             }
@@ -254,87 +326,100 @@ impl Inspector {
         ControlFlow::Continue(())
     }
 
-    /// An entry, from the node at `offset` or from the log; nothing for one that the log removes.
+    /// An entry, from a node with this offset and length or from the log; nothing for one that the log removes.
     fn entry_line(
         &self,
         key: &[u8],
         value: Option<&[u8]>,
-        offset: Option<u64>,
-        lines: &mut Lines,
+        node: Option<(u64, u64)>,
+        lines: &mut Lines<'_>,
     ) -> ControlFlow<()> {
         let Some(value) = value else { return ControlFlow::Continue(()) };
-        let mut line: Line =
-            vec![("in", offset.map_or_else(|| text("log"), |offset| text(format!("node at byte {offset}"))))];
-        self.describe(key, value, &mut line);
+        let place = node.map_or_else(|| "log".to_owned(), |(offset, _)| format!("node at byte {offset}"));
+        let mut line: Line = vec![("in", text(place))];
+        let malformed = self.describe(key, value, &mut line).err();
         let pushed = lines.push(line);
-        if pushed.is_break() {
+        if lines.more {
             lines.next = Some(key.to_vec());
+        } else if let (Some(malformed), Some((offset, len))) = (malformed, node) {
+            // One of the log is told of with its batch. The catalog may have met this one.
+            let mut found = Findings::default();
+            found.damage("index entry", offset, len, malformed.0.to_owned());
+            lines.found.take_in(found);
         }
         pushed
     }
 
-    /// Appends what an entry says.
-    fn describe(&self, key: &[u8], value: &[u8], line: &mut Line) {
-        let number = |value: u32| Field::Number(value.into());
+    /// Appends what an entry says, also if it is malformed.
+    fn describe(&self, key: &[u8], value: &[u8], line: &mut Line) -> Result<(), Malformed> {
         match Entry::decode(key, value) {
+            Ok(entry) => self.describe_entry(&entry, line),
             Err(malformed) => {
                 line.push(("entry", text("malformed")));
                 line.push(("reason", text(malformed.0)));
                 line.push(("key", text(hex(key))));
                 line.push(("value", text(hex(value))));
+                return Err(malformed);
             }
-            Ok(Entry::Pool { pool, id, size, destroyed }) => line.extend([
+        }
+        Ok(())
+    }
+
+    fn describe_entry(&self, entry: &Entry, line: &mut Line) {
+        let number = |value: &u32| Field::Number((*value).into());
+        match entry {
+            Entry::Pool { pool, id, size, destroyed } => line.extend([
                 ("entry", text("pool")),
                 ("pool", number(pool)),
                 ("id", text(id.to_string())),
-                ("size", Field::Number(size)),
-                ("destroyed", Field::Flag(destroyed)),
+                ("size", Field::Number(*size)),
+                ("destroyed", Field::Flag(*destroyed)),
             ]),
-            Ok(Entry::Container { pool, container, id, quota, destroyed }) => line.extend([
+            Entry::Container { pool, container, id, quota, destroyed } => line.extend([
                 ("entry", text("container")),
                 ("pool", number(pool)),
                 ("container", number(container)),
                 ("id", text(id.to_string())),
-                ("quota", Field::Number(quota)),
-                ("destroyed", Field::Flag(destroyed)),
+                ("quota", Field::Number(*quota)),
+                ("destroyed", Field::Flag(*destroyed)),
             ]),
-            Ok(Entry::Usage { pool, container, blocks, bytes }) => line.extend([
+            Entry::Usage { pool, container, blocks, bytes } => line.extend([
                 ("entry", text("usage")),
                 ("pool", number(pool)),
                 ("container", number(container)),
-                ("blocks", Field::Number(blocks)),
-                ("bytes", Field::Number(bytes)),
+                ("blocks", Field::Number(*blocks)),
+                ("bytes", Field::Number(*bytes)),
             ]),
-            Ok(Entry::Attribute { pool, scope, name, piece, len }) => line.extend([
+            Entry::Attribute { pool, scope, name, piece, len } => line.extend([
                 ("entry", text("attribute")),
                 ("pool", number(pool)),
                 ("scope", text(scope.escape_ascii().to_string())),
                 ("name", text(name.escape_ascii().to_string())),
-                ("piece", Field::Number(piece.into())),
-                ("bytes", Field::Number(len as u64)),
+                ("piece", Field::Number((*piece).into())),
+                ("bytes", Field::Number(*len as u64)),
             ]),
-            Ok(Entry::Snapshot { pool, container, epoch }) => line.extend([
+            Entry::Snapshot { pool, container, epoch } => line.extend([
                 ("entry", text("snapshot")),
                 ("pool", number(pool)),
                 ("container", number(container)),
-                ("epoch", Field::Number(epoch)),
+                ("epoch", Field::Number(*epoch)),
             ]),
-            Ok(Entry::Transaction { pool, container, id, part }) => {
+            Entry::Transaction { pool, container, id, part } => {
                 line.push(("entry", text("transaction")));
                 line.push(("pool", number(pool)));
                 line.push(("container", number(container)));
                 line.push(("id", text(id.to_string())));
-                describe_part(&part, line);
+                describe_part(part, line);
             }
-            Ok(Entry::Object { path, item }) => {
-                line.push(("entry", text(item_name(&item))));
-                line.push(("pool", number(path.pool)));
-                line.push(("container", number(path.container)));
+            Entry::Object { path, item } => {
+                line.push(("entry", text(item_name(item))));
+                line.push(("pool", number(&path.pool)));
+                line.push(("container", number(&path.container)));
                 line.push(("object", text(path.object.to_string())));
-                line.extend(path.dkey.map(|key| ("dkey", text(key.to_string()))));
-                line.extend(path.akey.map(|key| ("akey", text(key.to_string()))));
+                line.extend(path.dkey.as_ref().map(|key| ("dkey", text(key.to_string()))));
+                line.extend(path.akey.as_ref().map(|key| ("akey", text(key.to_string()))));
                 line.push(("epoch", Field::Number(item.epoch())));
-                self.describe_item(&item, line);
+                self.describe_item(item, line);
             }
         }
     }
@@ -377,11 +462,10 @@ impl Inspector {
         runs.join(",")
     }
 
-    async fn dump_nodes(&self, lines: &mut Lines) {
-        let mut findings = Findings::default();
+    async fn dump_nodes(&self, lines: &mut Lines<'_>) {
         let Some(checkpoint) = self.checkpoint else { return };
-        let mut walk = Walk::new(self, checkpoint.root, &[], None, &mut findings).await;
-        while let Some(node) = walk.next(&mut findings).await {
+        let mut walk = Walk::new(self, checkpoint.root, &[], None, &mut lines.found).await;
+        while let Some(node) = walk.next(&mut lines.found).await {
             let entries = &node.entries;
             let key = |at: usize| text(hex(&entries.key(at)));
             let mut line: Line = vec![
@@ -402,11 +486,10 @@ impl Inspector {
         }
     }
 
-    async fn dump_log(&self, lines: &mut Lines) {
-        let mut findings = Findings::default();
+    async fn dump_log(&self, lines: &mut Lines<'_>) {
         let Some(checkpoint) = self.checkpoint else { return };
-        let Some(mut walk) = LogWalk::new(self, &checkpoint, &mut findings) else { return };
-        while let Some(found) = walk.next(&mut findings).await {
+        let Some(mut walk) = LogWalk::new(self, &checkpoint, &mut lines.found) else { return };
+        while let Some(found) = walk.next(&mut lines.found).await {
             let batch: Line = vec![
                 ("offset", Field::Number(found.offset)),
                 ("batch", Field::Number(found.batch.sequence)),
@@ -427,7 +510,10 @@ impl Inspector {
                 match change {
                     Change::Put { key, value } => {
                         line.push(("change", text("set")));
-                        self.describe(&key, &value, &mut line);
+                        if let Err(malformed) = self.describe(&key, &value, &mut line) {
+                            let (offset, len) = (found.offset, found.batch.len.into());
+                            lines.found.damage("log batch", offset, len, malformed.0.to_owned());
+                        }
                     }
                     Change::Remove { key } => {
                         line.push(("change", text("remove")));
@@ -441,51 +527,68 @@ impl Inspector {
         }
     }
 
-    async fn dump_map(&self, lines: &mut Lines) {
+    async fn dump_map(&self, lines: &mut Lines<'_>) {
         let layout = self.layout();
-        let newest = self.checkpoint.map_or(u64::MAX, |checkpoint| checkpoint.number);
-        for group in 0..layout.data_blocks.div_ceil(GROUP_BLOCKS) {
-            let Ok(pages) = read(&self.device, layout.map(group, 0), 2 * BLOCK).await else { return };
-            let decoded =
-                pages.chunks(BLOCK).filter_map(|page| decode_map(page, group, self.superblock.id).ok());
-            let Some((number, bits)) =
-                decoded.filter(|(number, _)| *number <= newest).max_by_key(|(number, _)| *number)
-            else {
-                continue;
-            };
-            let bytes = bits.to_bytes();
-            let is_set = |bit: usize| bytes.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1);
-            let mut at = 0;
-            while at < bytes.len() * 8 {
-                let start = at;
-                while is_set(at) {
-                    at += 1;
-                }
-                if at > start {
-                    let block = group * GROUP_BLOCKS + start as u64;
-                    let line: Line = vec![
-                        ("group", Field::Number(group)),
-                        ("number", Field::Number(number)),
-                        ("block", Field::Number(block)),
-                        ("blocks", Field::Number((at - start) as u64)),
-                        ("offset", Field::Number(layout.data(block))),
-                    ];
-                    if lines.push(line).is_break() {
+        let groups = layout.data_blocks.div_ceil(GROUP_BLOCKS);
+        let len = 2 * BLOCK as u64;
+        for group in 0..groups {
+            let offset = layout.map(group, 0);
+            if offset + len > self.device.size() {
+                let reason = "the device ends before this part of it".to_owned();
+                return lines.found.damage("space map", offset, (groups - group) * len, reason);
+            }
+            match self.newest_map(group).await {
+                Err(reason) => lines.found.damage("space map", offset, len, reason),
+                Ok((number, bytes)) => {
+                    if self.group_lines(group, number, &bytes, lines).is_break() {
                         return;
                     }
                 }
-                at += 1;
             }
         }
     }
 
-    async fn dump_bytes(&self, offset: u64, lines: &mut Lines) -> Result<(), InspectError> {
+    /// Number and bytes of the bitmap of a group that counts.
+    async fn newest_map(&self, group: u64) -> Result<(u64, Vec<u8>), String> {
+        let newest = self.checkpoint.map_or(u64::MAX, |checkpoint| checkpoint.number);
+        let pages = read(&self.device, self.layout().map(group, 0), 2 * BLOCK).await?;
+        let decoded = pages.chunks(BLOCK).filter_map(|page| decode_map(page, group, self.superblock.id).ok());
+        let valid = decoded.filter(|(number, _)| *number <= newest).max_by_key(|(number, _)| *number);
+        let (number, bits) = valid.ok_or_else(|| {
+            "both bitmaps of the group are unreadable or belong to no checkpoint".to_owned()
+        })?;
+        Ok((number, bits.to_bytes()))
+    }
+
+    fn group_lines(&self, group: u64, number: u64, bytes: &[u8], lines: &mut Lines<'_>) -> ControlFlow<()> {
+        let is_set = |bit: usize| bytes.get(bit / 8).is_some_and(|byte| byte >> (bit % 8) & 1 == 1);
+        let mut at = 0;
+        while at < bytes.len() * 8 {
+            let start = at;
+            while is_set(at) {
+                at += 1;
+            }
+            if at > start {
+                let block = group * GROUP_BLOCKS + start as u64;
+                lines.push(vec![
+                    ("group", Field::Number(group)),
+                    ("number", Field::Number(number)),
+                    ("block", Field::Number(block)),
+                    ("blocks", Field::Number((at - start) as u64)),
+                    ("offset", Field::Number(self.layout().data(block))),
+                ])?;
+            }
+            at += 1;
+        }
+        ControlFlow::Continue(())
+    }
+
+    async fn dump_bytes(&self, offset: u64, lines: &mut Lines<'_>) -> Result<(), InspectError> {
         /// Bytes of a line.
         const LINE: u64 = 16;
         let (mut at, size) = (offset / LINE * LINE, self.device.size());
         if at >= size {
-            let device = self.device.name().to_owned();
-            return Err(MediaError::Range { device, offset, len: LINE, size }.into());
+            return Err(InspectError::Beyond { device: self.device.name().to_owned(), offset, size });
         }
         while at < size {
             let start = at / BLOCK as u64 * BLOCK as u64;

@@ -13,7 +13,7 @@ mod log;
 mod report;
 mod walk;
 
-pub use dump::{Field, Filter, Line, Part};
+pub use dump::{Dumped, Field, Filter, Line, Part};
 pub use finding::{Finding, Severity};
 pub use report::{
     BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, IndexReport, LogReport,
@@ -80,6 +80,30 @@ pub enum InspectError {
         /// What was asked for.
         missing: String,
     },
+    /// What a dump was to be of isn't found, and may be where something is damaged.
+    #[error(
+        "what is left of {device} does not hold {missing}, and {damages} places could not be read or are damaged"
+    )]
+    NotLeft {
+        /// Name of the device.
+        device: String,
+        /// What was asked for.
+        missing: String,
+        /// How many places are damaged.
+        damages: u64,
+        /// These places; not more than a report has.
+        findings: Vec<Finding>,
+    },
+    /// The bytes of a dump are behind the device's end.
+    #[error("there is no byte {offset}: {device} has only {size} bytes")]
+    Beyond {
+        /// Name of the device.
+        device: String,
+        /// First byte of the dump.
+        offset: u64,
+        /// Bytes of the device.
+        size: u64,
+    },
     /// The device can't be read where the bytes of a dump are.
     #[error(transparent)]
     Media(#[from] MediaError),
@@ -98,6 +122,21 @@ pub struct Inspector {
 impl core::fmt::Debug for Inspector {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Inspector").field("device", &self.device.name()).finish_non_exhaustive()
+    }
+}
+
+impl Findings {
+    /// Takes in what another look has found, but for what is here already: looks at several ranges of keys meet the same nodes.
+    fn take_in(&mut self, other: Self) {
+        // Of those that its list had no room for it isn't known what they were.
+        let listed = |severity| other.list.iter().filter(|one| one.severity == severity).count() as u64;
+        self.damages += other.damages - listed(Severity::Damage);
+        self.notes += other.notes - listed(Severity::Note);
+        for finding in other.list {
+            if !self.list.contains(&finding) {
+                self.add(finding);
+            }
+        }
     }
 }
 

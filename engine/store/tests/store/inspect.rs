@@ -7,9 +7,10 @@ use std::rc::Rc;
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_media::sim::CrashKeeps;
+use weir_proto::PoolId;
 use weir_proto::object::PunchScope;
 use weir_runtime::random::Random;
-use weir_store::{Depth, Field, Filter, InspectError, Inspector, Part, Report, Severity, Store};
+use weir_store::{Depth, Dumped, Field, Filter, InspectError, Inspector, Part, Report, Severity, Store};
 
 const SIZE: u64 = 16 << 20;
 
@@ -280,8 +281,8 @@ fn a_dump_shows_the_recovered_state_a_page_at_a_time() {
             Inspector::open(disk).await.expect("a store").dump(part, &filter).await.expect("dumped")
         })
     };
-    let (all, next) = dump(Part::Entries, Filter { limit: usize::MAX, ..Filter::default() });
-    assert_eq!(next, None);
+    let (all, dumped) = dump(Part::Entries, Filter { limit: usize::MAX, ..Filter::default() });
+    assert_eq!(dumped, Dumped::default());
     let text = |line: &weir_store::Line| format!("{line:?}");
     assert!(
         all.iter().any(|line| text(line).contains("punched") && text(line).contains("d7")),
@@ -290,10 +291,10 @@ fn a_dump_shows_the_recovered_state_a_page_at_a_time() {
     let mut paged = Vec::new();
     let mut from = Vec::new();
     loop {
-        let (lines, next) = dump(Part::Entries, Filter { limit: 100, from, ..Filter::default() });
-        assert!(lines.len() <= 100);
+        let (lines, dumped) = dump(Part::Entries, Filter { limit: 100, from, ..Filter::default() });
+        assert!(lines.len() <= 100 && dumped.more == dumped.next.is_some());
         paged.extend(lines);
-        let Some(next) = next else { break };
+        let Some(next) = dumped.next else { break };
         from = next;
     }
     assert_eq!(paged, all);
@@ -312,4 +313,98 @@ fn a_dump_shows_the_recovered_state_a_page_at_a_time() {
     assert!(!map.is_empty());
     let (bytes, _) = dump(Part::Bytes { offset: 4 }, Filter { limit: 2, ..Filter::default() });
     assert!(text(&bytes[0]).contains("5745495253544f52") && bytes.len() == 2, "{bytes:?}");
+}
+
+fn everything() -> Filter {
+    Filter { limit: usize::MAX, ..Filter::default() }
+}
+
+fn try_dump(
+    device: &MemoryDevice,
+    part: Part,
+    filter: Filter,
+) -> Result<(Vec<weir_store::Line>, Dumped), InspectError> {
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    run(9, async move |_| Inspector::open(disk).await.expect("a store").dump(part, &filter).await)
+}
+
+/// A copy with a bit flipped.
+fn flipped(device: &MemoryDevice, offset: u64) -> MemoryDevice {
+    let damaged = device.copy(SIZE);
+    damaged.flip_bit(offset, 1);
+    damaged
+}
+
+#[test]
+fn a_dump_goes_around_a_damaged_node_and_names_it() {
+    let device = filled();
+    let (whole, _) = try_dump(&device, Part::Entries, everything()).expect("dumped");
+    let (nodes, _) = try_dump(&device, Part::Nodes, everything()).expect("dumped");
+    let leaves = nodes.iter().map(|line| number(line, "level")).max().expect("nodes");
+    let mut of_leaves = nodes.iter().filter(|line| number(line, "level") == leaves);
+    let first = number(of_leaves.next().expect("a leaf"), "offset");
+    let last = number(of_leaves.next_back().expect("another leaf"), "offset");
+    let damaged = flipped(&device, first + 100);
+    let (rest, dumped) = try_dump(&damaged, Part::Entries, everything()).expect("the rest");
+    assert!(!rest.is_empty() && rest.len() < whole.len() && rest.iter().all(|line| whole.contains(line)));
+    let found: Vec<(&str, u64)> = dumped.findings.iter().map(|one| (one.what, one.offset)).collect();
+    assert_eq!((dumped.damages, found), (1, vec![("index node", first)]));
+    let (rest, dumped) = try_dump(&damaged, Part::Nodes, everything()).expect("the rest");
+    assert_eq!((rest.len(), dumped.damages), (nodes.len() - 1, 1));
+    // Pools and containers stand in the first leaf.
+    let absent = Filter { pool: Some(PoolId(uuid::Uuid::nil())), ..everything() };
+    let refused = try_dump(&damaged, Part::Entries, absent.clone());
+    assert!(matches!(refused, Err(InspectError::NotLeft { damages: 1, .. })), "{refused:?}");
+    let damaged = flipped(&device, last + 100);
+    let refused = try_dump(&damaged, Part::Entries, absent);
+    assert!(matches!(refused, Err(InspectError::NotThere { .. })), "{refused:?}");
+    // The ranges of keys of a pool's entries meet the same leaf.
+    let named = Filter { pool: Some(POOL), ..everything() };
+    let (_, dumped) = try_dump(&damaged, Part::Entries, named).expect("the rest");
+    assert_eq!(dumped.damages, 1, "{:?}", dumped.findings);
+}
+
+#[test]
+fn a_dump_names_a_damaged_batch_and_lost_checkpoint_headers() {
+    let device = filled();
+    let (lines, _) = try_dump(&device, Part::Log, everything()).expect("dumped");
+    let batches: Vec<u64> =
+        lines.iter().filter(|line| line[0].0 == "offset").map(|line| number(line, "offset")).collect();
+    let torn = flipped(&device, batches[batches.len() / 2] + 70);
+    for part in [Part::Log, Part::Entries] {
+        let (rest, dumped) = try_dump(&torn, part, everything()).expect("the rest");
+        assert!(!rest.is_empty(), "{part:?}");
+        assert_eq!((dumped.damages, dumped.findings[0].what), (1, "log batch"), "{part:?}");
+    }
+    let blank = device.copy(SIZE);
+    for byte in 4096..5 * 4096 {
+        blank.flip_bit(byte, 0);
+    }
+    for part in [Part::Entries, Part::Nodes, Part::Log] {
+        let (rest, dumped) = try_dump(&blank, part, everything()).expect("nothing");
+        assert_eq!((rest.len(), dumped.damages), (0, 1), "{part:?}: {:?}", dumped.findings);
+    }
+}
+
+#[test]
+fn a_dump_of_the_space_map_goes_on_behind_what_is_unreadable() {
+    // Three groups of blocks.
+    let machine = Machine::new(10, 300 << 20);
+    machine.start(quiet());
+    let report = {
+        let device = machine.device();
+        machine
+            .run(async move { Inspector::open(device).await.expect("a store").report(Depth::Outline).await })
+    };
+    let map = report.regions.iter().find(|region| region.name == "space map").expect("a map");
+    let (first, last) = (map.offset, map.offset + map.len - 8192);
+    machine.disk.make_unreadable(first..first + 1);
+    machine.disk.make_unreadable(last..last + 1);
+    let device = machine.device();
+    let (_, dumped) = machine.run(async move {
+        let store = Inspector::open(device).await.expect("a store");
+        store.dump(Part::Map, &everything()).await.expect("the rest")
+    });
+    let found: Vec<u64> = dumped.findings.iter().map(|one| one.offset).collect();
+    assert_eq!(found, [first, last]);
 }
