@@ -156,6 +156,8 @@ impl Transaction {
         if self.plan.is_empty() {
             return Ok(self.epoch);
         }
+        // Another context may have begun it, and a commit says that its sender's clock has come to its epoch.
+        let _ = context.rpc().clock().observe(self.epoch, context.runtime().wall_ns());
         loop {
             let map = context.map_of(pool);
             let parts = self.parts(&question, &map);

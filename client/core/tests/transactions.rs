@@ -437,6 +437,27 @@ fn a_snapshot_stays_as_it_is_whatever_began_before_it() {
     }
 }
 
+#[test]
+fn one_context_commits_what_another_one_has_begun() {
+    let cluster = Rc::new(Cluster::start(3, 2, 1));
+    let (first, second) = (cluster.context(MINUTE), cluster.context(MINUTE));
+    let rt = cluster.world.node("client").handle();
+    cluster.run(async move {
+        let container = open_container(&first, properties("box", ContainerType::Object)).await;
+        let all = objects(&first, &container, 4).await;
+        for value in 1..50 {
+            // Its clock is behind the first one's at any place of a tick.
+            rt.sleep(Duration::from_micros(5_000 + value * 7)).await;
+            let mut transaction = Transaction::begin(&first, &container);
+            for object in &all {
+                write(&mut transaction, object, value, Conditions::NONE);
+            }
+            transaction.commit(&second).await.expect("commits");
+            assert_eq!(read(&first, &all[0]).await.expect("readable"), Some(value));
+        }
+    });
+}
+
 /// The rank of the only target that an object is on.
 fn rank_of(object: &Object) -> u32 {
     let map = object.container().pool().map();

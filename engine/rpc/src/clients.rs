@@ -27,7 +27,7 @@ const CLIENTS_MAX: usize = 65_536;
 /// another one.
 const TENANT_SHARE: usize = 16;
 
-/// More clients than these are not remembered for the sake of requests that may be asked for again.
+/// More clients of a tenant than these are not remembered for the sake of requests that may be asked for again.
 const OWED_MAX: usize = CLIENTS_MAX / 2;
 
 /// Most clients of one tenant remembered at one peer. A process has one, or one for each name of a server that it knows; where
@@ -115,6 +115,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// When it last gave a sign of life, or was looked for because a transfer is stuck with it: it has to be known for that.
+    fn seen(&self) -> Instant {
+        self.heard.max(self.looked)
+    }
+
     /// Whether a request of it may come again that was executed.
     fn is_owed(&self, now: Instant) -> bool {
         let newest =
@@ -313,12 +318,9 @@ impl Clients {
             return Vec::new();
         }
         self.pruned = now;
-        // One that transfers are stuck with is looked for, and has to be known for that.
-        let seen = |client: &Client| client.heard.max(client.looked);
-        let is_crowded = self.known.len() > OWED_MAX;
         let idle = |client: &Client| {
-            let is_silent = now - seen(client) > CLIENT_IDLE_MAX && client.running == 0;
-            is_silent && (is_crowded || !client.is_owed(now))
+            let is_silent = now - client.seen() > CLIENT_IDLE_MAX && client.running == 0;
+            is_silent && (!client.is_owed(now) || client.tenant.clients.get() > OWED_MAX)
         };
         let gone: Vec<Caller> =
             self.known.iter().filter(|(_, client)| idle(client)).map(|(id, _)| id).collect();
@@ -341,8 +343,8 @@ impl Clients {
     /// ended; rather one that can't ask for any reply again.
     fn make_room_at(&mut self, place: (PeerId, TenantId), now: Instant) -> bool {
         let idle = self.at_of(place).filter_map(|id| Some((id, self.known.get(id)?)));
-        let ended = idle.filter(|(_, client)| client.running == 0 && now - client.heard >= ENDED_AFTER);
-        let oldest = ended.min_by_key(|(_, client)| (client.is_owed(now), client.heard)).map(|(id, _)| id);
+        let ended = idle.filter(|(_, client)| client.running == 0 && now - client.seen() >= ENDED_AFTER);
+        let oldest = ended.min_by_key(|(_, client)| (client.is_owed(now), client.seen())).map(|(id, _)| id);
         oldest.and_then(|id| self.leave_out(id)).is_some()
     }
 

@@ -307,7 +307,7 @@ impl Rpc {
         &self.inner.endpoint
     }
 
-    /// The context's hybrid logical clock, which every message moves forward.
+    /// The context's hybrid logical clock, which requests and replies move forward.
     #[must_use]
     pub fn clock(&self) -> &Rc<Clock> {
         &self.inner.clock
@@ -388,7 +388,7 @@ impl Inner {
         self.clock.now(self.rt.wall_ns())
     }
 
-    /// This wall time in nanoseconds, or what the hybrid clock has if that is later: never behind what any message said.
+    /// This wall time in nanoseconds, or what the hybrid clock has if that is later: never behind what any message said that moved it.
     fn no_earlier(&self, wall_ns: u64) -> u64 {
         self.clock.latest().wall_ns().max(wall_ns)
     }
@@ -515,7 +515,7 @@ impl Inner {
             }
             return;
         }
-        // What says nothing of when it was asked moves no clock: a hello; and a request does when it is known whose it is.
+        // A hello tells of nothing that has happened. A request moves the clock as far as whose it is allows.
         if !matches!(header.kind, Kind::Hello | Kind::Request) {
             let _ = self.clock.observe(header.epoch, wall_ns);
         }

@@ -116,7 +116,7 @@ impl Payloads {
         Ok(Payload { room, buffer: inner.endpoint.buffers().alloc(len)? })
     }
 
-    /// Whether anybody but this client waits for memory.
+    /// Whether anybody else waits for memory of a kind that this client has.
     pub(crate) fn others_wait(&self, caller: Caller) -> bool {
         [&self.short, &self.long].iter().any(|line| line.others_wait(caller))
     }
@@ -200,7 +200,7 @@ impl Line {
 
     fn others_wait(&self, caller: Caller) -> bool {
         let state = self.state.borrow();
-        state.queue.iter().any(|waiter| waiter.caller != caller)
+        state.clients.contains_key(&caller) && state.queue.iter().any(|waiter| waiter.caller != caller)
     }
 
     fn share(self: &Rc<Self>, caller: Caller, units: usize) -> Share {

@@ -95,8 +95,9 @@ impl Clients {
         self.begin_among(id, request, acked, Instant::default()).0
     }
 
-    /// The same for one that may come again until some time, with how many others run. What the client has finished with is forgotten when a request ends,
-    /// behind its reply, where nobody waits for that; before one that is not the newest, whose place depends on it.
+    /// The same for one that may come again until some time, with how many others run. What the client has finished with is
+    /// forgotten when a request ends, behind its reply, where nobody waits for that; before one that is not the newest, whose
+    /// place depends on it.
     pub(crate) fn begin_among(
         &mut self,
         id: Caller,

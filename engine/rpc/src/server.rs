@@ -20,7 +20,7 @@ use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::{Address, Message, PeerId, Source};
 use weir_proto::hlc::{ClockSkew, SKEW_MAX_NS};
-use weir_proto::{Der, Epoch, TenantId};
+use weir_proto::{Der, TenantId};
 use weir_runtime::Instant;
 
 /// The body of a reply.
@@ -160,18 +160,18 @@ impl Drop for Running {
     }
 }
 
-/// Begins with a request when the wall clock has come near enough to what its client has seen.
-async fn hold(
-    (epoch, mut early): (Epoch, NonZeroU64),
-    served: Rc<Served>,
-    caller: Caller,
-    running: Running,
-    request: Request,
-) {
+/// Begins with a request when the wall clock has come near enough to what its client has seen, if that is in time.
+async fn hold(mut early: NonZeroU64, running: Running, request: Request) {
     let inner = Rc::clone(&running.inner);
+    let (epoch, deadline) = (request.epoch(), request.deadline());
     add(&inner.metrics.requests_early, 1);
     loop {
-        inner.rt.sleep(Duration::from_nanos(early.get())).await;
+        inner.rt.sleep_until(deadline.min(inner.rt.now() + Duration::from_nanos(early.get()))).await;
+        if inner.rt.now() >= deadline {
+            add(&inner.metrics.expired, 1);
+            let text = "the request expired before the server's clock had come near enough to its client's";
+            return running.finish(Err(Status::new(Der::TIMEDOUT, text)));
+        }
         match inner.clock.observe_tenant(epoch, inner.rt.wall_ns()) {
             Ok(None) => break,
             // The wall clock went back meanwhile.
@@ -179,7 +179,11 @@ async fn hold(
             Err(skew) => return running.finish(Err(Status::new(Der::HLC_SYNC, skew.to_string()))),
         }
     }
-    inner.queue(served, caller, running, request, false);
+    // Nothing is served any more when the context has closed meanwhile.
+    let served = inner.handlers.borrow().get(request.opcode()).map(Rc::clone);
+    if let Some(served) = served {
+        inner.queue(served, request.client(), running, request, false);
+    }
 }
 
 impl Inner {
@@ -442,9 +446,9 @@ impl Inner {
             running.watch(accesses.clone(), deadline + WITHDRAWAL_GRACE);
             self.spare_segments.set(request.lend(segments, accesses));
         }
-        if let Some(early) = early {
-            let epoch = header.epoch;
-            self.rt.spawn(hold((epoch, early), served, caller, running, request));
+        // What is urgent ends at once, wherever the clock is, and there may be more of it than has room.
+        if let Some(early) = early.filter(|_| !served.urgent) {
+            self.rt.spawn(hold(early, running, request));
             return;
         }
         // What moves memory takes longer than its turn, and others may have come.
@@ -467,18 +471,18 @@ impl Inner {
     fn has_room(&self, header: &Header, others: Others) -> bool {
         let running = usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX);
         let max = self.config.running_max;
-        let is_foreign = self.tells_tenants || self.is_of_tenant(header);
-        let fits = |free: usize| !is_foreign || others.tenant < TENANT_SHARE * free;
+        let is_tenants = self.is_of_tenant(header);
+        let fits = |free: usize| !is_tenants || others.tenant < TENANT_SHARE * free;
         let free = (max - max / RETURNERS).saturating_sub(running);
         let comes_again = header.resend && others.client == 0 && running < max && fits(max - running);
         others.client < self.config.running_per_client
             && (others.client < SHARE * free && fits(free) || comes_again)
     }
 
-    /// Whether an authentic message is a tenant's, and not the system's own.
+    /// Whether an authentic message is a tenant's, and not the system's own: where the network alone tells, whoever's it is.
     #[inline]
     fn is_of_tenant(&self, header: &Header) -> bool {
-        self.ring.is_some() && TenantId(header.tenant) != TenantId::SYSTEM
+        if self.ring.is_some() { TenantId(header.tenant) != TenantId::SYSTEM } else { self.tells_tenants }
     }
 
     /// Whether to execute a request now, with how many others of its client; if not, it has been answered as far as it can

@@ -144,6 +144,11 @@ impl Peers {
         Self { user_ids, ..Self::default() }
     }
 
+    /// Each peer has a connection of its own, which is made when something is for it.
+    pub(super) fn set_connected(&mut self) {
+        self.waiting = Waiting::for_connections();
+    }
+
     /// Whether completions name peers by the user id that was inserted with them.
     pub(super) fn has_user_ids(&self) -> bool {
         self.user_ids
@@ -237,11 +242,11 @@ impl Peers {
     pub(super) fn remove(&mut self, id: PeerId, retain: bool) -> Option<KnownPeer> {
         let (index, generation) = parts(id);
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
-        let mut peer = slot.peer.take()?;
+        let peer = slot.peer.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         self.by_address.remove(&peer.address);
-        self.waiting.remove(id, &mut peer.turn);
+        self.waiting.remove(id, peer.turn);
         if retain {
             let generation = peer.generation();
             let retained = Retained { fi_addr: peer.fi_addr, slot: index, generation };
@@ -341,11 +346,14 @@ impl Peers {
         }
     }
 
-    /// It had room for the first of them, or they have been given up: the next pause is the shortest.
-    pub(super) fn go_on(&mut self, id: PeerId) {
+    /// It had room for the first of them, after which the next pause is the shortest, or that has been given up.
+    pub(super) fn go_on(&mut self, id: PeerId, had_room: bool) {
         let Some((peer, waiting)) = self.with_waiting(id) else { return };
         peer.waiting.pop_front();
-        waiting.remove(id, &mut peer.turn);
+        waiting.remove(id, peer.turn);
+        if had_room {
+            peer.turn = Turn::default();
+        }
     }
 
     /// What waits for a peer may get through now.
@@ -355,10 +363,10 @@ impl Peers {
         }
     }
 
-    /// Something has completed: so may what waits for others. `all`: they share a queue.
-    pub(super) fn hasten_others(&mut self, all: bool, now: Instant) {
+    /// Something has completed: so may what waits for others.
+    pub(super) fn hasten_others(&mut self, now: Instant) {
         let is_brief = |id| self.get(id).is_some_and(|peer| peer.turn.is_brief());
-        for id in self.waiting.hopeful(all, is_brief) {
+        for id in self.waiting.hopeful(is_brief) {
             self.hasten(id, now);
         }
     }

@@ -268,7 +268,7 @@ impl Core {
     pub(super) fn retry(&self, progress: bool) -> bool {
         let now = self.rt.now();
         if progress {
-            self.peers.borrow_mut().hasten_others(self.bell.is_some(), now);
+            self.peers.borrow_mut().hasten_others(now);
         }
         let mut any = false;
         loop {
@@ -289,13 +289,17 @@ impl Core {
             let Some((op, since)) = next else { return any };
             let late = dead || now - since > patience;
             let abandoned = self.ops.with(op, |op| op.is_abandoned()).unwrap_or(true);
-            add(&self.counters.retries, 1);
-            let posted = if late || abandoned { Posted::Failed(GAVE_UP) } else { self.post(op) };
+            let posted = if late || abandoned {
+                Posted::Failed(GAVE_UP)
+            } else {
+                add(&self.counters.retries, 1);
+                self.post(op)
+            };
             if posted == Posted::Again {
                 self.peers.borrow_mut().back_off(id, self.rt.now());
                 return any;
             }
-            self.peers.borrow_mut().go_on(id);
+            self.peers.borrow_mut().go_on(id, posted == Posted::Yes);
             any = true;
             if let Posted::Failed(code) = posted {
                 self.fail(op, self.refusal(code));

@@ -134,6 +134,10 @@ impl Core {
         let watches = capabilities.shared_queue && capabilities.within_process();
         let region = bell.as_ref().filter(|_| watches).and_then(Bell::region);
         let exposing = Exposing::new(options.mr_method, capabilities.mr_accounting, options.mr_cache);
+        let mut peers = Peers::with_user_ids(user_ids);
+        if raw.provider().starts_with("tcp") {
+            peers.set_connected();
+        }
         let core = Rc::new(Self {
             rt: rt.clone(),
             raw,
@@ -147,7 +151,7 @@ impl Core {
             ops: Ops::default(),
             keys: KeySource::default(),
             exposing,
-            peers: RefCell::new(Peers::with_user_ids(user_ids)),
+            peers: RefCell::new(peers),
             sink: OnceCell::new(),
             waker,
             bell,

@@ -25,7 +25,7 @@ impl IoService {
     pub(crate) async fn commit(self: &Rc<Self>, request: &Request) -> Result<Body, Status> {
         let commit: CommitRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         self.check_commit(&commit)?;
-        self.check_heard(commit.epoch)?;
+        self.observe_client(commit.epoch)?;
         let access = self.access(request, &commit.capability, Rights::WRITE, commit.map_version).await?;
         check_places(&access.pool, &commit.parts)?;
         self.counted(Kind::Commit, &access, async |_| {

@@ -109,14 +109,20 @@ fn operations(changes: &[Change]) -> Vec<Operation<'_>> {
 }
 
 impl IoService {
-    /// Checks that a client names no epoch that its message's clock, which this one is behind, had not reached.
-    fn check_heard(&self, epoch: Epoch) -> Result<(), Status> {
-        if epoch <= self.pools.clock().latest() {
-            return Ok(());
+    /// Puts the target's clock behind an epoch that a client names, which is no further ahead than what its messages may say
+    /// ([`Clock::observe_tenant`](weir_proto::hlc::Clock::observe_tenant)), or than what this one's did.
+    fn observe_client(&self, epoch: Epoch) -> Result<(), Status> {
+        match self.pools.clock().observe_tenant(epoch, self.rt.wall_ns()) {
+            Ok(None) => Ok(()),
+            Ok(Some(early)) => {
+                let text = format!(
+                    "the transaction's epoch, {epoch}, is {early} ns further ahead of the clock than a client may move it, and \
+                     than that of its message; check time synchronisation on both nodes"
+                );
+                Err(Status::new(Der::HLC_SYNC, text))
+            }
+            Err(skew) => Err(Status::new(Der::HLC_SYNC, skew.to_string())),
         }
-        let text =
-            format!("the transaction's epoch, {epoch}, is ahead of the clock of the message that commits it");
-        Err(Status::new(Der::HLC_SYNC, text))
     }
 
     /// Puts the target's clock behind a transaction's epoch: what is written here afterwards comes later.
