@@ -84,14 +84,6 @@ impl Side {
     }
 }
 
-/// What is wrong, without a second "can't be reached" where the fabric's words have one already.
-fn words(error: &RpcError) -> String {
-    match error {
-        RpcError::Unreachable { peer, reason } if reason.starts_with(&peer.to_string()) => reason.clone(),
-        error => error.to_string(),
-    }
-}
-
 /// Who could not be measured, if there is somebody; the first decides the exit code.
 fn failure(sides: &[Side]) -> Option<CliError> {
     let missed = |side: &Side| {
@@ -105,7 +97,7 @@ fn failure(sides: &[Side]) -> Option<CliError> {
     let (provider, _, first) = missed.first()?;
     let said = missed
         .iter()
-        .map(|(provider, rank, error)| format!("engine {rank} by {provider}: {}", words(error)))
+        .map(|(provider, rank, error)| format!("engine {rank} by {provider}: {error}"))
         .collect::<Vec<_>>()
         .join("; ");
     Some(if matches!(first, RpcError::TimedOut { .. } | RpcError::Unreachable { .. }) {
@@ -233,7 +225,7 @@ fn answer(arguments: &BenchArguments, sides: &[Side]) -> Answer {
                 Err(error) => {
                     let engine = peer.to_string();
                     engines.push(
-                        json!({"rank": rank, "engine": engine, "figures": null, "error": words(error)}),
+                        json!({"rank": rank, "engine": engine, "figures": null, "error": error.to_string()}),
                     );
                     continue;
                 }

@@ -543,7 +543,7 @@ impl<'a> Course<'a> {
     async fn contact(&self, state: &Rc<PeerState>, deadline: Instant) -> Result<Rc<Session>, Next> {
         self.inner.connect(state, deadline).await.map_err(|error| match error {
             RpcError::Version { .. } | RpcError::Denied { .. } | RpcError::Closed => Next::Failed(error),
-            error => Next::Again(None, error.to_string().into()),
+            error => Next::Again(None, error.into_reason().into()),
         })
     }
 

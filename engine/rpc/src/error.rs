@@ -125,6 +125,14 @@ pub enum RpcError {
 }
 
 impl RpcError {
+    /// Why a peer could not be reached, where another error says that of which peer.
+    pub(crate) fn into_reason(self) -> String {
+        match self {
+            Self::Unreachable { reason, .. } => reason,
+            other => other.to_string(),
+        }
+    }
+
     /// The code that programs look at.
     #[must_use]
     pub fn der(&self) -> Der {

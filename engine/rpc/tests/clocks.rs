@@ -116,7 +116,7 @@ fn urgent_requests_wait_for_no_clock_so_that_they_take_no_room() {
     let calls = scene.world.block_on(&node, async move {
         let (peer, options) =
             (Peer::new("server", PORT), CallOptions::within(&rt, Duration::from_millis(200)));
-        join_all((0..100).map(|_| rpc.call(&peer, URGENT, b"", None, options.clone()))).await
+        join_all((0..100).map(|_| rpc.call(&peer, URGENT, b"", None, options))).await
     });
     for call in calls {
         call.expect("executed at once");

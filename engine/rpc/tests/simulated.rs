@@ -432,7 +432,9 @@ fn a_call_without_a_server_ends_at_its_deadline_and_says_so() {
         let options = CallOptions::within(&rt, Duration::from_secs(3));
         rpc.call(&peer(), ECHO, b"", None, options).await.err()
     });
-    assert!(matches!(error, Some(RpcError::Unreachable { .. })), "{error:?}");
+    let error = error.expect("nobody is there");
+    assert!(matches!(error, RpcError::Unreachable { .. }), "{error:?}");
+    assert_eq!(error.to_string().matches("can't be reached").count(), 1, "{error}");
     let took = cluster.world.now() - began;
     assert!(took >= Duration::from_secs(3) && took < Duration::from_millis(3100), "{took:?}");
 }
