@@ -268,7 +268,7 @@ pub enum UpdateError {
         /// Its epoch.
         epoch: Epoch,
     },
-    /// Somebody has read or written the same at a later epoch, or taken a snapshot.
+    /// Somebody has read or written the same at this or a later epoch, or taken a snapshot.
     #[error("epoch {:#x} comes too late: the same was read or written, or a snapshot taken, at epoch {:#x}; try again at a newer one", epoch.0, newest.0)]
     Restart {
         /// The epoch of the change.

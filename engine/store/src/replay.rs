@@ -4,7 +4,7 @@
 //! durable, an intact batch behind the end means that an acknowledged one was damaged, and so does a checkpoint header that
 //! tells of it: the store is then not opened.
 //! The last intact batch may be one whose flush never completed, so the data extents it refers to are checked, and
-//! without them it is dropped: it was not acknowledged.
+//! without them it is dropped: nothing on the device says that it was acknowledged.
 
 use crate::codec::Malformed;
 use crate::error::OpenError;
@@ -207,8 +207,8 @@ async fn lost_wrap(core: &Core, reader: &mut Reader<'_>) -> Result<Option<u32>, 
     if ring.position == 0 {
         return Ok(None);
     }
-    let found = reader.batch(0, core.id, |batch| batch.sequence == ring.sequence + 1).await;
-    let Some((next, _)) = tail::unless_unreadable(core, found)?.flatten() else { return Ok(None) };
+    let is_next = |batch: &Batch| Some(batch.sequence) == ring.sequence.checked_add(1);
+    let Some((next, _)) = reader.batch(0, core.id, is_next).await? else { return Ok(None) };
     let wrap = Batch {
         kind: BatchKind::Wrap,
         sequence: ring.sequence,

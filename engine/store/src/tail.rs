@@ -25,8 +25,24 @@ use weir_media::{BLOCK, DmaBuf, MediaError};
 /// acknowledged.
 pub(crate) const READS_MAX: u32 = 3;
 
-/// Pause between such reads.
-const READ_PAUSE: Duration = Duration::from_millis(100);
+/// Pauses before it is read again: a path to the device that fails over, or a controller that is reset, takes seconds.
+const READ_PAUSES: [Duration; READS_MAX as usize - 1] = [Duration::from_secs(1), Duration::from_secs(5)];
+
+/// How many blocks behind the end of the log may be unreadable. Each costs the device two errors at most, and eight put it out of
+/// use.
+pub(crate) const UNREADABLE_MAX: usize = 2;
+
+/// How far behind the end of the log the next intact batch stands at most, where one has been lost, and the header of another one
+/// can't be read at `distance`.
+pub(crate) fn farthest(ring: Ring, unreadable: Option<u64>) -> u64 {
+    unreadable.map_or(BATCH_MAX, |distance| distance + BATCH_MAX).min(ring.len)
+}
+
+/// Whether a batch stands at the end of the log by the bytes there, whole or not: the one that it goes on with, or one that would be
+/// that but for one bit of its header.
+pub(crate) fn has_begun(ring: Ring, store: Uuid, begin: &[u8]) -> bool {
+    flipped_len(ring, store, begin) > 0
+}
 
 /// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
 /// stands behind it; and when the log goes on for an open whose checkpoint header is lost. Reports what can't be read behind
@@ -44,11 +60,23 @@ pub(crate) async fn check(
             format!("batch {} is damaged, while all before batch {stable} were stable", ring.sequence);
         return Err(opening.corrupt("the log", offset, reason));
     }
-    let mut distance = 0;
-    while distance <= BATCH_MAX {
+    let has_begun = has_begun(ring, core.id, reader.bytes(ring.position, BLOCK as u64).await?);
+    let (mut distance, mut last, mut unreadable) = (0, farthest(ring, None), 0);
+    while distance <= last {
         let position = (ring.position + distance) % ring.len;
         let later = reader.batch(position, core.id, |batch| batch.sequence > ring.sequence).await;
-        let later = if distance == 0 { later? } else { unless_unreadable(core, later)?.flatten() };
+        let later = match later {
+            // What stands at the end may have been acknowledged, and this may have said so.
+            Err(OpenError::Media(error @ MediaError::Io { .. }))
+                if distance > 0 && !has_begun && unreadable < UNREADABLE_MAX =>
+            {
+                report_unreadable(core, error);
+                unreadable += 1;
+                last = farthest(ring, Some(distance));
+                None
+            }
+            later => later?,
+        };
         if later.is_some() {
             let offset = core.layout.log_offset + ring.position;
             let reason = format!("batch {} is damaged, while a later one is intact", ring.sequence);
@@ -65,26 +93,20 @@ pub(crate) async fn check(
     }
     let begin = reader.bytes(ring.position, BLOCK as u64).await?;
     let len = flipped_len(ring, core.id, begin);
-    // What can't be read of it was reported just now.
-    let bytes = reader.bytes(ring.position, len).await.ok();
-    if let Some((batch, byte)) = bytes.and_then(|bytes| flipped(ring, core.id, bytes)) {
+    let bytes = reader.bytes(ring.position, len).await?;
+    if let Some((batch, byte)) = flipped(ring, core.id, bytes) {
         let offset = core.layout.log_offset + ring.position + byte;
         report(core, "the log", offset, batch.len.into(), "one bit of the last batch has flipped");
     }
     Ok(())
 }
 
-/// What was read of a part of the log that nothing acknowledged is known to stand in. `None`, reported: it can't be read, which
-/// is as good as damaged there.
-pub(crate) fn unless_unreadable<T>(core: &Core, read: Result<T, OpenError>) -> Result<Option<T>, OpenError> {
-    match read {
-        Err(OpenError::Media(MediaError::Io { offset, len, reason, .. })) => {
-            let location = core.location("the log", offset);
-            let reason = format!("it can't be read behind its end: {reason}");
-            scrub::report(core, Rot { location, len, pool: None, subject: None, reason, renewed: false });
-            Ok(None)
-        }
-        read => read.map(Some),
+/// What can't be read where nothing acknowledged stands.
+fn report_unreadable(core: &Core, error: MediaError) {
+    if let MediaError::Io { offset, len, reason, .. } = error {
+        let location = core.location("the log", offset);
+        let reason = format!("it can't be read behind its end: {reason}");
+        scrub::report(core, Rot { location, len, pool: None, subject: None, reason, renewed: false });
     }
 }
 
@@ -163,9 +185,9 @@ async fn blocks_match(core: &Core, blocks: &Blocks) -> Result<bool, OpenError> {
 
 async fn read_run(core: &Core, run: Run) -> Result<DmaBuf, MediaError> {
     let (offset, len) = (core.layout.data(run.block), usize::try_from(run.bytes()).unwrap_or(usize::MAX));
-    for _ in 1..READS_MAX {
+    for pause in READ_PAUSES {
         match core.device.read(offset, DmaBuf::new(len)).await {
-            Err(MediaError::Io { .. }) => core.rt.sleep(READ_PAUSE).await,
+            Err(MediaError::Io { .. }) => core.rt.sleep(pause).await,
             done => return done,
         }
     }

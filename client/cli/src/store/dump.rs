@@ -116,10 +116,9 @@ pub fn dump(arguments: &DumpArguments, output: Output) -> Result<Answer, CliErro
         let other = if matches!(part, Part::Bytes { .. }) { ", or with another --offset" } else { "" };
         let _ = writeln!(text, "there is more: ask for it with a greater --limit{other}");
     }
-    if !stream.end(&[("more", dumped.more.into()), ("next", next.into())])? {
-        return Ok(Answer::streamed(""));
-    }
-    let answer = Answer::streamed(text);
+    // Also where nobody reads the rest the exit code says what was found.
+    let is_read = stream.end(&[("more", dumped.more.into()), ("next", next.into())])?;
+    let answer = Answer::streamed(if is_read { text } else { String::new() });
     Ok(match failure {
         Some(failure) => answer.but(failure),
         None => answer,

@@ -153,10 +153,11 @@ impl<'a> LogWalk<'a> {
                 }
             };
             let Some((batch, bytes)) = found else {
-                if self.skip_lost_wrap().await {
-                    continue;
+                match self.skip_lost_wrap().await {
+                    Ok(true) => continue,
+                    Ok(false) => self.check_end(findings).await,
+                    Err(unreadable) => unreadable.damage(findings),
                 }
-                self.check_end(findings).await;
                 return None;
             };
             self.incarnation = batch.incarnation;
@@ -184,12 +185,12 @@ impl<'a> LogWalk<'a> {
     }
 
     /// The mark at the end of the ring may be missing when the batch at its start, written together with it, is there.
-    async fn skip_lost_wrap(&mut self) -> bool {
+    async fn skip_lost_wrap(&mut self) -> Result<bool, Unreadable> {
         if self.ring.position == 0 {
-            return false;
+            return Ok(false);
         }
         let is_next = |batch: &Batch| Some(batch.sequence) == self.ring.sequence.checked_add(1);
-        let Ok(Some((next, _))) = self.batch_at(0, is_next).await else { return false };
+        let Some((next, _)) = self.batch_at(0, is_next).await? else { return Ok(false) };
         let wrap = Batch {
             kind: BatchKind::Wrap,
             sequence: self.ring.sequence,
@@ -200,12 +201,12 @@ impl<'a> LogWalk<'a> {
         };
         let crc = seal_batch(&mut batch_header(&wrap, self.inspector.superblock.id));
         if crc != next.previous {
-            return false;
+            return Ok(false);
         }
         self.ring.previous = crc;
         let len = self.ring.len - self.ring.position;
         self.ring.advance(len);
-        true
+        Ok(true)
     }
 
     /// Tells of a batch that would be there but for one bit: no crash leaves one behind.
@@ -257,11 +258,14 @@ impl<'a> LogWalk<'a> {
         }
     }
 
-    /// Looks for an intact batch of a higher number behind the end, as far as one may be. Notes what can't be read there.
+    /// Looks for an intact batch of a higher number behind the end, as far as one may be; whether there is something that keeps
+    /// the store from being opened. Notes what else can't be read there.
     async fn finds_later(&self, findings: &mut Findings) -> bool {
         let (ring, layout) = (self.ring, self.inspector.layout());
-        let last = BATCH_MAX.min(ring.len);
-        for distance in (0..=last).step_by(BLOCK) {
+        let begin = read(&self.inspector.device, layout.log_offset + ring.position, BLOCK).await;
+        let has_begun = begin.is_ok_and(|begin| tail::has_begun(ring, self.inspector.superblock.id, &begin));
+        let (mut distance, mut last, mut left) = (0, tail::farthest(ring, None), tail::UNREADABLE_MAX);
+        while distance <= last {
             let position = (ring.position + distance) % ring.len;
             match self.batch_at(position, |batch| batch.sequence > ring.sequence).await {
                 Ok(None) => {}
@@ -274,19 +278,17 @@ impl<'a> LogWalk<'a> {
                     findings.damage("log batch", end, distance.max(BLOCK as u64), reason);
                     return true;
                 }
-                Err(unreadable) if distance == 0 => {
+                Err(unreadable) if distance == 0 || has_begun || left == 0 => {
                     unreadable.damage(findings);
                     return true;
                 }
-                Err(unreadable) => unreadable.note(findings),
+                Err(unreadable) => {
+                    unreadable.note(findings);
+                    left -= 1;
+                    last = tail::farthest(ring, Some(distance));
+                }
             }
-        }
-        // The log may have gone on at the start of the ring, too.
-        let is_next = |batch: &Batch| Some(batch.sequence) == ring.sequence.checked_add(1);
-        if ring.position + last < ring.len
-            && let Err(unreadable) = self.batch_at(0, is_next).await
-        {
-            unreadable.note(findings);
+            distance += BLOCK as u64;
         }
         false
     }
@@ -314,7 +316,7 @@ impl Inspector {
                 self.lay(&last, &mut known, &mut changes, findings);
             } else {
                 report.dropped = true;
-                let reason = "the data that the last batch refers to isn't complete: an open drops the batch, which was not acknowledged";
+                let reason = "the data that the last batch refers to isn't complete: an open drops the batch, which nothing says was acknowledged";
                 findings.note("log batch", last.offset, last.batch.len.into(), reason.to_owned());
             }
         }

@@ -463,32 +463,75 @@ fn a_log_that_can_not_be_read_behind_its_end_is_reported_and_opened() {
     let errors = || machine.device().stats().errors;
     let outline = inspect();
     let log = outline.regions.iter().find(|region| region.name == "log ring").expect("a log").offset;
-    // Close to the end, as far behind it as a batch may be, and where the log begins again.
-    for ahead in [Some(4096), Some(512 << 10), Some(2 << 20), None] {
-        let place = ahead.map_or(log, |ahead| inspect().log.end + ahead);
-        machine.disk.make_unreadable(place..place + 1);
+    let noted = |report: &weir_store::Report| {
+        report.findings.iter().map(|finding| (finding.what, finding.offset)).collect::<Vec<_>>()
+    };
+    // Close to the end, as far behind it as a batch may be, and two of them.
+    for ahead in [vec![4096], vec![512 << 10], vec![2 << 20], vec![2 << 20, 4 << 20], vec![8192, 12_288]] {
+        let end = inspect().log.end;
+        let places: Vec<u64> = ahead.iter().map(|ahead| end + ahead).collect();
+        for place in &places {
+            machine.disk.make_unreadable(*place..place + 1);
+        }
         let report = inspect();
         assert!(report.is_sound(), "{:?}", report.findings);
-        let noted = report.findings.iter().map(|finding| (finding.what, finding.offset));
-        assert_eq!(noted.collect::<Vec<_>>(), [("log", place)]);
+        assert_eq!(noted(&report), places.iter().map(|place| ("log", *place)).collect::<Vec<_>>());
         let before = errors();
         let store = machine.open(quiet());
         let errors = errors() - before;
-        assert!(errors <= 3, "{errors} reads failed: a device with eight is put out of use");
+        assert!(errors <= 4, "{errors} reads failed: a device with eight is put out of use");
         let found = store.scrub().found.into_iter().map(|rot| (rot.location.what, rot.location.offset));
-        assert_eq!(found.collect::<Vec<_>>(), [("the log", place)]);
+        let told: Vec<_> = places.iter().map(|place| ("the log", *place)).collect();
+        assert_eq!(found.collect::<Vec<_>>(), told);
         let shard = store.pool(POOL).expect("the pool");
         let value = machine.run(async move { get(&shard, "d", "a", u64::MAX).await });
         assert_eq!(value, Ok(Some(b"weir".to_vec())));
         close(store);
         machine.disk.make_readable();
     }
-    // What would come next may have been acknowledged.
+    // What would come next may have been acknowledged, and where the ring begins, what comes then; a third block is too much.
     let end = inspect().log.end;
-    machine.disk.make_unreadable(end..end + 1);
+    for (places, damaged) in
+        [(vec![end], end), (vec![log], log), ((1..=16).map(|n| end + n * 4096).collect(), end + 12_288)]
+    {
+        for place in &places {
+            machine.disk.make_unreadable(*place..place + 1);
+        }
+        let report = inspect();
+        assert!(
+            !report.is_sound() && noted(&report).last() == Some(&("log", damaged)),
+            "{:?}",
+            report.findings
+        );
+        let before = errors();
+        let refused = machine.try_open(quiet());
+        assert!(matches!(refused, Err(OpenError::Media(_))), "{:?}", refused.err());
+        assert!(errors() - before < 8, "the device is put out of use");
+        machine.disk.make_readable();
+    }
+}
+
+#[test]
+fn a_damaged_batch_whose_acknowledgement_can_not_be_read_is_not_dropped() {
+    let machine = Machine::new(8, 64 << 20);
+    let (store, shard) = machine.start(quiet());
+    machine.run(async move { put(&shard, "d", "a", 5, b"weir").await.expect("stored") });
+    // The mark that says so comes later.
+    machine.world.run_for(Duration::from_millis(500));
+    drop(store);
+    machine.crash(CrashKeeps::Everything);
+    let inspect = || {
+        let device = machine.device();
+        machine.run(
+            async move { Inspector::open(device).await.expect("a store").report(Depth::Everything).await },
+        )
+    };
+    let end = inspect().log.end;
+    let (batch, mark) = (end - 8192, end - 4096);
+    machine.disk.rot(batch + 100, 0);
+    machine.disk.make_unreadable(mark..mark + 1);
     let report = inspect();
-    let damage = report.findings.iter().map(|finding| (finding.what, finding.offset));
-    assert!(!report.is_sound() && damage.collect::<Vec<_>>() == [("log", end)], "{:?}", report.findings);
+    assert!(!report.is_sound() && report.log.end == batch, "{:?}", report.findings);
     let refused = machine.try_open(quiet());
     assert!(matches!(refused, Err(OpenError::Media(_))), "{:?}", refused.err());
 }
