@@ -38,31 +38,12 @@ Options:
 TEXT
 }
 
-# What can't be understood is told before anything is built. weir-bench looks at the values.
-check_arguments() {
-    while (($# > 0)); do
-        case $1 in
-        -h | --help) usage && exit 0 ;;
-        fabric | receive | receive-simulated | not-ready-simulated | registration | registration-simulated) ;;
-        crowd-simulated | membership-simulated | store | files | life | --without-instructions) ;;
-        --scratch=* | --binaries=* | --references=* | --output=* | --small-files=* | --sequential-mib=*) ;;
-        --providers=* | --fabric-part=* | --store-part=*) ;;
-        --scratch | --binaries | --references | --output | --small-files | --sequential-mib | --providers | \
-            --fabric-part | --store-part)
-            (($# > 1)) || refuse "$1 needs a value"
-            shift
-            ;;
-        *) refuse "there is no $1" ;;
-        esac
-        shift
-    done
-}
-
-refuse() {
-    printf 'bench/run.sh: %s; see bench/run.sh --help\n' "$1" >&2
-    exit 2
-}
-
+WEIR_SCRIPT=bench/run.sh
+WEIR_NAMES=' fabric receive receive-simulated not-ready-simulated registration registration-simulated crowd-simulated membership-simulated store files life '
+WEIR_VALUED=' --scratch --binaries --references --output --small-files --sequential-mib --providers --fabric-part --store-part '
+WEIR_BARE=' --without-instructions '
+# shellcheck source=setup/arguments.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../setup/arguments.sh"
 check_arguments "$@"
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../setup/steps.sh"

@@ -3,7 +3,10 @@
 # FUZZ_SECONDS together. Arguments go to weir-fuzz: names of fuzzers, --replay FILE.
 set -euo pipefail
 
-FUZZERS='superblock checkpoint log index operations wire requests channel address'
+WEIR_SCRIPT=engine/fuzz/run.sh
+WEIR_NAMES=' superblock checkpoint log index operations wire requests channel address '
+WEIR_VALUED=' --seconds --seed --corpus --failures --replay '
+WEIR_BARE=' '
 
 usage() {
     cat <<TEXT
@@ -12,7 +15,7 @@ Builds the fuzzers with coverage counters and runs them.
 Usage: engine/fuzz/run.sh [OPTIONS] [NAMES]...
 
 Fuzzers; all of them when none is named:
-  $FUZZERS
+ $WEIR_NAMES
 
 Options:
   --seconds N      seconds for all of them together [default: \$FUZZ_SECONDS, or 300]
@@ -25,27 +28,8 @@ Options:
 TEXT
 }
 
-# What can't be understood is told before anything is built. weir-fuzz looks at the values.
-check_arguments() {
-    while (($# > 0)); do
-        case $1 in
-        -h | --help) usage && exit 0 ;;
-        --seconds=* | --seed=* | --corpus=* | --failures=* | --replay=*) ;;
-        --seconds | --seed | --corpus | --failures | --replay)
-            (($# > 1)) || refuse "$1 needs a value"
-            shift
-            ;;
-        *) [[ $1 != *' '* && " $FUZZERS " == *" $1 "* ]] || refuse "there is no $1; the fuzzers are $FUZZERS" ;;
-        esac
-        shift
-    done
-}
-
-refuse() {
-    printf 'engine/fuzz/run.sh: %s; see engine/fuzz/run.sh --help\n' "$1" >&2
-    exit 2
-}
-
+# shellcheck source=setup/arguments.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../setup/arguments.sh"
 check_arguments "$@"
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../setup/steps.sh"
