@@ -49,7 +49,7 @@ pub enum FabricCommand {
 /// Performs a fabric command.
 ///
 /// # Errors
-/// When the attach file cannot be used or the endpoint cannot be opened.
+/// When the attach file cannot be used, or the fabric of what is measured can't be opened.
 pub fn run(
     command: &FabricCommand,
     named: Option<&Path>,

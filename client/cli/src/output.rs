@@ -130,6 +130,9 @@ fn verdict(outcome: &Result<Answer, CliError>) -> (Value, i64) {
     failure_of(outcome).map_or((Value::Null, 0), |error| (error.to_string().into(), error.status()))
 }
 
+/// How the JSON of a [`Stream`] begins.
+const BEGIN: &str = r#"{"response":{"lines":["#;
+
 /// Lines that are printed as they come, however many there are; with `--json` as an array of the response.
 pub struct Stream {
     json: bool,
@@ -152,7 +155,7 @@ impl Stream {
 
     /// Prints a line, in the form that is wanted. It is the last one if nobody reads it, or there is no room for it.
     pub fn push(&mut self, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) -> ControlFlow<()> {
-        let begin = if self.has_begun { "," } else { r#"{"response":{"lines":["# };
+        let begin = if self.has_begun { "," } else { BEGIN };
         self.has_begun = true;
         let written = if self.json {
             write!(self.out, "{begin}{}", object())
@@ -170,7 +173,7 @@ impl Stream {
     pub fn end(mut self, rest: &[(&str, Value)]) -> Result<bool, CliError> {
         let mut end = || {
             if self.json {
-                let begin = if self.has_begun { "" } else { r#"{"response":{"lines":["# };
+                let begin = if self.has_begun { "" } else { BEGIN };
                 write!(self.out, "{begin}]")?;
                 for (name, value) in rest {
                     write!(self.out, r#","{name}":{value}"#)?;

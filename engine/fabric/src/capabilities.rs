@@ -162,6 +162,12 @@ impl Capabilities {
         self.provider != "shm" || !SHM_CRASHES_WITHIN_PROCESS.contains(&self.library.as_str())
     }
 
+    /// Whether each peer has a connection of its own, which is made when something is for it.
+    #[must_use]
+    pub fn connects(&self) -> bool {
+        self.provider.starts_with("tcp")
+    }
+
     /// Every yes-or-no ability by name, as logs, metrics and `weir fabric info` show them.
     #[must_use]
     pub fn flags(&self) -> [(&'static str, bool); 18] {

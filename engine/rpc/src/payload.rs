@@ -1,8 +1,8 @@
 //! Memory for what moves between clients' memory and this server: bounded, shared between tenants and clients, and waited for
 //! within a request's deadline.
 //!
-//! A client that has stopped holds its memory until its transfers end, however long that takes. So whoever has some leaves
-//! more to others, tenants as well as clients, and what is short has memory of its own, which nothing long takes up.
+//! A client that has stopped holds its memory until its transfers end, which takes half a minute at least, and longer where nobody
+//! else waits for memory. So whoever has some leaves more to others, tenants as well as clients, and what is short has memory of its own, which nothing long takes up.
 
 use crate::Inner;
 use crate::accesses::Account;

@@ -21,27 +21,20 @@ use core::time::Duration;
 use uuid::Uuid;
 use weir_media::{BLOCK, DmaBuf, MediaError};
 
-/// How often data of the last batch is read that the device refuses: what passes must not cost a batch that may have been
-/// acknowledged.
-pub(crate) const READS_MAX: u32 = 3;
+/// Pauses before data of the last batch is read again that the device refuses: what passes must not cost a batch that may have been
+/// acknowledged, and a path to the device that fails over, or a controller that is reset, takes seconds.
+const READ_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
-/// Pauses before it is read again: a path to the device that fails over, or a controller that is reset, takes seconds.
-const READ_PAUSES: [Duration; READS_MAX as usize - 1] = [Duration::from_secs(1), Duration::from_secs(5)];
+/// How often it is read.
+pub(crate) const READS_MAX: usize = READ_PAUSES.len() + 1;
 
 /// How many blocks behind the end of the log may be unreadable. Each costs the device two errors at most, and eight put it out of
 /// use.
 pub(crate) const UNREADABLE_MAX: usize = 2;
 
-/// How far behind the end of the log the next intact batch stands at most, where one has been lost, and the header of another one
-/// can't be read at `distance`.
-pub(crate) fn farthest(ring: Ring, unreadable: Option<u64>) -> u64 {
-    unreadable.map_or(BATCH_MAX, |distance| distance + BATCH_MAX).min(ring.len)
-}
-
-/// Whether a batch stands at the end of the log by the bytes there, whole or not: the one that it goes on with, or one that would be
-/// that but for one bit of its header.
-pub(crate) fn has_begun(ring: Ring, store: Uuid, begin: &[u8]) -> bool {
-    flipped_len(ring, store, begin) > 0
+/// How far behind the end of the log the next intact batch stands at most, where one has been lost at `distance`, or can't be read.
+pub(crate) fn farthest(ring: Ring, distance: u64) -> u64 {
+    (distance + BATCH_MAX).min(ring.len)
 }
 
 /// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
@@ -60,19 +53,19 @@ pub(crate) async fn check(
             format!("batch {} is damaged, while all before batch {stable} were stable", ring.sequence);
         return Err(opening.corrupt("the log", offset, reason));
     }
-    let has_begun = has_begun(ring, core.id, reader.bytes(ring.position, BLOCK as u64).await?);
-    let (mut distance, mut last, mut unreadable) = (0, farthest(ring, None), 0);
+    let begun = flipped_len(ring, core.id, reader.bytes(ring.position, BLOCK as u64).await?);
+    let (mut distance, mut last, mut unreadable) = (0, farthest(ring, 0), 0);
     while distance <= last {
         let position = (ring.position + distance) % ring.len;
         let later = reader.batch(position, core.id, |batch| batch.sequence > ring.sequence).await;
         let later = match later {
             // What stands at the end may have been acknowledged, and this may have said so.
             Err(OpenError::Media(error @ MediaError::Io { .. }))
-                if distance > 0 && !has_begun && unreadable < UNREADABLE_MAX =>
+                if distance > 0 && begun == 0 && unreadable < UNREADABLE_MAX =>
             {
                 report_unreadable(core, error);
                 unreadable += 1;
-                last = farthest(ring, Some(distance));
+                last = farthest(ring, distance);
                 None
             }
             later => later?,
@@ -91,9 +84,7 @@ pub(crate) async fn check(
         let reason = format!("the checkpoint header that belongs to batch {} is lost", batch.sequence);
         return Err(opening.corrupt("the log", offset, reason));
     }
-    let begin = reader.bytes(ring.position, BLOCK as u64).await?;
-    let len = flipped_len(ring, core.id, begin);
-    let bytes = reader.bytes(ring.position, len).await?;
+    let bytes = reader.bytes(ring.position, begun).await?;
     if let Some((batch, byte)) = flipped(ring, core.id, bytes) {
         let offset = core.layout.log_offset + ring.position + byte;
         report(core, "the log", offset, batch.len.into(), "one bit of the last batch has flipped");
@@ -135,7 +126,7 @@ fn header_of(bytes: &[u8]) -> Option<[u8; BATCH_HEADER]> {
     bytes.get(..BATCH_HEADER)?.try_into().ok()
 }
 
-/// How many bytes from the end of the log on [`flipped`] has to see, by the first ones: none where nothing was begun.
+/// How many bytes from the end of the log on [`flipped`] has to see, by the first ones: none where no batch was begun, whole or not.
 pub(crate) fn flipped_len(ring: Ring, store: Uuid, begin: &[u8]) -> u64 {
     let Some(header) = header_of(begin) else { return 0 };
     candidates(ring, store, header).map(|(.., batch)| batch.len.into()).max().unwrap_or(0)

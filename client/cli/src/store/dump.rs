@@ -99,7 +99,7 @@ pub fn dump(arguments: &DumpArguments, output: Output) -> Result<Answer, CliErro
     };
     let mut stream = Stream::new(output);
     let mut print = |line: Line| stream.push(|| line_text(&line), || line_json(&line));
-    let found = with_store(&arguments.device, async |store| store.dump_to(part, &filter, &mut print).await);
+    let found = with_store(&arguments.device, async |store| store.dump(part, &filter, &mut print).await);
     let (dumped, failure) = match found {
         Ok(dumped) => {
             let failure = incomplete(&arguments.device, &dumped);

@@ -135,7 +135,7 @@ impl Core {
         let region = bell.as_ref().filter(|_| watches).and_then(Bell::region);
         let exposing = Exposing::new(options.mr_method, capabilities.mr_accounting, options.mr_cache);
         let mut peers = Peers::with_user_ids(user_ids);
-        if raw.provider().starts_with("tcp") {
+        if capabilities.connects() {
             peers.set_connected();
         }
         let core = Rc::new(Self {

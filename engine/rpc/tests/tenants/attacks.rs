@@ -180,9 +180,8 @@ fn a_hello_is_worth_nothing_from_elsewhere(stage: &Stage) {
     assert_eq!(stage.executed.borrow().len(), 2);
 }
 
-/// A hello by Mallory's own key, from where Mallory is, in a name that the network has shown.
-fn hello_as(stage: &Stage, client: ClientId) -> Vec<u8> {
-    let address = stage.mallory.address();
+/// A hello by Mallory's own key, under any name, that says it is from `address`.
+fn hello_from(stage: &Stage, client: ClientId, address: &Address) -> Vec<u8> {
     let body = wire::encode_hello(&(PROTOCOL_MIN..=PROTOCOL_MAX), &[7; 16]);
     let mut header = Header::new(Kind::Hello, PROTOCOL_MAX, client, 1 << 40, Epoch(stage.rt.wall_ns()));
     (header.greeting, header.sealed, header.tenant) = (true, true, MALLORY.0);
@@ -203,7 +202,7 @@ fn a_name_that_another_tenant_takes_is_still_free(stage: &Stage) {
     let (Header { client, .. }, _) = wire::decode(&shown).expect("well formed");
     stage.restart_server();
     let to = stage.aim();
-    let hello = hello_as(stage, client);
+    let hello = hello_from(stage, client, &stage.mallory.address());
     stage.attack(to, std::slice::from_ref(&hello));
     let is_in = |bytes: &Vec<u8>| {
         wire::decode(bytes).is_ok_and(|(header, _)| header.kind == Kind::HelloReply && header.sealed)
@@ -377,20 +376,6 @@ fn a_flood_of_strangers_leaves_nothing_behind(stage: &Stage) {
     assert!(answers < sent / 2, "a flood is not answered message by message: {answers} of {sent}");
     assert_eq!(server.metrics().running.get(), 0);
     stage.call(&stage.victim, COUNT, b"after", 10).expect("a reply");
-}
-
-/// A hello by Mallory's own key, under any name, that says it is from `address`.
-fn hello_from(stage: &Stage, client: ClientId, address: &Address) -> Vec<u8> {
-    let body = wire::encode_hello(&(PROTOCOL_MIN..=PROTOCOL_MAX), &[7; 16]);
-    let mut header = Header::new(Kind::Hello, PROTOCOL_MAX, client, 1 << 40, Epoch(stage.rt.wall_ns()));
-    (header.greeting, header.sealed, header.tenant) = (true, true, MALLORY.0);
-    header.body_len = u32::try_from(body.len()).expect("small");
-    let length = [u8::try_from(address.as_bytes().len()).expect("small")];
-    let hello = [&header.encode()[..], &length, address.as_bytes(), &body].concat();
-    let key = KEY.tenant(MALLORY).derive("hello", &[]);
-    let words = core::array::from_fn(|at| u64::from_le_bytes(key[at * 8..][..8].try_into().expect("eight")));
-    let tag = HighwayHasher::new(Key(words)).hash128(&hello);
-    [hello, tag.map(u64::to_le_bytes).concat()].concat()
 }
 
 fn the_places_of_an_address_that_is_claimed_are_its_owners(stage: &Stage) {

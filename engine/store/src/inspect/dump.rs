@@ -131,7 +131,7 @@ impl Inspector {
     ///
     /// # Errors
     /// When bytes that were asked for can't be read, or the pool or container isn't found whose entries are.
-    pub async fn dump_to(
+    pub async fn dump(
         &self,
         part: Part,
         filter: &Filter,
@@ -148,20 +148,6 @@ impl Inspector {
         }
         let Lines { next, more, found, .. } = lines;
         Ok(Dumped { next, more, damages: found.damages, findings: damaged(&found) })
-    }
-
-    /// The same with the lines in memory.
-    ///
-    /// # Errors
-    /// As of [`Inspector::dump_to`].
-    pub async fn dump(&self, part: Part, filter: &Filter) -> Result<(Vec<Line>, Dumped), InspectError> {
-        let mut lines = Vec::new();
-        let mut keep = |line| {
-            lines.push(line);
-            ControlFlow::Continue(())
-        };
-        let dumped = self.dump_to(part, filter, &mut keep).await?;
-        Ok((lines, dumped))
     }
 
     /// What an open of the inspector has found that keeps a part from being printed: without a checkpoint there is neither index

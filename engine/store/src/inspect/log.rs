@@ -209,12 +209,11 @@ impl<'a> LogWalk<'a> {
         Ok(true)
     }
 
-    /// Tells of a batch that would be there but for one bit: no crash leaves one behind.
-    async fn note_flipped(&self, findings: &mut Findings) {
+    /// Tells of a batch that would be there, in so many bytes, but for one bit: no crash leaves one behind.
+    async fn note_flipped(&self, begun: u64, findings: &mut Findings) {
         let (ring, offset) = (self.ring, self.inspector.layout().log_offset + self.ring.position);
         let (device, store) = (&self.inspector.device, self.inspector.superblock.id);
-        let Ok(begin) = read(device, offset, BLOCK).await else { return };
-        let len = tail::flipped_len(ring, store, &begin).min(ring.len - ring.position);
+        let len = begun.min(ring.len - ring.position);
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let Ok(bytes) = read(device, offset, len).await else { return };
         if let Some((batch, byte)) = tail::flipped(ring, store, &bytes) {
@@ -253,18 +252,20 @@ impl<'a> LogWalk<'a> {
                 return;
             }
         }
-        if !self.finds_later(findings).await {
-            self.note_flipped(findings).await;
+        // It was read just now.
+        let first = read(&self.inspector.device, end, BLOCK).await;
+        let store = self.inspector.superblock.id;
+        let begun = first.map_or(0, |first| tail::flipped_len(self.ring, store, &first));
+        if !self.finds_later(begun > 0, findings).await {
+            self.note_flipped(begun, findings).await;
         }
     }
 
     /// Looks for an intact batch of a higher number behind the end, as far as one may be; whether there is something that keeps
-    /// the store from being opened. Notes what else can't be read there.
-    async fn finds_later(&self, findings: &mut Findings) -> bool {
+    /// the store from being opened. Notes what else can't be read there. `has_begun`: a batch stands at the end, whole or not.
+    async fn finds_later(&self, has_begun: bool, findings: &mut Findings) -> bool {
         let (ring, layout) = (self.ring, self.inspector.layout());
-        let begin = read(&self.inspector.device, layout.log_offset + ring.position, BLOCK).await;
-        let has_begun = begin.is_ok_and(|begin| tail::has_begun(ring, self.inspector.superblock.id, &begin));
-        let (mut distance, mut last, mut left) = (0, tail::farthest(ring, None), tail::UNREADABLE_MAX);
+        let (mut distance, mut last, mut left) = (0, tail::farthest(ring, 0), tail::UNREADABLE_MAX);
         while distance <= last {
             let position = (ring.position + distance) % ring.len;
             match self.batch_at(position, |batch| batch.sequence > ring.sequence).await {
@@ -285,7 +286,7 @@ impl<'a> LogWalk<'a> {
                 Err(unreadable) => {
                     unreadable.note(findings);
                     left -= 1;
-                    last = tail::farthest(ring, Some(distance));
+                    last = tail::farthest(ring, distance);
                 }
             }
             distance += BLOCK as u64;

@@ -283,7 +283,10 @@ fn a_store_of_the_first_version_goes_on_in_its_own_form() {
     let disk: Rc<dyn Device> = Rc::new(device);
     let lines = run(5, async move |_| {
         let all = Filter { object: Some(ARRAY), limit: usize::MAX, ..Filter::default() };
-        Inspector::open(disk).await.expect("a store").dump(Part::Entries, &all).await.expect("dumped").0
+        dumped_by(&Inspector::open(disk).await.expect("a store"), Part::Entries, &all)
+            .await
+            .expect("dumped")
+            .0
     });
     let number = |line: &[(&str, Field)], name| {
         line.iter().find_map(|(found, field)| match field {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_media::BLOCK;
 use weir_media::sim::CrashKeeps;
 use weir_runtime::join_all;
-use weir_store::{Depth, Inspector, Store};
+use weir_store::{Depth, Store};
 
 const DISK: u64 = 64 << 20;
 
@@ -161,9 +161,7 @@ fn last_value(machine: &Machine, store: &Store) -> Option<Vec<u8>> {
 #[test]
 fn a_batch_whose_data_can_not_be_read_is_dropped_and_reported() {
     let (machine, data) = with_unreadable_data(3);
-    let device = machine.device();
-    let report = machine
-        .run(async move { Inspector::open(device).await.expect("a store").report(Depth::Everything).await });
+    let report = machine.inspect(Depth::Everything);
     assert!(report.is_sound() && report.log.dropped, "{:?}", report.findings);
     assert!(report.findings.iter().any(|finding| (finding.what, finding.offset) == ("data", data)));
     let errors = machine.device().stats().errors;

@@ -3,7 +3,7 @@
 use crate::setup::*;
 use std::time::Duration;
 use weir_media::sim::{CrashKeeps, SimDiskOptions};
-use weir_store::{Depth, Inspector, OpenError, Severity, Store};
+use weir_store::{Depth, OpenError, Severity, Store};
 
 const DISK: u64 = 16 << 20;
 
@@ -23,9 +23,7 @@ fn place_of(machine: &Machine, value: &[u8]) -> u64 {
 /// What an open says after a bit of the value in the log has flipped, and the damage that an inspection finds.
 fn open_rotten(machine: &Machine, value: &[u8]) -> (Result<std::rc::Rc<Store>, OpenError>, usize) {
     machine.disk.rot(place_of(machine, value) + 5, 3);
-    let device = machine.device();
-    let report = machine
-        .run(async move { Inspector::open(device).await.expect("a store").report(Depth::Everything).await });
+    let report = machine.inspect(Depth::Everything);
     let damage = report.findings.iter().filter(|finding| finding.severity == Severity::Damage).count();
     (machine.try_open(quiet()), damage)
 }

@@ -77,10 +77,7 @@ fn what_a_crash_leaves_behind_is_sound() {
         });
         assert!(outcome.is_err(), "the disk has stopped");
         machine.crash(CrashKeeps::Any);
-        let device = machine.device();
-        let report = machine.run(async move {
-            Inspector::open(device).await.expect("a store").report(Depth::Everything).await
-        });
+        let report = machine.inspect(Depth::Everything);
         assert!(report.is_sound(), "seed {seed}: {:?}", report.findings);
         machine.open(quiet());
     }
@@ -130,7 +127,7 @@ fn dump(device: &MemoryDevice, part: Part) -> Vec<weir_store::Line> {
     let disk: Rc<dyn Device> = Rc::new(device.clone());
     run(7, async move |_| {
         let store = Inspector::open(disk).await.expect("a store");
-        store.dump(part, &Filter { limit: 10_000, ..Filter::default() }).await.expect("dumped").0
+        dumped_by(&store, part, &Filter { limit: 10_000, ..Filter::default() }).await.expect("dumped").0
     })
 }
 
@@ -190,7 +187,7 @@ fn a_damaged_leaf_costs_its_own_entries_only() {
     let nodes = run(5, async move |_| {
         let store = Inspector::open(disk).await.expect("a store");
         let filter = Filter { limit: 1000, ..Filter::default() };
-        store.dump(Part::Nodes, &filter).await.expect("dumped").0
+        dumped_by(&store, Part::Nodes, &filter).await.expect("dumped").0
     });
     let leaf =
         nodes.iter().rfind(|line| line.contains(&("kind", Field::Text("leaf".to_owned())))).expect("a leaf");
@@ -260,7 +257,7 @@ fn random_bytes_anywhere_never_stop_an_inspection() {
         run(13, async move |_| {
             let disk: Rc<dyn Device> = disk;
             if let Ok(store) = Inspector::open(disk).await {
-                let _ = store.dump(part, &Filter { limit: 300, ..Filter::default() }).await;
+                let _ = dumped_by(&store, part, &Filter { limit: 300, ..Filter::default() }).await;
             }
         });
         if let Ok(report) = open(&damaged) {
@@ -278,7 +275,7 @@ fn a_dump_shows_the_recovered_state_a_page_at_a_time() {
     let dump = |part, filter: Filter| {
         let disk: Rc<dyn Device> = Rc::new(device.clone());
         run(6, async move |_| {
-            Inspector::open(disk).await.expect("a store").dump(part, &filter).await.expect("dumped")
+            dumped_by(&Inspector::open(disk).await.expect("a store"), part, &filter).await.expect("dumped")
         })
     };
     let (all, dumped) = dump(Part::Entries, Filter { limit: usize::MAX, ..Filter::default() });
@@ -325,7 +322,7 @@ fn try_dump(
     filter: Filter,
 ) -> Result<(Vec<weir_store::Line>, Dumped), InspectError> {
     let disk: Rc<dyn Device> = Rc::new(device.clone());
-    run(9, async move |_| Inspector::open(disk).await.expect("a store").dump(part, &filter).await)
+    run(9, async move |_| dumped_by(&Inspector::open(disk).await.expect("a store"), part, &filter).await)
 }
 
 /// A copy with a bit flipped.
@@ -391,11 +388,7 @@ fn a_dump_of_the_space_map_goes_on_behind_what_is_unreadable() {
     // Three groups of blocks.
     let machine = Machine::new(10, 300 << 20);
     machine.start(quiet());
-    let report = {
-        let device = machine.device();
-        machine
-            .run(async move { Inspector::open(device).await.expect("a store").report(Depth::Outline).await })
-    };
+    let report = machine.inspect(Depth::Outline);
     let map = report.regions.iter().find(|region| region.name == "space map").expect("a map");
     let (first, last) = (map.offset, map.offset + map.len - 8192);
     machine.disk.make_unreadable(first..first + 1);
@@ -403,7 +396,7 @@ fn a_dump_of_the_space_map_goes_on_behind_what_is_unreadable() {
     let device = machine.device();
     let (_, dumped) = machine.run(async move {
         let store = Inspector::open(device).await.expect("a store");
-        store.dump(Part::Map, &everything()).await.expect("the rest")
+        dumped_by(&store, Part::Map, &everything()).await.expect("the rest")
     });
     let found: Vec<u64> = dumped.findings.iter().map(|one| one.offset).collect();
     assert_eq!(found, [first, last]);

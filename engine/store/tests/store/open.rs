@@ -290,7 +290,7 @@ fn needed(device: &MemoryDevice) -> Vec<(&'static str, u64, u64)> {
     let (report, nodes) = run(5, async move |_| {
         let store = Inspector::open(disk).await.expect("a store");
         let filter = Filter { limit: 1000, ..Filter::default() };
-        let nodes = store.dump(Part::Nodes, &filter).await.expect("dumped").0;
+        let nodes = dumped_by(&store, Part::Nodes, &filter).await.expect("dumped").0;
         (store.report(Depth::Everything).await, nodes)
     });
     assert_eq!(report.findings, []);
@@ -454,12 +454,7 @@ fn a_log_that_can_not_be_read_behind_its_end_is_reported_and_opened() {
     };
     machine.run(async move { put(&shard, "d", "a", 5, b"weir").await.expect("stored") });
     close(store);
-    let inspect = || {
-        let device = machine.device();
-        machine.run(
-            async move { Inspector::open(device).await.expect("a store").report(Depth::Everything).await },
-        )
-    };
+    let inspect = || machine.inspect(Depth::Everything);
     let errors = || machine.device().stats().errors;
     let outline = inspect();
     let log = outline.regions.iter().find(|region| region.name == "log ring").expect("a log").offset;
@@ -520,12 +515,7 @@ fn a_damaged_batch_whose_acknowledgement_can_not_be_read_is_not_dropped() {
     machine.world.run_for(Duration::from_millis(500));
     drop(store);
     machine.crash(CrashKeeps::Everything);
-    let inspect = || {
-        let device = machine.device();
-        machine.run(
-            async move { Inspector::open(device).await.expect("a store").report(Depth::Everything).await },
-        )
-    };
+    let inspect = || machine.inspect(Depth::Everything);
     let end = inspect().log.end;
     let (batch, mark) = (end - 8192, end - 4096);
     machine.disk.rot(batch + 100, 0);

@@ -1,6 +1,7 @@
 //! A store in a simulated world, and short forms of its operations.
 
 use std::cell::RefCell;
+use std::ops::ControlFlow;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 use uuid::Uuid;
@@ -15,7 +16,8 @@ use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::Handle;
 use weir_runtime::sim::{Node, World};
 use weir_store::{
-    Audit, Data, Fetch, FetchError, FormatOptions, OpenError, Owner, Shard, Store, StoreConfig, UpdateError,
+    Audit, Data, Depth, Dumped, Fetch, FetchError, Filter, FormatOptions, InspectError, Inspector, Line,
+    OpenError, Owner, Part, Report, Shard, Store, StoreConfig, UpdateError,
 };
 
 pub const POOL: PoolId = PoolId(Uuid::from_u128(0xaa));
@@ -53,6 +55,21 @@ pub fn run<T: 'static>(seed: u64, task: impl AsyncFnOnce(Handle) -> T + 'static)
     let node = world.node("engine-0");
     let handle = node.handle();
     world.block_on(&node, async move { task(handle).await })
+}
+
+/// The lines of a dump, and what is said behind them.
+pub async fn dumped_by(
+    store: &Inspector,
+    part: Part,
+    filter: &Filter,
+) -> Result<(Vec<Line>, Dumped), InspectError> {
+    let mut lines = Vec::new();
+    let mut keep = |line| {
+        lines.push(line);
+        ControlFlow::Continue(())
+    };
+    let dumped = store.dump(part, filter, &mut keep).await?;
+    Ok((lines, dumped))
 }
 
 /// A simulated disk and the node it is in.
@@ -119,6 +136,12 @@ impl Machine {
             shard
         });
         (store, shard)
+    }
+
+    /// What is found on the disk offline.
+    pub fn inspect(&self, depth: Depth) -> Report {
+        let device = self.device();
+        self.run(async move { Inspector::open(device).await.expect("a store").report(depth).await })
     }
 
     /// Compares the index with what is counted along.
