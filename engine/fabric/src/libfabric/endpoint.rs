@@ -330,7 +330,10 @@ impl Endpoint for LibfabricEndpoint {
 
     fn send(&self, to: PeerId, context: u64, parts: &[&[u8]]) -> Result<(), FabricError> {
         let core = &self.core;
-        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let len = match parts {
+            [whole] => whole.len(),
+            _ => parts.iter().map(|part| part.len()).sum(),
+        };
         if len > core.capabilities.max_message {
             return Err(FabricError::TooLarge { len, max: core.capabilities.max_message });
         }

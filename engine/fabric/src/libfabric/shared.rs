@@ -2,11 +2,13 @@
 #![expect(unsafe_code, reason = "words in memory that is shared with other processes")]
 
 use core::ffi::c_void;
+use core::ops::Deref;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 /// Length of a page in bytes.
 pub(super) const PAGE: usize = 4096;
@@ -58,6 +60,32 @@ impl Shared {
     /// Where it is mapped.
     pub(super) fn start(&self) -> *mut c_void {
         self.start.as_ptr()
+    }
+}
+
+/// Long words in a row of a mapping, which lives as long as they are used: looked up once.
+pub(super) struct Longs<const COUNT: usize> {
+    start: NonNull<[AtomicU64; COUNT]>,
+    _shared: Rc<Shared>,
+}
+
+impl<const COUNT: usize> Longs<COUNT> {
+    /// Those from the one with this number on.
+    ///
+    /// # Panics
+    /// When they are not in the mapping.
+    pub(super) fn new(shared: Rc<Shared>, at: usize) -> Self {
+        Self { start: NonNull::from(shared.longs::<COUNT>(at)), _shared: shared }
+    }
+}
+
+impl<const COUNT: usize> Deref for Longs<COUNT> {
+    type Target = [AtomicU64; COUNT];
+
+    #[inline]
+    fn deref(&self) -> &Self::Target {
+        // SAFETY: they are within the mapping, which lives as long as `self`, and every process uses them atomically.
+        unsafe { self.start.as_ref() }
     }
 }
 
