@@ -33,6 +33,19 @@ struct Lot {
     bytes: Vec<u8>,
 }
 
+impl Lot {
+    #[inline]
+    fn add(&mut self, context: u64, parts: &[&[u8]]) {
+        if self.context == 0 {
+            self.context = context;
+        }
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
+        self.messages += 1;
+    }
+}
+
 /// Lots whose memory is kept for others, 256 KiB: more wait to be sent at once only in turns in which very many peers are answered.
 const SPARE_MAX: usize = 64;
 
@@ -47,6 +60,17 @@ struct State {
 }
 
 impl State {
+    /// Puts a message to those in the lot that was opened last, where it goes to the same peer and isn't the last one there.
+    #[inline]
+    fn join(&mut self, to: PeerId, context: u64, parts: &[&[u8]], len: usize) -> bool {
+        let Some(lot) = self.lots.last_mut() else { return false };
+        if lot.to != to || lot.messages + 1 >= LOT_MESSAGES || lot.bytes.len() + len > LOT_MAX {
+            return false;
+        }
+        lot.add(context, parts);
+        true
+    }
+
     fn lot(&self, to: PeerId) -> Option<usize> {
         self.lots.iter().position(|lot| lot.to == to)
     }
@@ -97,6 +121,15 @@ impl Outbox {
 impl Inner {
     /// Puts a message to others that go to the same peer. `company`: how many requests are under way with it.
     pub(crate) fn share(&self, to: PeerId, context: u64, parts: &[&[u8]], len: usize, company: usize) {
+        // The flusher was woken when the lot was opened.
+        if company <= 1 || !self.outbox.state.borrow_mut().join(to, context, parts, len) {
+            self.share_anew(to, context, parts, len, company);
+        }
+    }
+
+    /// The same of a message that may be the first of a lot, or the last.
+    #[inline(never)]
+    fn share_anew(&self, to: PeerId, context: u64, parts: &[&[u8]], len: usize, company: usize) {
         let (start, full, complete) = {
             let state = &mut *self.outbox.state.borrow_mut();
             let at = state.lot(to);
@@ -107,13 +140,7 @@ impl Inner {
             };
             let at = at.unwrap_or_else(|| state.open(to, context));
             let lot = &mut state.lots[at];
-            if lot.context == 0 {
-                lot.context = context;
-            }
-            for part in parts {
-                lot.bytes.extend_from_slice(part);
-            }
-            lot.messages += 1;
+            lot.add(context, parts);
             let complete = company <= 1 || lot.messages >= LOT_MESSAGES;
             let complete = complete.then(|| state.lots.swap_remove(at));
             (!core::mem::replace(&mut state.started, true), full, complete)

@@ -61,6 +61,9 @@ impl Outstanding {
         {
             self.ended += 1;
         }
+        if self.ended == 0 {
+            return;
+        }
         while self.requests.front().is_some_and(|(_, ended)| *ended) {
             self.requests.pop_front();
             self.ended -= 1;
