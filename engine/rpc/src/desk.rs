@@ -80,17 +80,18 @@ pub(crate) struct Counter {
 }
 
 impl Counter {
-    /// Has a request executed: by a worker that is idle, else by a new one. `alone`: there is no other whose turn
-    /// would be first, so that it is executed in place, where that is possible.
+    /// Has a request executed: by a worker that is idle, else by a new one. `in_place`: there is no other whose turn
+    /// would be first, so that it is executed here, where that is possible.
+    #[inline]
     pub(crate) fn take(
         self: &Rc<Self>,
         inner: &Inner,
         handler: &Rc<dyn Handler>,
         running: Running,
         request: Request,
-        alone: bool,
+        in_place: bool,
     ) {
-        match self.put_down(running, request, alone) {
+        match self.put_down(running, request, in_place) {
             Assigned::Woken => {}
             Assigned::Idle(place, task) => {
                 if !inner.rt.run_now(task) {
@@ -102,13 +103,14 @@ impl Counter {
     }
 
     /// Puts a request where workers find it, and says whose it is.
-    fn put_down(&self, running: Running, request: Request, alone: bool) -> Assigned {
+    #[inline]
+    fn put_down(&self, running: Running, request: Request, in_place: bool) -> Assigned {
         let state = &mut *self.state.borrow_mut();
         // The one that worked last has the warmest cache.
         let idle = state.idle.pop().and_then(|index| Some((index, state.workers.get_mut(index)?)));
         if let Some((index, Worker { waker: Some(waker), parked, called, job, task })) = idle {
             *parked = false;
-            if alone && let Some(task) = task {
+            if in_place && let Some(task) = task {
                 *job = Some((running, request));
                 return Assigned::Idle(index, task.name());
             }

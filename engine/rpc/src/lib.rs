@@ -125,6 +125,8 @@ pub(crate) struct Inner {
     outbox: Outbox,
     servers: RefCell<Servers>,
     handlers: RefCell<Register<u16, Rc<Served>>>,
+    /// The message of the fabric that is taken apart has more requests, or replies, behind the one that is dealt with.
+    more: Cell<bool>,
     /// More operations will be served in a moment.
     starting: Cell<bool>,
     clients: RefCell<Clients>,
@@ -182,6 +184,7 @@ impl Rpc {
             outbox: Outbox::default(),
             servers: RefCell::default(),
             handlers: RefCell::new(Register::new(0)),
+            more: Cell::new(false),
             starting: Cell::new(false),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
             spare_requests: Spares::default(),
@@ -500,8 +503,9 @@ impl Inner {
         }
     }
 
-    /// Deals with one message, which whoever keeps it takes. `alone`: it shared its message of the fabric with no other.
-    fn received(&self, header: &Header, message: &mut Message, layout: &Layout, alone: bool) {
+    /// Deals with one message, which whoever keeps it takes.
+    #[inline]
+    fn received(&self, header: &Header, message: &mut Message, layout: &Layout) {
         // First of all: an unauthenticated message must not even move the clock.
         if !self.is_authentic(header, message, layout) {
             return;
@@ -521,7 +525,7 @@ impl Inner {
         }
         match header.kind {
             Kind::Hello => self.greeted(header, message, layout),
-            Kind::Request => self.requested(header, message, layout, (now, wall_ns), alone),
+            Kind::Request => self.requested(header, message, layout, (now, wall_ns)),
             Kind::Working => self.still_working(header),
             Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body.clone()),
         }
@@ -532,7 +536,6 @@ impl Sink for Inner {
     fn message(&self, mut message: Message) {
         add(&self.metrics.bytes_received, message.len() as u64);
         // Small messages of one sender may share a message of the fabric.
-        let mut alone = true;
         for _ in 0..outbox::TAKEN_MAX {
             add(&self.metrics.messages_received, 1);
             // Looked at where it is: what has just been written takes a while to copy.
@@ -540,20 +543,23 @@ impl Sink for Inner {
             let (header, layout) = match &decoded {
                 Ok(decoded) => (&decoded.0, &decoded.1),
                 Err(error) => {
+                    self.more.set(false);
                     add(&self.metrics.malformed, 1);
                     tracing::debug!(%error, "a malformed message was dropped");
                     return;
                 }
             };
             let end = layout.end;
-            if end == message.len() {
-                self.received(header, &mut message, layout, alone);
+            let is_last = end == message.len();
+            self.more.set(!is_last);
+            if is_last {
+                self.received(header, &mut message, layout);
                 return;
             }
-            alone = false;
             let mut first = message.split_to(end);
-            self.received(header, &mut first, layout, alone);
+            self.received(header, &mut first, layout);
         }
+        self.more.set(false);
         add(&self.metrics.malformed, 1);
         tracing::debug!(len = message.len(), "the rest of a message with too many in it was dropped");
     }

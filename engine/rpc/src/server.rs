@@ -252,9 +252,11 @@ impl Inner {
         self.reply(to, reply, body, self.company());
     }
 
-    /// Requests that are being executed: their replies may follow in this moment.
+    /// Requests that are being executed, and whether more have come with the one that is dealt with: their replies may follow in
+    /// this moment.
     fn company(&self) -> usize {
-        usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX)
+        let running = usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX);
+        running.saturating_add(self.more.get().into())
     }
 
     /// Sends a reply. When that fails the client asks again.
@@ -280,6 +282,18 @@ impl Inner {
                 return Some(Sender { peer, caller });
             }
         }
+        self.find_sender(header, message, layout, now)
+    }
+
+    /// The long way.
+    #[inline(never)]
+    fn find_sender(
+        &self,
+        header: &Header,
+        message: &Message,
+        layout: &Layout,
+        now: Instant,
+    ) -> Option<Sender> {
         // Where the network tells tenants apart, its word is the only one: an address in a message has no key.
         let served = self.endpoint.capabilities().serves_auth_keys;
         let greeting = if served { None } else { message.get(layout.greeting.clone()) };
@@ -389,14 +403,14 @@ impl Inner {
         }
     }
 
-    /// A request arrived, at this time by either clock. `alone`: with nothing else.
+    /// A request arrived, at this time by either clock.
+    #[inline]
     pub(crate) fn requested(
         &self,
         header: &Header,
         message: &mut Message,
         layout: &Layout,
         (now, wall_ns): (Instant, u64),
-        alone: bool,
     ) {
         let Some(from) = self.sender(header, message, layout, now) else {
             add(&self.metrics.unknown_senders, 1);
@@ -452,7 +466,7 @@ impl Inner {
             return;
         }
         // What moves memory takes longer than its turn, and others may have come.
-        self.queue(served, caller, running, request, alone && !bulk);
+        self.queue(served, caller, running, request, !bulk);
     }
 
     /// Puts this clock behind what a request's client has seen. `Some`: its tenant may not push it so far, and the request has to

@@ -106,22 +106,23 @@ impl Turns {
 }
 
 impl Inner {
-    /// Has an admitted request executed when its client's turn has come; at once, where nobody waits; and where it is
-    /// `alone` in its message and no worker is about to begin, in place.
+    /// Has an admitted request executed when its client's turn has come; at once, where nobody waits; and in place, where it is
+    /// `short` and no worker is about to begin.
+    #[inline]
     pub(crate) fn queue(
         &self,
         served: Rc<Served>,
         client: Caller,
         running: Running,
         request: Request,
-        alone: bool,
+        short: bool,
     ) {
         let turns = &self.turns;
         let free = !turns.has_waiting() && turns.woken.get() < WOKEN_MAX;
         if free || served.urgent && turns.woken.get() < WOKEN_MAX + WOKEN_URGENT {
-            let alone = alone && turns.woken.get() == 0;
+            let in_place = short && turns.woken.get() == 0;
             turns.wake(&running);
-            served.counter.take(self, &served.handler, running, request, alone);
+            served.counter.take(self, &served.handler, running, request, in_place);
             return;
         }
         let waiting = Waiting { served, running, request };

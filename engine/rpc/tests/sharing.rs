@@ -1,13 +1,17 @@
 //! Small requests to one peer share a message of the fabric; a lone one has its own.
 
+mod port;
+
 use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::sim::Fabric;
+use weir_fabric::{Options, libfabric, open, tested};
 use weir_proto::Epoch;
 use weir_proto::capability::SystemKey;
 use weir_proto::limits::PROTOCOL_MAX;
 use weir_rpc::wire::{Header, Kind};
 use weir_rpc::{CallOptions, ClientId, Keys, Peer, Request, Rpc, RpcConfig};
+use weir_runtime::real::Executor;
 use weir_runtime::sim::{Node, World};
 use weir_runtime::{LocalBoxFuture, join_all};
 
@@ -76,6 +80,49 @@ fn requests_that_are_made_together_travel_together_and_large_ones_do_not() {
     talk(&large, 32, 5, 10_000);
     let (fabric, messages) = received(&large);
     assert_eq!(fabric, messages);
+}
+
+/// A server and a client of one process. Returns how many messages of the fabric the server has received and sent, and how many
+/// requests and replies were in them.
+fn talk_for_real(provider: &str, width: usize, rounds: usize) -> ([u64; 2], [u64; 2]) {
+    let executor = Executor::new().expect("an executor");
+    let (rt, port) = (executor.handle(), port::free());
+    let rpc = |options: Options| {
+        let endpoint = open(&rt, &options).expect("an endpoint");
+        Rpc::new(rt.clone(), endpoint, RpcConfig::default())
+    };
+    let server = rpc(Options::listen(provider, "127.0.0.1", port));
+    server.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
+    let client = rpc(Options::near(provider, "127.0.0.1", port));
+    let to = Peer::new("127.0.0.1", port);
+    executor.block_on(async {
+        for _ in 0..rounds {
+            let options = CallOptions::within(&rt, Duration::from_secs(20));
+            let calls = (0..width).map(|_| client.call(&to, ECHO, &[7; 64], None, options));
+            join_all(calls).await.iter().for_each(|reply| assert!(reply.is_ok(), "{provider}: {reply:?}"));
+        }
+    });
+    let (fabric, messages) = (server.endpoint().counters(), server.metrics());
+    (
+        [fabric.messages_received.get(), fabric.messages_sent.get()],
+        [messages.messages_received.get(), messages.messages_sent.get()],
+    )
+}
+
+#[test]
+fn requests_of_one_message_are_answered_in_one_though_each_is_executed_where_it_is_taken_out() {
+    for provider in tested().into_iter().filter(|provider| !provider.starts_with("mercury/")) {
+        if !libfabric::probe(provider).expect("built in").within_process() {
+            continue;
+        }
+        // Of eight the first one goes out at once, because nothing else is under way then.
+        let (fabric, messages) = talk_for_real(provider, 8, 200);
+        assert!(messages.iter().all(|count| *count >= 1601), "{provider}: {messages:?}");
+        assert!(fabric[0] < messages[0] / 3, "{provider}: {fabric:?} for {messages:?}");
+        assert!(fabric[1] <= fabric[0], "{provider}: {fabric:?} for {messages:?}");
+        let (fabric, messages) = talk_for_real(provider, 1, 200);
+        assert_eq!(fabric, messages, "{provider}: lone ones");
+    }
 }
 
 #[test]
