@@ -245,6 +245,7 @@ impl Clients {
     }
 
     /// Notes that a client was heard which the provider names, and named before, as this peer.
+    #[inline]
     pub(crate) fn comes_again(&mut self, id: Caller, peer: PeerId, now: Instant) -> bool {
         let Some(client) = self.known.get_mut(id) else { return false };
         let same = client.named && client.peer == peer;

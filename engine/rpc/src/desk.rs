@@ -82,7 +82,7 @@ pub(crate) struct Counter {
 impl Counter {
     /// Has a request executed: by a worker that is idle, else by a new one. `in_place`: there is no other whose turn
     /// would be first, so that it is executed here, where that is possible.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(
         self: &Rc<Self>,
         inner: &Inner,
@@ -185,6 +185,7 @@ impl Desk {
         })
     }
 
+    #[inline]
     fn look(&self, cx: &Context<'_>) -> Poll<Option<(Running, Request)>> {
         let state = &mut *self.counter.state.borrow_mut();
         let worker = &mut state.workers[self.place];

@@ -46,6 +46,7 @@ impl Entries {
         self.0.back().is_none_or(|(newest, _)| *newest < request)
     }
 
+    #[inline(always)]
     pub(crate) fn at(&self, request: u64) -> Result<usize, usize> {
         // Nearly all that come are the newest.
         match self.0.back() {

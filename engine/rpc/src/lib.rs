@@ -400,6 +400,7 @@ impl Inner {
     /// are under way with it, itself among them. If there are others, more messages to the same peer may follow in this
     /// moment, and share a message of the fabric.
     #[expect(clippy::too_many_arguments, reason = "the parts of a message")]
+    #[inline(always)]
     fn transmit(
         &self,
         to: PeerId,
@@ -447,7 +448,7 @@ impl Inner {
     }
 
     /// Gives a message of this length to the fabric, or to others that share one.
-    #[inline]
+    #[inline(always)]
     fn dispatch(
         &self,
         to: PeerId,
@@ -485,6 +486,7 @@ impl Inner {
         }
     }
 
+    #[inline]
     fn resolve_pending(&self, header: &Header, message: &mut Message, body: Range<usize>) {
         // The answer must come from whom the request went to, where the provider names the sender.
         let from = message.source().peer();
@@ -504,7 +506,7 @@ impl Inner {
     }
 
     /// Deals with one message, which whoever keeps it takes.
-    #[inline]
+    #[inline(always)]
     fn received(&self, header: &Header, message: &mut Message, layout: &Layout) {
         // First of all: an unauthenticated message must not even move the clock.
         if !self.is_authentic(header, message, layout) {

@@ -95,6 +95,7 @@ impl Outbox {
     }
 
     /// Whether something waits for this peer.
+    #[inline]
     pub(crate) fn has(&self, to: PeerId) -> bool {
         self.state.borrow().lot(to).is_some()
     }
@@ -120,6 +121,7 @@ impl Outbox {
 
 impl Inner {
     /// Puts a message to others that go to the same peer. `company`: how many requests are under way with it.
+    #[inline]
     pub(crate) fn share(&self, to: PeerId, context: u64, parts: &[&[u8]], len: usize, company: usize) {
         // The flusher was woken when the lot was opened.
         if company <= 1 || !self.outbox.state.borrow_mut().join(to, context, parts, len) {

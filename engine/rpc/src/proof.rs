@@ -131,6 +131,7 @@ impl Inner {
 
     /// Whether a message is from whom it says it is. What isn't is counted, and a sender that may be a client of an
     /// earlier life of this server is told.
+    #[inline]
     pub(crate) fn is_authentic(&self, header: &Header, message: &Message, layout: &Layout) -> bool {
         match &self.ring {
             None if !header.sealed => true,

@@ -207,6 +207,7 @@ impl Quota {
     }
 
     /// The lane's turn, when there is nothing to wait for.
+    #[inline(always)]
     pub(crate) fn try_acquire(&self, lane: LaneId, class: Class) -> Option<Permit> {
         let mut state = self.0.borrow_mut();
         let free = state.lanes.get(lane.0).is_some_and(|entry| {

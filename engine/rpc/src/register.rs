@@ -40,10 +40,12 @@ impl<K: Copy + Eq + Hash, V> Register<K, V> {
         Some(at)
     }
 
+    #[inline]
     pub(crate) fn get(&self, key: K) -> Option<&V> {
         self.entries.get(self.find(key)?)?.as_ref().map(|(_, value)| value)
     }
 
+    #[inline]
     pub(crate) fn get_mut(&mut self, key: K) -> Option<&mut V> {
         let at = self.find(key)?;
         self.entries.get_mut(at)?.as_mut().map(|(_, value)| value)

@@ -21,7 +21,7 @@ impl Client {
     }
 
     /// Forgets what it has finished with. Returns how many bytes went.
-    #[inline]
+    #[inline(always)]
     fn forget_acked(&mut self) -> usize {
         let before = self.bytes;
         while let Some(entry) = self.entries.take_finished(self.acked) {
@@ -98,6 +98,7 @@ impl Clients {
     /// The same for one that may come again until some time, with how many others run. What the client has finished with is
     /// forgotten when a request ends, behind its reply, where nobody waits for that; before one that is not the newest, whose
     /// place depends on it.
+    #[inline(always)]
     pub(crate) fn begin_among(
         &mut self,
         id: Caller,
@@ -148,6 +149,7 @@ impl Clients {
     }
 
     /// Remembers the outcome of a request.
+    #[inline(always)]
     pub(crate) fn finish(&mut self, id: Caller, request: u64, finished: Finished) {
         let Some(client) = self.known.get_mut(id) else { return };
         self.bytes -= client.forget_acked();

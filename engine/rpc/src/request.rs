@@ -70,7 +70,7 @@ fn is_transient(error: &FabricError) -> bool {
 
 impl Request {
     /// A request that takes the message which it arrived in.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(
         inner: Rc<Inner>,
         caller: Caller,

@@ -85,7 +85,7 @@ pub(crate) struct Task {
 
 impl Running {
     /// Counts a request in that was admitted.
-    #[inline]
+    #[inline(always)]
     fn new(inner: Rc<Inner>, caller: Caller, header: &Header, lone: Option<u64>) -> Self {
         add(&inner.metrics.requests, 1);
         add(&inner.metrics.running, 1);
@@ -119,6 +119,7 @@ impl Running {
     }
 
     /// The request was executed. Its reply waits until nothing is at the client's memory any more.
+    #[inline(always)]
     pub(crate) fn finish(self, result: Result<Body, Status>) {
         match &self.task.accesses {
             Some((accesses, until)) if accesses.is_busy() => {
@@ -139,6 +140,7 @@ impl Running {
         });
     }
 
+    #[inline(always)]
     fn reply(self, result: Result<Body, Status>) {
         self.task.finished.set(true);
         self.inner.finish(&self.task, result);
@@ -260,6 +262,7 @@ impl Inner {
     }
 
     /// Sends a reply. When that fails the client asks again.
+    #[inline(always)]
     fn reply(&self, to: Sender, mut header: Header, body: &[u8], company: usize) {
         add(&self.metrics.replies, 1);
         let key = self.ring.as_ref().and_then(|_| self.clients.borrow().seal(to.caller));
@@ -272,6 +275,7 @@ impl Inner {
 
     /// Who sent this, as an entry of the address vector: the address in the message where there is one, else what the
     /// provider says, else where this client was last, if the provider can't name it.
+    #[inline(always)]
     fn sender(&self, header: &Header, message: &Message, layout: &Layout, now: Instant) -> Option<Sender> {
         // The short way: who says nothing of where it is, and comes from where the provider named it before.
         if let Source::Peer(peer) = message.source()
@@ -404,7 +408,7 @@ impl Inner {
     }
 
     /// A request arrived, at this time by either clock.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn requested(
         &self,
         header: &Header,
@@ -471,6 +475,7 @@ impl Inner {
 
     /// Puts this clock behind what a request's client has seen. `Some`: its tenant may not push it so far, and the request has to
     /// wait for so long.
+    #[inline]
     fn note_clock(&self, header: &Header, wall_ns: u64) -> Option<NonZeroU64> {
         // It is within the bound.
         if self.is_of_tenant(header) {
@@ -482,6 +487,7 @@ impl Inner {
 
     /// Whether there is room for a request of a client that has `others` under way. The fewer places are free, the fewer it
     /// may have, and its tenant: so clients that want all of them never get them, and who comes with a first request finds one.
+    #[inline(always)]
     fn has_room(&self, header: &Header, others: Others) -> bool {
         let running = usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX);
         let max = self.config.running_max;
@@ -501,6 +507,7 @@ impl Inner {
 
     /// Whether to execute a request now, with how many others of its client; if not, it has been answered as far as it can
     /// be.
+    #[inline(always)]
     fn admit(
         &self,
         header: &Header,
@@ -580,6 +587,7 @@ impl Inner {
         may
     }
 
+    #[inline(always)]
     fn finish(&self, task: &Task, result: Result<Body, Status>) {
         let Task { caller, request, version, .. } = *task;
         // It moves client memory: its reply waits for no other.
@@ -610,6 +618,7 @@ impl Inner {
 
     /// Sends a finished request's reply; at once, when it tells of moved memory: the client may ask for the next while
     /// others' is moving.
+    #[inline(always)]
     fn answer(&self, to: Sender, request: u64, version: u16, bulk: bool, finished: &Finished) {
         let mut header = Header::new(Kind::Reply, version, to.caller.id, request, self.epoch());
         header.deadline = self.id.bits();

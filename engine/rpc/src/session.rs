@@ -49,10 +49,12 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
+    #[inline]
     pub(crate) fn begin(&mut self, request: u64) {
         self.requests.push_back((request, false));
     }
 
+    #[inline]
     pub(crate) fn end(&mut self, request: u64) {
         if self.first() == Some(request) {
             self.requests.pop_front();

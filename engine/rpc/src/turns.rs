@@ -108,7 +108,7 @@ impl Turns {
 impl Inner {
     /// Has an admitted request executed when its client's turn has come; at once, where nobody waits; and in place, where it is
     /// `short` and no worker is about to begin.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn queue(
         &self,
         served: Rc<Served>,

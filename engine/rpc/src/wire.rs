@@ -259,7 +259,7 @@ impl Header {
 
     /// Puts a whole message of this header and a small body together, once. Returns its length; `None`: it takes the long form,
     /// or more room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn encode_note(&self, body: &[u8], note: &mut [u8; NOTE_MAX]) -> Option<usize> {
         if body.len() > NOTE_MAX - SHORT_LEN || !self.fits_short() {
             return None;
@@ -333,7 +333,7 @@ pub fn decode(message: &[u8]) -> Result<(Header, Layout), Malformed> {
 ///
 /// # Errors
 /// When the message is not what its header says.
-#[inline]
+#[inline(always)]
 pub fn decode_first(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     let length = Malformed::Length(message.len());
     let first: &[u8; SHORT_LEN] = message.first_chunk().ok_or(length)?;

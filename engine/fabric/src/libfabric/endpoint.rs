@@ -82,6 +82,7 @@ impl LibfabricEndpoint {
     }
 
     /// Whether the peer's process is still there, where that can be seen.
+    #[inline]
     fn alive(&self, peer: &KnownPeer) -> Result<(), FabricError> {
         if peer.ringer.is_some() && peer.is_dead(self.rt.now()) {
             return Err(FabricError::Unreachable { reason: "the peer's process has ended".to_owned() });

@@ -226,6 +226,7 @@ impl Core {
     }
 
     /// Wakes a peer that may be asleep. Also after a full queue: only the peer can empty it.
+    #[inline]
     pub(super) fn ring(&self, ringer: &Ringer) -> Rung {
         let rung = ringer.ring();
         if rung == Rung::Yes {

@@ -390,6 +390,7 @@ impl Core {
         raise(&self.counters.intake_max, intake.len() as u64);
     }
 
+    #[inline]
     pub(super) fn hand_over(&self, message: Message) {
         self.handed.set(self.handed.get() + 1);
         if let Some(sink) = self.sink() {

@@ -325,6 +325,7 @@ impl Core {
     }
 
     /// Polls a task. Returns whether there was one.
+    #[inline(always)]
     fn run(&self, id: TaskId) -> bool {
         let taken = self.tasks.borrow_mut().take(id);
         let Some((mut task, waking)) = taken else { return false };

@@ -123,6 +123,7 @@ impl Writer {
     }
 
     /// Writes a message of at most [`MESSAGE_MAX`] bytes. Returns whether there was room.
+    #[inline(always)]
     pub(super) fn put(&self, message: &[u8]) -> Result<bool, Garbage> {
         let slots = slots_for(message.len());
         if message.len() > MESSAGE_MAX || !self.has_room(slots)? {

@@ -204,7 +204,7 @@ impl Channels {
     }
 
     /// Looks at a channel, which need not be one of these any more.
-    #[inline]
+    #[inline(always)]
     pub(super) fn look_into(&self, channel: &Rc<Channel>) -> Look {
         match channel.reader.peek() {
             Ok(None) => Look::Nothing,
@@ -214,6 +214,7 @@ impl Channels {
     }
 
     /// Takes the message that has come through a channel.
+    #[inline(always)]
     fn take_from(&self, channel: &Channel, len: usize) -> Message {
         channel.used.set(self.turn.get());
         let (source, mut copies) = (Source::Peer(channel.peer), self.copies.borrow_mut());
