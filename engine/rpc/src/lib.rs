@@ -76,6 +76,7 @@ use std::rc::{Rc, Weak};
 use turns::Turns;
 use weir_fabric::{Access, Endpoint, Message, PeerId, RemoteRegion, Sink, Wait};
 use weir_memory::{Shelf, Spares};
+use weir_proto::hlc::ClockSkew;
 use weir_proto::{Clock, Der, Epoch, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
@@ -505,6 +506,19 @@ impl Inner {
         }
     }
 
+    /// Deals with an authentic message of a clock that is too far ahead: who waits for an answer, there or here, is told why none
+    /// comes.
+    #[cold]
+    fn received_early(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
+        add(&self.metrics.skew_refused, 1);
+        tracing::warn!(%skew, "a message from the future");
+        match header.kind {
+            Kind::Hello => self.notify(header, message, layout, Der::HLC_SYNC),
+            Kind::Request => self.refuse_skewed(header, message, layout, skew),
+            Kind::HelloReply | Kind::Reply | Kind::Working => self.noticed(header, message, Der::HLC_SYNC),
+        }
+    }
+
     /// Deals with one message, which whoever keeps it takes.
     #[inline(always)]
     fn received(&self, header: &Header, message: &mut Message, layout: &Layout) {
@@ -514,11 +528,7 @@ impl Inner {
         }
         let (now, wall_ns) = self.rt.times();
         if let Err(skew) = header.epoch.check(wall_ns) {
-            add(&self.metrics.skew_refused, 1);
-            tracing::warn!(%skew, "a message from the future");
-            if header.kind == Kind::Request {
-                self.refuse_skewed(header, message, layout, skew);
-            }
+            self.received_early(header, message, layout, skew);
             return;
         }
         // A hello tells of nothing that has happened. A request moves the clock as far as whose it is allows.

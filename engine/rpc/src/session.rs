@@ -23,6 +23,10 @@ use weir_runtime::{Instant, race};
 /// us, and starting a process takes longer than this.
 const GREETING_AFTER: Duration = Duration::from_millis(5);
 
+/// Why there is no contact with a server that refuses the time here, or whose time is refused here.
+const CLOCKS_APART: &str =
+    "its clock and the one here are more than a second apart; synchronise the clocks of both hosts";
+
 /// Requests that have ended and stand behind one that has not, before they are cleared away: some times the credits of a
 /// peer.
 const ENDED_MAX: usize = 256;
@@ -352,12 +356,16 @@ impl Inner {
                 let tenant = self.ring.as_ref().map(Ring::tenant).unwrap_or_default();
                 return Err(RpcError::Denied { peer: state.peer.clone(), tenant });
             }
+            Ok(Some(Outcome::Notice(Der::HLC_SYNC))) => return Err(unreachable(CLOCKS_APART)),
             Ok(Some(Outcome::Notice(der))) => {
                 return Err(unreachable(&format!("it refused the hello ({der})")));
             }
             Ok(Some(Outcome::Reply(_))) => {
                 add(&self.metrics.malformed, 1);
                 return Err(unreachable("its answer to the hello is no answer to a hello"));
+            }
+            Ok(Some(Outcome::Answer(answer))) if Der(answer.status) == Der::HLC_SYNC => {
+                return Err(unreachable(CLOCKS_APART));
             }
             Ok(Some(Outcome::Answer(answer))) => answer,
         };

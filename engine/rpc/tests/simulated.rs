@@ -601,18 +601,50 @@ fn a_slow_server_is_not_mistaken_for_a_dead_one() {
 
 #[test]
 fn a_clock_that_is_far_ahead_is_refused_and_a_small_skew_is_not() {
-    for (skew, works) in [(400_000_000, true), (-400_000_000, true), (5_000_000_000, false)] {
-        let cluster = Cluster::new(12);
-        let server = cluster.serve(&Effects::default(), RpcConfig::default());
-        let (node, rt, rpc) = cluster.client("client");
-        node.set_clock_skew(skew);
-        let result = cluster.world.block_on(&node, async move {
-            let options = CallOptions::within(&rt, Duration::from_secs(2));
-            rpc.call(&peer(), ECHO, b"", None, options).await.is_ok()
-        });
-        assert_eq!(result, works, "skew {skew}");
-        assert_eq!(server.metrics().skew_refused.get() > 0, !works);
+    let keys = Keys::System(SystemKey([5; 32]));
+    for keys in [None, Some(keys)] {
+        for (skew, works) in
+            [(400_000_000, true), (-400_000_000, true), (5_000_000_000, false), (-5_000_000_000, false)]
+        {
+            let cluster = Cluster::new(12);
+            let config = RpcConfig { keys: keys.clone(), ..RpcConfig::default() };
+            let server = cluster.serve(&Effects::default(), config.clone());
+            let (node, rt, client) = cluster.client_with("client", config);
+            node.set_clock_skew(skew);
+            let rpc = Rc::clone(&client);
+            let result = cluster.world.block_on(&node, async move {
+                let options = CallOptions::within(&rt, Duration::from_secs(2));
+                rpc.call(&peer(), ECHO, b"", None, options).await.map(drop)
+            });
+            let told =
+                result.as_ref().is_err_and(|error| error.to_string().contains("synchronise the clocks"));
+            assert_eq!((result.is_ok(), told), (works, !works), "skew {skew}: {result:?}");
+            // Who is behind refuses.
+            let refused = [&server, &client].map(|rpc| rpc.metrics().skew_refused.get() > 0);
+            assert_eq!(refused, [!works && skew > 0, !works && skew < 0], "skew {skew}");
+        }
     }
+}
+
+#[test]
+fn a_client_whose_clock_is_set_back_far_is_told_so_by_its_next_call_and_served_when_it_is_right_again() {
+    let cluster = Cluster::new(15);
+    let server = cluster.serve(&Effects::default(), RpcConfig::default());
+    let (node, rt, rpc) = cluster.client("client");
+    let clock = node.clone();
+    cluster.world.block_on(&node, async move {
+        let ask = async || {
+            let options = CallOptions::within(&rt, Duration::from_secs(2));
+            rpc.call(&peer(), COUNT, b"once", None, options).await.map(drop)
+        };
+        ask().await.expect("a reply");
+        clock.set_clock_skew(-5_000_000_000);
+        let error = ask().await.expect_err("no reply can be taken").to_string();
+        assert!(error.contains("synchronise the clocks"), "{error}");
+        clock.set_clock_skew(0);
+        ask().await.expect("a reply");
+    });
+    assert_eq!(server.metrics().requests.get(), 3, "the one without a reply was executed once");
 }
 
 #[test]
