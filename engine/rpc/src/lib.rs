@@ -172,6 +172,7 @@ impl Rpc {
         let tells_tenants = endpoint.capabilities().serves_auth_keys;
         let crowded = endpoint.capabilities().wait == Wait::Doorbell;
         let credits = if crowded { config.credits.min(DOORBELL_CREDITS_MAX) } else { config.credits };
+        let [pending, seed] = [(); 2].map(|()| rt.random_u64());
         let inner = Rc::new_cyclic(|weak: &Weak<Inner>| Inner {
             weak: weak.clone(),
             id,
@@ -181,18 +182,18 @@ impl Rpc {
             clock,
             metrics: RpcMetrics::default(),
             next_request: Cell::new(1),
-            pending: Pending::new(rt.random_u64()),
+            pending: Pending::new(pending),
             outbox: Outbox::default(),
             servers: RefCell::default(),
             handlers: RefCell::new(Register::new(0)),
             more: Cell::new(false),
             starting: Cell::new(false),
-            clients: RefCell::new(Clients::new(config.reply_cache_bytes, rt.random_u64())),
+            clients: RefCell::new(Clients::new(config.reply_cache_bytes, seed)),
             spare_requests: Spares::default(),
             spare_tasks: Spares::default(),
             spare_segments: Cell::default(),
             transfers: Semaphore::new(config.transfers_max),
-            payloads: Payloads::new(endpoint.buffers().limit(), tells_tenants || config.keys.is_some()),
+            payloads: Payloads::new(endpoint.buffers().limit(), tells_tenants || config.keys.is_some(), seed),
             accesses: Ledger::default(),
             spare_lists: Shelf::default(),
             spare_moving: Shelf::default(),

@@ -8,12 +8,13 @@ use crate::Inner;
 use crate::accesses::Account;
 use crate::clients::Caller;
 use crate::error::Status;
+use crate::id_map::IdMap;
 use core::cell::{Cell, RefCell};
 use core::ops::{Deref, DerefMut};
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
-use std::collections::hash_map::{Entry, HashMap};
+use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::rc::Rc;
 use weir_fabric::Buffer;
@@ -97,11 +98,14 @@ pub(crate) struct Payloads {
 }
 
 impl Payloads {
-    /// For a pool of so many bytes, of a server that does or doesn't tell tenants apart.
-    pub(crate) fn new(pool: usize, tells_tenants: bool) -> Self {
+    /// For a pool of so many bytes, of a server that does or doesn't tell tenants apart; `seed` is secret.
+    pub(crate) fn new(pool: usize, tells_tenants: bool, seed: u64) -> Self {
         let all = pool / UNIT * SHARE.0 / SHARE.1;
         let short = all / SHORT_DIVISOR;
-        Self { short: Line::new(short, tells_tenants), long: Line::new(all - short, tells_tenants) }
+        Self {
+            short: Line::new(short, tells_tenants, seed),
+            long: Line::new(all - short, tells_tenants, seed),
+        }
     }
 
     /// Memory of `len` bytes for a request.
@@ -151,11 +155,10 @@ struct Limits {
     tells_tenants: bool,
 }
 
-#[derive(Default)]
 struct State {
     taken: usize,
-    clients: HashMap<Caller, usize>,
-    tenants: HashMap<TenantId, usize>,
+    clients: IdMap<Caller, usize>,
+    tenants: IdMap<TenantId, usize>,
     queue: VecDeque<Rc<Waiter>>,
 }
 
@@ -194,8 +197,8 @@ impl Drop for Share {
 }
 
 impl Line {
-    fn new(all: usize, tells_tenants: bool) -> Rc<Self> {
-        Rc::new(Self { limits: Limits { all, tells_tenants }, state: RefCell::default() })
+    fn new(all: usize, tells_tenants: bool, seed: u64) -> Rc<Self> {
+        Rc::new(Self { limits: Limits { all, tells_tenants }, state: RefCell::new(State::new(seed)) })
     }
 
     fn others_wait(&self, caller: Caller) -> bool {
@@ -228,6 +231,11 @@ impl Line {
 }
 
 impl State {
+    fn new(seed: u64) -> Self {
+        let clients = IdMap::with_hasher(seed.into());
+        Self { taken: 0, clients, tenants: IdMap::with_hasher(seed.into()), queue: VecDeque::new() }
+    }
+
     fn judge(&self, caller: Caller, units: usize, limits: Limits) -> Result<(), Refusal> {
         let free = limits.all.saturating_sub(self.taken);
         let left = free.saturating_sub(units);
@@ -282,7 +290,7 @@ impl State {
     }
 }
 
-fn subtract<K: Eq + Hash>(held: &mut HashMap<K, usize>, of: K, units: usize) {
+fn subtract<K: Eq + Hash>(held: &mut IdMap<K, usize>, of: K, units: usize) {
     if let Entry::Occupied(mut entry) = held.entry(of) {
         *entry.get_mut() -= units;
         if *entry.get() == 0 {
@@ -350,7 +358,7 @@ mod tests {
 
     #[test]
     fn clients_that_give_nothing_back_leave_room_for_others() {
-        let line = Line::new(1000, false);
+        let line = Line::new(1000, false, 7);
         let mut stuck = Vec::new();
         for client in 1..=3 {
             let before = stuck.len();
@@ -369,20 +377,20 @@ mod tests {
 
     #[test]
     fn a_tenant_whose_clients_all_stop_leaves_room_for_other_tenants() {
-        let line = Line::new(1000, true);
+        let line = Line::new(1000, true, 7);
         let stuck: Vec<_> = (0..).map_while(|id| line.try_take(caller(1, id), 10)).collect();
         assert_eq!(stuck.len(), 75);
         let mut lined_up = line.wait(caller(1, 5000), 10);
         assert!(look(&mut lined_up).is_none());
         let mut other = line.wait(caller(2, 1), 10);
         assert!(look(&mut other).is_some(), "who waits for its own tenant holds up no other");
-        let long = Line::new(1000, true);
+        let long = Line::new(1000, true, 7);
         let _all = long.try_take(caller(1, 1), 1000).expect("the first one may be as long as can be");
     }
 
     #[test]
     fn who_wants_more_than_is_free_is_not_overtaken_by_who_wants_less() {
-        let line = Line::new(100, false);
+        let line = Line::new(100, false, 7);
         let first = line.try_take(caller(0, 1), 50).expect("it is free");
         let mut long = line.wait(caller(0, 2), 80);
         let mut short = line.wait(caller(0, 3), 1);
@@ -403,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_client_that_has_too_much_holds_up_itself_alone() {
-        let line = Line::new(100, false);
+        let line = Line::new(100, false, 7);
         let much = line.try_take(caller(0, 1), 40).expect("it is free");
         let mut more = line.wait(caller(0, 1), 20);
         let mut other = line.wait(caller(0, 2), 20);
@@ -419,7 +427,7 @@ mod tests {
             tells in any::<bool>(),
             steps in prop::collection::vec((0u64..3, 0u64..4, 1usize..90, 0u8..4), 1..200),
         ) {
-            let line = Line::new(100, tells);
+            let line = Line::new(100, tells, 7);
             let (mut waits, mut shares) = (VecDeque::new(), VecDeque::new());
             for (tenant, id, units, what) in steps {
                 match what {
