@@ -3,6 +3,7 @@
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
 use core::cell::{Cell, RefCell};
+use core::ops::Deref;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -11,7 +12,7 @@ use std::rc::Rc;
 const PIECE: usize = 64 * 1024;
 
 /// Bytes of a piece of a device that is large: one in 32 transfers of a mebibyte meets the edge of one. The system gives
-/// memory page by page as it is written, so that what isn't costs nothing.
+/// memory by huge pages as it is written, so that what isn't costs nothing.
 const LARGE_PIECE: usize = 32 << 20;
 
 /// Size from which a device is large: it holds a target's data, and nobody copies it.
@@ -21,16 +22,75 @@ const LARGE_DEVICE: u64 = 256 << 20;
 /// pieces that neither has written since.
 #[derive(Clone)]
 pub(crate) struct Content {
-    /// Each up to the end of what was written of it, so that nothing is filled with zeros that is written next.
-    pieces: BTreeMap<u64, Rc<Vec<u8>>>,
+    pieces: BTreeMap<u64, Rc<Piece>>,
     /// Bytes of a piece, whole blocks.
     piece: usize,
 }
 
-/// A piece before the first write to it.
-fn fresh(piece: usize) -> Vec<u8> {
-    // Zeros that the system gives page by page, or nothing.
-    if piece >= LARGE_PIECE { vec![0; piece] } else { Vec::new() }
+/// What is stored of a piece; zeros lie behind it.
+enum Piece {
+    /// Up to the end of what was written, so that nothing is filled with zeros that is written next.
+    Grown(Vec<u8>),
+    /// All of a large one, on huge pages where the system gives them: a copy of a mebibyte from others takes twice as long.
+    Whole(DmaBuf),
+}
+
+impl Piece {
+    /// One of so many bytes before the first write to it.
+    fn new(len: usize) -> Self {
+        let whole = if len >= LARGE_PIECE { DmaBuf::mapped(len) } else { None };
+        whole.map_or_else(|| Self::Grown(Vec::new()), Self::Whole)
+    }
+
+    /// Writes within the first `len` bytes, which are all that it will ever have.
+    fn write(&mut self, at: usize, data: &[u8], len: usize) {
+        let bytes = match self {
+            Self::Grown(bytes) => bytes,
+            Self::Whole(bytes) => return bytes[at..at + data.len()].copy_from_slice(data),
+        };
+        if bytes.len() < at + data.len() {
+            bytes.reserve_exact(len - bytes.len());
+        }
+        if bytes.len() < at {
+            bytes.resize(at, 0);
+        }
+        let (over, behind) = data.split_at(data.len().min(bytes.len() - at));
+        bytes[at..at + over.len()].copy_from_slice(over);
+        bytes.extend_from_slice(behind);
+    }
+
+    /// Forgets what lies behind the first `len` bytes.
+    fn truncate(&mut self, len: usize) {
+        match self {
+            Self::Grown(bytes) => bytes.truncate(len),
+            Self::Whole(bytes) => bytes[len..].fill(0),
+        }
+    }
+}
+
+impl Deref for Piece {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Grown(bytes) => bytes,
+            Self::Whole(bytes) => bytes,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Piece {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Clone for Piece {
+    fn clone(&self) -> Self {
+        let mut copy = Self::new(self.len());
+        copy.write(0, self, self.len());
+        copy
+    }
 }
 
 impl Default for Content {
@@ -83,17 +143,8 @@ impl Content {
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
         let len = self.piece;
         Self::for_parts(len, offset, data.len(), |piece, range, at| {
-            let bytes = Rc::make_mut(self.pieces.entry(piece).or_insert_with(|| Rc::new(fresh(len))));
-            if bytes.len() < range.end {
-                bytes.reserve_exact(len - bytes.len());
-            }
-            if bytes.len() < range.start {
-                bytes.resize(range.start, 0);
-            }
-            let (over, behind) =
-                data[at..at + range.len()].split_at(range.len().min(bytes.len() - range.start));
-            bytes[range.start..range.start + over.len()].copy_from_slice(over);
-            bytes.extend_from_slice(behind);
+            let place = self.pieces.entry(piece).or_insert_with(|| Rc::new(Piece::new(len)));
+            Rc::make_mut(place).write(range.start, &data[at..at + range.len()], len);
         });
     }
 
