@@ -120,7 +120,7 @@ impl Clock {
         }
         let early = NonZeroU64::new(seen.0.saturating_sub(wall_ns.saturating_add(LEAD_MAX_NS)));
         if early.is_none() {
-            self.last.set(self.last.get().max(seen.0));
+            self.last.set(seen.0);
         }
         Ok(early)
     }
