@@ -68,7 +68,7 @@ use proof::{Ring, Strangers};
 use quota::Quota;
 use register::Register;
 use request::Parts;
-use seal::SealKey;
+use seal::{SealKey, TAG_LEN};
 use server::{Served, Task};
 use servers::Servers;
 use std::collections::VecDeque;
@@ -80,12 +80,15 @@ use weir_proto::hlc::ClockSkew;
 use weir_proto::{Clock, Der, Epoch, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
-use wire::{Header, Kind, Layout, NOTE_MAX};
+use wire::{HEADER_LEN, Header, Kind, Layout, NOTE_MAX};
 
 /// Longest time for which a server works on a request, whatever its client says: what a request holds, and what is kept for
 /// its repeats, comes back some day. Longer than any client of ours waits, which is a week: whoever is told that time is up
 /// may take it for its own.
 pub const PATIENCE_MAX: Duration = Duration::from_hours(8 * 24);
+
+/// Longest body of a sealed message that is put together in one piece: with header and tag it is four cache lines at most.
+const SEALED_BODY_MAX: usize = 256 - HEADER_LEN - TAG_LEN;
 
 /// What became of a message that expects an answer.
 enum Outcome {
@@ -415,7 +418,11 @@ impl Inner {
         company: usize,
     ) -> Result<(), FabricError> {
         header.sealed = key.is_some();
-        if key.is_none() && greeting.is_empty() && segments.is_empty() {
+        let is_bare = greeting.is_empty() && segments.is_empty();
+        if let Some(key) = key.filter(|_| is_bare && body.len() <= SEALED_BODY_MAX) {
+            return self.transmit_sealed(to, context, header, body, key, company);
+        }
+        if key.is_none() && is_bare {
             let mut note = [0; NOTE_MAX];
             if let Some(note) = header.encode_note(body, &mut note).and_then(|len| note.get(..len)) {
                 return self.dispatch(to, context, &[note], note.len(), company);
@@ -425,7 +432,28 @@ impl Inner {
         self.transmit_all(to, context, [&head, greeting, segments, body], key, company)
     }
 
-    /// Sends a message that is more than a short header and a small body.
+    /// Sends a sealed message of a header and a small body, which is put together once: for the hash, and for whoever copies it.
+    #[inline(never)]
+    fn transmit_sealed(
+        &self,
+        to: PeerId,
+        context: u64,
+        header: &Header,
+        body: &[u8],
+        key: &SealKey,
+        company: usize,
+    ) -> Result<(), FabricError> {
+        let head = header.encode_shortest();
+        let mut whole = [0; HEADER_LEN + SEALED_BODY_MAX + TAG_LEN];
+        let (sealed, len) = (head.len() + body.len(), head.len() + body.len() + TAG_LEN);
+        whole[..head.len()].copy_from_slice(&head);
+        whole[head.len()..sealed].copy_from_slice(body);
+        let tag = key.tag(&[&whole[..sealed]]);
+        whole[sealed..len].copy_from_slice(&tag);
+        self.dispatch(to, context, &[&whole[..len]], len, company)
+    }
+
+    /// Sends a message that is more than a header and a small body.
     #[inline(never)]
     fn transmit_all(
         &self,
