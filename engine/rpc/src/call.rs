@@ -12,7 +12,7 @@ use crate::pending::{Arrived, NoAnswer, Wait};
 use crate::plain::{Plain, Sent};
 use crate::proof::Proof;
 use crate::quota::{Class, LaneId, Permit, Quota};
-use crate::session::{PeerState, Session};
+use crate::session::{CLOCKS_APART, PeerState, Session};
 use crate::wire::{ClientId, Header, Kind};
 use crate::{Answer, INLINE_MAX, Inner, Outcome, Reply};
 use core::cell::Cell;
@@ -623,6 +623,12 @@ impl<'a> Course<'a> {
                     return Self::broken(state, Retry::Never, "the server doesn't know this client any more");
                 }
                 Next::Again(Some(Duration::ZERO), "the server doesn't know this client any more".into())
+            }
+            Ok(Outcome::Early) => {
+                // It is there, and may have executed the request. Other calls may be luckier: clocks are set right again.
+                state.heard.set(inner.rt.now());
+                self.silent.0 = 0;
+                Self::broken(state, retry, CLOCKS_APART)
             }
             Ok(Outcome::Failed(error)) => {
                 inner.disconnect(state, session);

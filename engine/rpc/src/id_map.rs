@@ -1,7 +1,7 @@
 //! Maps by numbers that come from the network.
 //!
 //! Looking one up is a good part of what a small request costs, so the hash is two multiplications; it depends on a
-//! number drawn for each map, so that nobody who chooses the keys can choose where they fall.
+//! number drawn for each context, so that nobody who chooses the keys can choose where they fall.
 
 use core::hash::{BuildHasher, Hasher};
 use std::collections::HashMap;

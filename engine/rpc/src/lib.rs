@@ -98,6 +98,8 @@ enum Outcome {
     Answer(Answer),
     /// The other side doesn't know this client, it says.
     Notice(Der),
+    /// A reply of any kind whose clock is too far ahead: what it says can't be taken.
+    Early,
     Failed(FabricError),
 }
 
@@ -544,7 +546,11 @@ impl Inner {
         match header.kind {
             Kind::Hello => self.notify(header, message, layout, Der::HLC_SYNC),
             Kind::Request => self.refuse_skewed(header, message, layout, skew),
-            Kind::HelloReply | Kind::Reply | Kind::Working => self.noticed(header, message, Der::HLC_SYNC),
+            Kind::HelloReply | Kind::Reply => {
+                let (client, from) = (Some(header.client), message.source().peer());
+                self.pending.resolve_with(header.request, client, from, || Outcome::Early);
+            }
+            Kind::Working => {}
         }
     }
 

@@ -191,7 +191,7 @@ impl Inner {
             return false;
         };
         if header.kind == Kind::HelloReply && !header.sealed {
-            self.noticed(header, message, Der(header.status));
+            self.noticed(header, message);
             return false;
         }
         let key = match &proof {
@@ -210,12 +210,12 @@ impl Inner {
         authentic
     }
 
-    /// A server says, without proof, that it doesn't know this client, or what it says can't be taken. Only who sees the request can
-    /// say that in its place, and all it brings about is a new hello.
-    pub(crate) fn noticed(&self, header: &Header, message: &Message, der: Der) {
+    /// A server says, without proof, that it doesn't know this client. Only who sees the request can say that in its
+    /// place, and all it brings about is a new hello.
+    fn noticed(&self, header: &Header, message: &Message) {
         let from = message.source().peer();
         let asked = Some(header.client);
-        if self.pending.resolve_with(header.request, asked, from, || Outcome::Notice(der)) {
+        if self.pending.resolve_with(header.request, asked, from, || Outcome::Notice(Der(header.status))) {
             add(&self.metrics.notices, 1);
         }
     }

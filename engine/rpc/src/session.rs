@@ -24,7 +24,7 @@ use weir_runtime::{Instant, race};
 const GREETING_AFTER: Duration = Duration::from_millis(5);
 
 /// Why there is no contact with a server that refuses the time here, or whose time is refused here.
-const CLOCKS_APART: &str =
+pub(crate) const CLOCKS_APART: &str =
     "its clock and the one here are more than a second apart; synchronise the clocks of both hosts";
 
 /// Requests that have ended and stand behind one that has not, before they are cleared away: some times the credits of a
@@ -356,7 +356,9 @@ impl Inner {
                 let tenant = self.ring.as_ref().map(Ring::tenant).unwrap_or_default();
                 return Err(RpcError::Denied { peer: state.peer.clone(), tenant });
             }
-            Ok(Some(Outcome::Notice(Der::HLC_SYNC))) => return Err(unreachable(CLOCKS_APART)),
+            Ok(Some(Outcome::Early | Outcome::Notice(Der::HLC_SYNC))) => {
+                return Err(unreachable(CLOCKS_APART));
+            }
             Ok(Some(Outcome::Notice(der))) => {
                 return Err(unreachable(&format!("it refused the hello ({der})")));
             }
