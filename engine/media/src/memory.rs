@@ -363,6 +363,21 @@ mod tests {
     }
 
     #[test]
+    fn a_large_device_that_was_cut_within_a_piece_has_zeros_there_when_it_has_grown_again() {
+        const BYTES: usize = 4 * BLOCK;
+        let device = MemoryDevice::new(LARGE_DEVICE);
+        let from = (LARGE_PIECE - BYTES / 2) as u64;
+        device.overwrite(from, &[7; BYTES]);
+        for kept in (0..=BYTES).step_by(BLOCK) {
+            let grown = device.copy(from + kept as u64).copy(LARGE_DEVICE);
+            let bytes = grown.bytes(from, BYTES);
+            assert!(bytes[..kept].iter().all(|byte| *byte == 7), "{kept} are kept");
+            assert!(bytes[kept..].iter().all(|byte| *byte == 0), "{kept} are kept");
+        }
+        assert_eq!(device.bytes(from, BYTES), [7; BYTES], "copies change nothing here");
+    }
+
+    #[test]
     fn content_keeps_unaligned_bytes_across_pieces_whatever_their_size() {
         for piece in [BLOCK, PIECE] {
             let mut content = Content { piece, ..Content::default() };
