@@ -141,9 +141,9 @@ fn a_client_whose_clock_is_at_the_edge_keeps_its_contact() {
                 drop(ask(&rpc, &rt, QUICK, CallOptions::until(end)).await);
             }
         });
-        let [asker, served] = [&scene.client, &server].map(|rpc| rpc.metrics());
-        assert_eq!(asker.disconnects.get(), 0, "step {step}");
-        let tries = asker.connects.get() + asker.retries.get();
-        assert!(tries <= served.requests.get() + 200, "{tries} tries at step {step}");
+        let [caller, told] = [&scene.client, &server].map(|rpc| rpc.metrics());
+        assert_eq!(caller.disconnects.get(), 0, "step {step}");
+        let tries = caller.connects.get() + caller.retries.get();
+        assert!(tries <= told.requests.get() + 200, "{tries} tries at step {step}");
     }
 }
