@@ -478,14 +478,21 @@ impl Packed {
 
     /// Appends some entries of other ones, which have the same prefix and the same common start.
     fn push_same(&mut self, other: &Self, range: Range<usize>) {
-        let heap = &mut self.heap;
-        self.slots.extend(other.slots[range].iter().map(|slot| {
-            let stored = &other.heap[slot.position as usize..];
-            let (suffix, value) = lengths(stored);
-            let position = u32::try_from(heap.len()).unwrap_or(u32::MAX);
-            heap.extend_from_slice(&stored[..LENGTHS + suffix + value]);
+        let Self { slots, heap, .. } = self;
+        // What was inserted together lies together in the heap: it is copied at once, when something else comes.
+        let mut run = 0..0;
+        slots.extend(other.slots[range].iter().map(|slot| {
+            let from = slot.position as usize;
+            let (suffix, value) = lengths(&other.heap[from..]);
+            if from != run.end {
+                heap.extend_from_slice(&other.heap[run.clone()]);
+                run = from..from;
+            }
+            let position = u32::try_from(heap.len() + from - run.start).unwrap_or(u32::MAX);
+            run.end += LENGTHS + suffix + value;
             Slot { head: slot.head, position }
         }));
+        heap.extend_from_slice(&other.heap[run]);
     }
 
     /// Appends an entry of other ones without the first `lost` bytes of its suffix. What is left of that lies before the
