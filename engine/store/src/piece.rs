@@ -4,6 +4,7 @@ use crate::checksum::{self, Checksums};
 use crate::error::UpdateError;
 use crate::intents::{Intended, Slot};
 use crate::key::Path;
+use crate::space::Run;
 use crate::tree::ENTRY_MAX;
 use crate::update::{Request, VERSION_OVERHEAD};
 use crate::value::{Payload, Version, is_regular};
@@ -66,6 +67,11 @@ impl Piece {
     /// Bytes of the blocks that it takes, if it takes any.
     pub(crate) fn padded(&self) -> u64 {
         (self.data.len() as u64).next_multiple_of(BLOCK as u64)
+    }
+
+    /// The blocks that it has.
+    pub(crate) fn runs(&self) -> &[Run] {
+        if let Payload::Blocks(blocks) = &self.payload { &blocks.runs } else { &[] }
     }
 
     /// Has the description of the blocks take over chunks and checksums, as far as they are known.

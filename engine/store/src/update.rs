@@ -416,13 +416,13 @@ impl<'a> Update<'a> {
         let reserved = if self.stored.is_some() { bytes_in_blocks(&self.pieces) } else { 0 };
         let is_near_quota = shard.check_space((self.container, number), draft.growth(), reserved, 0)?;
         let before = core.tree.borrow().version();
-        let inline = Some(epoch).filter(|_| self.stored.is_none());
-        let mut places = Places { object: address, behind: planned.place, inline, are_all: false };
-        let record = core.commit_draft(draft, &[object], &[], &mut places)?;
+        let pieces = (epoch, &self.pieces[..]);
+        let mut places = Places { object: address, behind: planned.place, pieces, are_all: false };
+        let record = core.commit_draft(draft, core::slice::from_ref(&object), &[], &mut places)?;
         if let Some(stored) = self.stored.take() {
             stored.commit(record);
         }
-        let entry = draft.first().filter(|_| planned.renews).map(|entry| (entry.key, &places));
+        let entry = planned.renews.then_some((&*draft, &places));
         core.lives.renew(&core.tree.borrow(), (&object, hash), (before, epoch), entry);
         core.timestamps.note_write_at(self.hashes, epoch);
         if planned.overwrites {
