@@ -374,9 +374,10 @@ impl Catalog {
     }
 
     /// Counts what is in a tally, and empties it.
+    #[inline]
     pub(crate) fn count_tally(&mut self, tally: &mut Tally) {
-        let Tally { owner, old, new } = core::mem::take(tally);
-        if owner[0] == key::OBJECT {
+        if tally.owner[0] == key::OBJECT {
+            let Tally { owner, old, new } = core::mem::take(tally);
             self.count(&owner, old, new);
         }
     }

@@ -112,16 +112,35 @@ impl Draft {
         tail: [u8; TAIL],
         encode: impl FnOnce(&mut Vec<u8>),
     ) -> usize {
+        let begun = self.begin(route, tail);
+        encode(&mut self.text);
+        self.end(begun)
+    }
+
+    /// Begins an entry as [`Draft::put_with`]; its value is to be appended to the text.
+    #[inline]
+    pub(crate) fn begin<const TAIL: usize>(&mut self, route: &mut Route, tail: [u8; TAIL]) -> Cut {
         debug_assert_eq!(self.put, self.cuts.len(), "it comes too late");
         let (start, alike) = (self.text.len(), route.mark());
         self.text.extend_from_slice(route.path());
         self.text.extend_from_slice(&tail);
         let value = self.text.len();
-        encode(&mut self.text);
+        Cut { start, value, end: value, is_set: true, alike }
+    }
+
+    /// Ends an entry that has its value. Returns the bytes of both.
+    #[inline]
+    pub(crate) fn end(&mut self, begun: Cut) -> usize {
         let end = self.text.len();
-        self.cuts.push(Cut { start, value, end, is_set: true, alike });
+        self.cuts.push(Cut { end, ..begun });
         self.put += 1;
-        end - start
+        end - begun.start
+    }
+
+    /// Keys and values, for the value of an entry that has begun.
+    #[inline]
+    pub(crate) fn text(&mut self) -> &mut Vec<u8> {
+        &mut self.text
     }
 
     /// Adds a change.
@@ -176,23 +195,24 @@ impl Draft {
     }
 
     /// Some of the changes.
-    pub(crate) fn edits_of(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Edit<'_>> {
+    pub(crate) fn edits_of(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Edit<'_>> + Clone {
         self.cuts[range].iter().map(|cut| self.edit(*cut))
     }
 
-    /// Tells `each` of all changes, with what their keys share with the ones before.
+    /// Tells `each` of all changes, key, value, and whether that is set, with what their keys share with the ones before. What
+    /// is removed has an empty value.
     #[inline]
-    pub(crate) fn for_each(&self, mut each: impl FnMut(Edit<'_>, usize)) {
+    pub(crate) fn for_each(&self, mut each: impl FnMut((&[u8], &[u8], bool), usize)) {
         let mut before: &[u8] = &[];
         for cut in &self.cuts {
-            let (edit, mut shared) = (self.edit(*cut), cut.alike);
-            debug_assert_eq!(before.get(..shared), edit.key.get(..shared), "not alike");
-            if before.get(shared) == edit.key.get(shared) {
-                let rest = before.get(shared..).zip(edit.key.get(shared..));
+            let (key, value, mut shared) = (cut.key(&self.text), &self.text[cut.value..cut.end], cut.alike);
+            debug_assert_eq!(before.get(..shared), key.get(..shared), "not alike");
+            if before.get(shared) == key.get(shared) {
+                let rest = before.get(shared..).zip(key.get(shared..));
                 shared += rest.map_or(0, |(before, key)| shared_len(before, key));
             }
-            each(edit, shared);
-            before = edit.key;
+            each((key, value, cut.is_set), shared);
+            before = key;
         }
     }
 
@@ -297,7 +317,7 @@ mod tests {
             prop_assert_eq!(draft.is_ascending(), keys.windows(2).all(|pair| pair[0] < pair[1]));
             let shared = |at: usize| keys[at].iter().zip(keys[at - 1]).take_while(|(a, b)| a == b).count();
             let mut all = Vec::new();
-            draft.for_each(|edit, shared| all.push((edit.key.to_vec(), shared)));
+            draft.for_each(|(key, ..), shared| all.push((key.to_vec(), shared)));
             let wanted = (0..keys.len()).map(|at| (keys[at].to_vec(), if at > 0 { shared(at) } else { 0 }));
             prop_assert_eq!(all, wanted.collect::<Vec<_>>());
             let sets = draft.edits().filter_map(|edit| Some(edit.key.len() + edit.value?.len()));

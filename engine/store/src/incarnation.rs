@@ -25,7 +25,7 @@ impl Life {
     pub(crate) const ALWAYS: Self = Self { exists: true, low: 0, event: None };
 
     /// Of what never was, below something that exists as `above` says.
-    pub(crate) const fn never(above: Self) -> Self {
+    pub(crate) const fn never(above: &Self) -> Self {
         Self { exists: false, low: above.low, event: None }
     }
 
@@ -70,20 +70,21 @@ fn merge(newer: Event, older: Event) -> Event {
 /// What the events of something tell, from the newest that counts on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Events {
-    above: Life,
+    /// Whether what is above exists, and from which epoch on what is below it counts.
+    above: (bool, u64),
     life: Life,
     start: u64,
 }
 
 impl Events {
     /// Nothing is known yet but what is above.
-    pub(crate) fn below(above: Life) -> Self {
-        Self { above, life: Life::never(above), start: above.low }
+    pub(crate) fn below(above: &Life) -> Self {
+        Self { above: (above.exists, above.low), life: Life::never(above), start: above.low }
     }
 
     /// Takes in the next older event. Breaks when those before it have no say.
     pub(crate) fn tell(&mut self, at: u64, event: Event) -> ControlFlow<()> {
-        let Self { above, life, start } = self;
+        let Self { above: (is_there, low), life, start } = self;
         match (life.event, event) {
             (None, Event::Punch) => {
                 life.event = Some((at, event));
@@ -92,12 +93,12 @@ impl Events {
             }
             (None, _) => {
                 life.event = Some((at, event));
-                life.exists = above.exists && at >= above.low;
+                life.exists = *is_there && at >= *low;
                 *start = (*start).max(at);
                 if life.exists { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             }
             (Some(_), Event::Punch) => ControlFlow::Break(()),
-            (Some((newest, newer)), older) if at >= above.low => {
+            (Some((newest, newer)), older) if at >= *low => {
                 life.event = Some((newest, merge(newer, older)));
                 *start = at;
                 ControlFlow::Continue(())
@@ -108,7 +109,7 @@ impl Events {
 
     /// What they amount to.
     pub(crate) fn life(self) -> Life {
-        Life { low: self.start.max(self.above.low), ..self.life }
+        Life { low: self.start.max(self.above.1), ..self.life }
     }
 }
 
@@ -119,7 +120,7 @@ pub(crate) fn life(tree: &Tree, path: &Path, above: Life, epoch: u64) -> Result<
 
 /// As [`life`], of the thing and the epoch whose event would have the key `from`.
 pub(crate) fn life_from(tree: &Tree, from: &[u8], above: Life) -> Result<Life, Fault> {
-    let mut events = Events::below(above);
+    let mut events = Events::below(&above);
     let fault = tree.scan_below(from, from.len() - size_of::<u64>(), |rest, value| {
         let (at, event) = match (key::epoch_from(rest), Event::decode(value)) {
             (Ok(at), Ok(event)) => (at.0, event),

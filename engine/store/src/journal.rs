@@ -147,6 +147,8 @@ pub(crate) struct Journal {
     pending: RefCell<VecDeque<Pending>>,
     /// Bytes of the records that are pending.
     pending_bytes: Cell<usize>,
+    /// Memory for the records of the next batch.
+    spare: Cell<Vec<u8>>,
     /// Number of the last record that was appended.
     last: Cell<u64>,
     /// Number of the last record that went into a batch with a place in the ring.
@@ -193,6 +195,7 @@ impl Journal {
         Self {
             pending: RefCell::default(),
             pending_bytes: Cell::new(0),
+            spare: Cell::default(),
             last: Cell::new(0),
             placed: Cell::new(0),
             durable: Cell::new(0),
@@ -305,6 +308,14 @@ impl Journal {
         self.pending_bytes.get() > PENDING_BYTES_MAX
     }
 
+    /// A batch with room for records.
+    #[inline(never)]
+    fn empty_batch(&self) -> Pending {
+        let mut bytes = self.spare.take();
+        bytes.reserve(BATCH_ROOM);
+        Pending { bytes, ..Pending::default() }
+    }
+
     /// Queues a record, whose changes are in the index already.
     pub(crate) fn append(&self, draft: &Draft, data: u64, objects: &[ObjectKey]) -> u64 {
         let number = self.next();
@@ -312,7 +323,7 @@ impl Journal {
         let mut pending = self.pending.borrow_mut();
         let full = |last: &Pending| last.bytes.len() >= BATCH_BYTES_MAX || last.data + data > BATCH_DATA_MAX;
         if pending.back().is_none_or(full) {
-            pending.push_back(Pending { bytes: Vec::with_capacity(BATCH_ROOM), ..Pending::default() });
+            pending.push_back(self.empty_batch());
         }
         let mut is_full = false;
         if let Some(batch) = pending.back_mut() {
@@ -394,8 +405,11 @@ impl Journal {
     fn take(&self, core: &Core) -> Option<Placed> {
         let mut pending = self.pending.borrow_mut();
         let placed = self.place(core, &pending.front()?.bytes)?;
-        let batch = pending.pop_front()?;
+        let mut batch = pending.pop_front()?;
         self.pending_bytes.set(self.pending_bytes.get() - batch.bytes.len());
+        batch.bytes.clear();
+        batch.bytes.shrink_to(BATCH_ROOM);
+        self.spare.set(batch.bytes);
         self.placed.set(batch.last);
         core.writer.note_batch(batch.has_small);
         Some(Placed { last: batch.last, records: batch.records, data: batch.data, ..placed })
@@ -458,8 +472,11 @@ impl Journal {
             return Poll::Ready(false);
         }
         if record > self.wanted.get() {
+            // Who has begun to wait for another one has said so already.
+            if !self.is_wanted() {
+                self.work.notify_one();
+            }
             self.wanted.set(record);
-            self.work.notify_one();
         }
         self.waiting.borrow_mut().push((record, cx.waker().clone()));
         Poll::Pending
@@ -473,7 +490,14 @@ impl Journal {
     /// Wakes those whose record is durable, or everybody.
     pub(crate) fn wake(&self, everybody: bool) {
         let (durable, mut ready) = (self.durable.get(), self.ready.take());
-        ready.extend(self.waiting.borrow_mut().extract_if(.., |(record, _)| everybody || *record <= durable));
+        let mut waiting = self.waiting.borrow_mut();
+        let is_ready = |record: u64| everybody || record <= durable;
+        if waiting.iter().all(|(record, _)| is_ready(*record)) {
+            core::mem::swap(&mut *waiting, &mut ready);
+        } else {
+            ready.extend(waiting.extract_if(.., |(record, _)| is_ready(*record)));
+        }
+        drop(waiting);
         for (_, waker) in ready.drain(..) {
             waker.wake();
         }

@@ -98,17 +98,27 @@ pub(crate) fn take_escaped(decoder: &mut Decoder<'_>) -> Result<Vec<u8>, Malform
 const KEY_LENGTH: Malformed = Malformed("a key has an impossible length");
 
 /// Has what leads from an object to a dkey, or from there to an akey, appended in pieces.
+#[inline]
 pub(crate) fn put_key(mut append: impl FnMut(&[u8]), key: &Key, integer: bool) {
-    if let Some(number) = key.as_bytes().as_array::<8>().filter(|_| integer) {
-        let mut below = [BELOW; 1 + 8];
-        below[1..].copy_from_slice(number);
-        return append(&below);
+    let bytes = key.as_bytes();
+    match bytes.as_array::<8>() {
+        Some(number) if integer => {
+            let mut below = [BELOW; 1 + 8];
+            below[1..].copy_from_slice(number);
+            append(&below);
+        }
+        _ => put_any_key(append, bytes, integer),
     }
+}
+
+/// As [`put_key`], of a key that isn't an integer of eight bytes.
+#[inline(never)]
+fn put_any_key(mut append: impl FnMut(&[u8]), bytes: &[u8], integer: bool) {
     append(&[BELOW]);
     if integer {
-        append(key.as_bytes());
+        append(bytes);
     } else {
-        put_escaped(append, key.as_bytes());
+        put_escaped(append, bytes);
     }
 }
 

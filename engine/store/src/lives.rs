@@ -1,5 +1,6 @@
 //! What is remembered of the objects that requests are about.
 
+use crate::draft::Draft;
 use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::key::Path;
@@ -90,14 +91,14 @@ impl Lives {
     }
 
     /// Goes on knowing an object with this hash that was updated at an epoch, which took the index from version `before` to the
-    /// present one with no other change. Its own `entry`, if that has changed, is where the places say, or
+    /// present one with no other change. Its own `entry`, if that was the first to change, is where the places say, or
     /// is looked for by its key.
     pub(crate) fn renew(
         &self,
         tree: &Tree,
         (place, hash): (&ObjectKey, u64),
         (before, epoch): (u64, u64),
-        entry: Option<(&[u8], &Places)>,
+        entry: Option<(&Draft, &Places<'_>)>,
     ) {
         let mut known = self.slot(hash).borrow_mut();
         let known = known.as_mut().filter(|known| known.version == before && known.place == *place);
@@ -110,7 +111,7 @@ impl Lives {
             *newest = epoch.max(*newest);
             known.version = tree.version();
             if let Some((entry, places)) = entry {
-                known.address = places.object.or_else(|| tree.address(entry));
+                known.address = places.object.or_else(|| tree.address(entry.first()?.key));
                 // Other changes may have moved it.
                 let is_sure = places.are_all || places.object.is_none();
                 known.at_address = if is_sure { tree.version() } else { 0 };

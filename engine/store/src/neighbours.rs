@@ -26,27 +26,31 @@ pub(crate) struct Neighbours<'t> {
 }
 
 impl<'t> Neighbours<'t> {
-    /// Goes to the leaf of the dkey of a route, below an object that exists as `above` says. Returns the dkey's life at
-    /// `epoch`, too.
-    pub(crate) fn of_dkey(
-        tree: &'t Tree,
-        route: &mut Route,
-        above: Life,
-        epoch: u64,
-    ) -> Result<(Self, Life), Fault> {
+    /// Goes to the leaf of the dkey of a route.
+    pub(crate) fn of_dkey(tree: &'t Tree, route: &mut Route, epoch: u64) -> Result<Self, Fault> {
         let len = route.path().len();
         let from = route.event(epoch);
         let (leaf, turns, has_all) = tree.leaf_of(from, len)?;
         leaf.expect_change();
         let (at, begins) = leaf.entries().map_or((0, true), |entries| entries.first_with(from, len));
-        let mut neighbours = Self { tree, leaf, turns, at, has_all, is_empty: has_all && !begins };
-        if neighbours.is_empty {
+        Ok(Self { tree, leaf, turns, at, has_all, is_empty: has_all && !begins })
+    }
+
+    /// The life of the dkey at that epoch, below an object that exists as `above` says. It is to be asked for first.
+    #[inline]
+    pub(crate) fn life_of_dkey(
+        &mut self,
+        route: &mut Route,
+        above: &Life,
+        epoch: u64,
+    ) -> Result<Life, Fault> {
+        if self.is_empty {
             // Most dkeys are new.
-            return Ok((neighbours, Life::never(above)));
+            return Ok(Life::never(above));
         }
-        let life = neighbours.look_for(route, above, epoch)?;
-        neighbours.is_empty = neighbours.ends_before(route.path());
-        Ok((neighbours, life))
+        let life = self.look_for(route, above, epoch)?;
+        self.is_empty = self.ends_before(route.path());
+        Ok(life)
     }
 
     /// Whether nothing that begins so stands at the present entry or behind it.
@@ -60,7 +64,7 @@ impl<'t> Neighbours<'t> {
 
     /// The life at `epoch` of an akey that the route has come to, below the dkey that exists as `above` says.
     #[inline]
-    pub(crate) fn life(&mut self, route: &mut Route, above: Life, epoch: u64) -> Result<Life, Fault> {
+    pub(crate) fn life(&mut self, route: &mut Route, above: &Life, epoch: u64) -> Result<Life, Fault> {
         if self.is_empty {
             return Ok(Life::never(above));
         }
@@ -68,13 +72,14 @@ impl<'t> Neighbours<'t> {
     }
 
     /// As [`Neighbours::life`], of something that may be there.
-    fn look_for(&mut self, route: &mut Route, above: Life, epoch: u64) -> Result<Life, Fault> {
+    #[inline(never)]
+    fn look_for(&mut self, route: &mut Route, above: &Life, epoch: u64) -> Result<Life, Fault> {
         let from = route.event(epoch);
-        self.look(from, above).map_or_else(|| life_from(self.tree, from, above), Ok)
+        self.look(from, above).map_or_else(|| life_from(self.tree, from, *above), Ok)
     }
 
     /// As [`life_from`], if the leaf has all that it depends on and nothing of that is damaged.
-    fn look(&mut self, from: &[u8], above: Life) -> Option<Life> {
+    fn look(&mut self, from: &[u8], above: &Life) -> Option<Life> {
         let entries = self.leaf.entries().filter(|_| self.has_all)?;
         let from = from.strip_prefix(entries.prefix())?;
         let start = from.get(..from.len().checked_sub(size_of::<u64>())?)?;
@@ -171,13 +176,14 @@ mod tests {
                 let above = life_from(&tree, route.event(epoch), Life::ALWAYS).expect("sound");
                 let of_dkey = Path::object(OBJECT.0, OBJECT.1, OBJECT.2).dkey(&name(dkey));
                 route.go_to_dkey(&name(dkey));
-                let (mut neighbours, found) = Neighbours::of_dkey(&tree, &mut route, above, epoch).expect("sound");
+                let mut neighbours = Neighbours::of_dkey(&tree, &mut route, epoch).expect("sound");
+                let found = neighbours.life_of_dkey(&mut route, &above, epoch).expect("sound");
                 prop_assert_eq!(found, life(&tree, &of_dkey, above, epoch).expect("sound"));
                 let leaf = tree.leaf(&of_dkey.event(epoch)).expect("in memory");
                 for akey in akeys {
                     let of_akey = of_dkey.akey(&name(akey));
                     route.go_to_akey(&name(akey));
-                    let of_neighbours = neighbours.life(&mut route, found, epoch).expect("sound");
+                    let of_neighbours = neighbours.life(&mut route, &found, epoch).expect("sound");
                     prop_assert_eq!(of_neighbours, life(&tree, &of_akey, found, epoch).expect("sound"));
                     if let Some(place) = neighbours.place() {
                         let new = [of_akey.event(epoch).to_vec(), of_akey.single(epoch).to_vec()];

@@ -4,6 +4,7 @@ use crate::checksum::{self, Checksums};
 use crate::error::UpdateError;
 use crate::intents::{Intended, Slot};
 use crate::key::Path;
+use crate::space::Run;
 use crate::tree::ENTRY_MAX;
 use crate::update::{Request, VERSION_OVERHEAD};
 use crate::value::{Payload, Version, is_regular};
@@ -68,6 +69,11 @@ impl Piece {
         (self.data.len() as u64).next_multiple_of(BLOCK as u64)
     }
 
+    /// The blocks that it has.
+    pub(crate) fn runs(&self) -> &[Run] {
+        if let Payload::Blocks(blocks) = &self.payload { &blocks.runs } else { &[] }
+    }
+
     /// Has the description of the blocks take over chunks and checksums, as far as they are known.
     pub(crate) fn describe(&mut self) {
         if let Payload::Blocks(blocks) = &mut self.payload {
@@ -77,6 +83,7 @@ impl Piece {
     }
 
     /// Appends the version that is stored, where the request came with `data`.
+    #[inline]
     pub(crate) fn append_version(&self, data: &[u8], out: &mut Vec<u8>) {
         // A single value without bytes and records without size are holes.
         if self.in_blocks || self.data.is_empty() {
@@ -104,6 +111,11 @@ impl Piece {
     }
 }
 
+#[cold]
+fn wrong_checksums(akey: &Key, needed: usize, found: usize) -> UpdateError {
+    UpdateError::Invalid(format!("akey \"{akey}\" has {needed} chunks but {found} checksums"))
+}
+
 impl Request<'_> {
     /// Cuts the data into the versions to be stored, `pieces`. Returns how much of it goes to blocks. Fails when an akey came
     /// with checksums for more or fewer chunks.
@@ -125,7 +137,7 @@ impl Request<'_> {
                     && key_len + 32 + VERSION_OVERHEAD + len <= ENTRY_MAX;
                 inline += if small { len } else { 0 };
                 let first = needed;
-                needed += usize::try_from(chunks.count()).unwrap_or(usize::MAX);
+                needed += if found > 0 { usize::try_from(chunks.count()).unwrap_or(usize::MAX) } else { 0 };
                 pieces.push(Piece {
                     akey: index,
                     slot,
@@ -149,9 +161,8 @@ impl Request<'_> {
                     }
                 }
             }
-            if found > 0 && found != needed {
-                let text = format!("akey \"{}\" has {needed} chunks but {found} checksums", update.akey);
-                return Err(UpdateError::Invalid(text));
+            if found != needed {
+                return Err(wrong_checksums(&update.akey, needed, found));
             }
         }
         Ok(at - inline)

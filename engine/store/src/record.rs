@@ -79,43 +79,44 @@ const RECORD_HEAD_MAX: usize = 16;
 
 /// Appends a change whose lengths take a byte each, as they nearly always do. `false`: they take more.
 #[inline]
-fn put_short(tag: u8, shared: usize, rest: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) -> bool {
-    let bytes = value.unwrap_or_default();
-    let (Ok(shared @ ..0x80), Ok(rest_len @ ..0x80), Ok(len @ ..0x80)) =
-        (u8::try_from(shared), u8::try_from(rest.len()), u8::try_from(bytes.len()))
-    else {
+fn put_short(tag: u8, shared: usize, rest: &[u8], value: &[u8], out: &mut Vec<u8>) -> bool {
+    if shared | rest.len() | value.len() >= 0x80 {
         return false;
-    };
-    out.extend_from_slice(&[tag, shared, rest_len]);
+    }
+    let byte = |len: usize| len.to_le_bytes()[0];
+    out.extend_from_slice(&[tag, byte(shared), byte(rest.len())]);
     out.extend_from_slice(rest);
-    if value.is_some() {
-        out.push(len);
-        out.extend_from_slice(bytes);
+    if tag == PUT {
+        out.push(byte(value.len()));
+        out.extend_from_slice(value);
     }
     true
 }
 
 /// As [`put_short`], whatever the lengths.
-fn put_any(tag: u8, shared: usize, rest: &[u8], value: Option<&[u8]>, out: &mut Vec<u8>) {
+#[inline(never)]
+fn put_any(tag: u8, shared: usize, rest: &[u8], value: &[u8], out: &mut Vec<u8>) {
     out.put_u8(tag);
     out.put_varint(shared as u64);
     out.put_varint(rest.len() as u64);
     out.extend_from_slice(rest);
-    if let Some(value) = value {
+    if tag == PUT {
         out.put_varint(value.len() as u64);
         out.extend_from_slice(value);
     }
 }
 
-/// Appends a record. Keys are stored as the difference to the key before.
+/// Appends a record. Keys are stored as the difference to the key before. A function of its own has registers for all that its
+/// loop needs.
+#[inline(never)]
 pub(crate) fn encode_record(draft: &Draft, out: &mut Vec<u8>) {
     // The length comes first and is known last.
     let start = out.len();
     out.reserve(len_max(draft));
     out.extend_from_slice(&[0; LENGTH_BYTES]);
     out.put_varint(draft.len() as u64);
-    draft.for_each(|Edit { key, value }, shared| {
-        let (tag, rest) = (if value.is_some() { PUT } else { REMOVE }, &key[shared..]);
+    draft.for_each(|(key, value, is_set), shared| {
+        let (tag, rest) = (if is_set { PUT } else { REMOVE }, &key[shared..]);
         if !put_short(tag, shared, rest, value, out) {
             put_any(tag, shared, rest, value, out);
         }
@@ -145,10 +146,10 @@ fn len_max(draft: &Draft) -> usize {
 /// Bytes that [`encode_record`] appends.
 pub(crate) fn record_len(draft: &Draft) -> usize {
     let mut len = varint_len(draft.len());
-    draft.for_each(|Edit { key, value }, shared| {
+    draft.for_each(|(key, value, is_set), shared| {
         let rest = key.len() - shared;
         len += 1 + varint_len(shared) + varint_len(rest) + rest;
-        len += value.map_or(0, |value| varint_len(value.len()) + value.len());
+        len += if is_set { varint_len(value.len()) + value.len() } else { 0 };
     });
     varint_len(len) + len
 }

@@ -29,7 +29,10 @@ impl Reservation {
 
     /// Takes more blocks, which were allocated for the pool.
     pub(crate) fn extend(&mut self, runs: &[Run]) {
-        self.runs.extend_from_slice(runs);
+        // There is one nearly always.
+        for run in runs {
+            self.runs.push(*run);
+        }
     }
 
     /// The blocks.

@@ -49,6 +49,7 @@ impl Route {
         self.descend(akey, key::has_integer_akeys(self.object));
     }
 
+    #[inline]
     fn descend(&mut self, key: &Key, integer: bool) {
         self.marked = self.marked.min(self.end);
         self.bytes.truncate(self.end);

@@ -216,6 +216,18 @@ struct Group {
     dirty: bool,
 }
 
+impl Group {
+    /// Makes blocks busy. Returns how many weren't, and in how many quads of which none was.
+    fn reserve(&mut self, from: usize, to: usize) -> (u64, u64) {
+        let (taken, gone) = self.busy.set(from, to);
+        if taken > 0 {
+            self.scatter.set(None);
+            (self.free, self.quads) = (self.free - taken, self.quads - gone);
+        }
+        (taken, gone)
+    }
+}
+
 /// Which blocks are live, as of one moment.
 #[derive(Debug)]
 pub(crate) struct Marks {
@@ -414,11 +426,8 @@ impl Space {
     fn reserve(&mut self, run: Run) {
         let Self { groups, free, quads, .. } = self;
         Self::for_groups(run, |group, from, to| {
-            let group = &mut groups[group];
-            group.scatter.set(None);
-            let (taken, gone) = group.busy.set(from, to);
-            (group.free, *free) = (group.free - taken, *free - taken);
-            (group.quads, *quads) = (group.quads - gone, *quads - gone);
+            let (taken, gone) = groups[group].reserve(from, to);
+            (*free, *quads) = (*free - taken, *quads - gone);
         });
     }
 
@@ -444,13 +453,16 @@ impl Space {
     }
 
     /// The index now refers to these blocks.
+    #[inline(never)]
     pub(crate) fn set_live(&mut self, run: Run) {
-        // Recovery makes blocks live that nobody reserved.
-        self.reserve(run);
-        let Self { groups, live, frozen, .. } = self;
+        let Self { groups, free, quads, live, frozen, .. } = self;
         Self::for_groups(run, |group, from, to| {
-            frozen::change(frozen, group, &mut groups[group]);
-            *live += Rc::make_mut(&mut groups[group].live).set(from, to).0;
+            let changed = &mut groups[group];
+            // Recovery makes blocks live that nobody reserved.
+            let (taken, gone) = changed.reserve(from, to);
+            (*free, *quads) = (*free - taken, *quads - gone);
+            frozen::change(frozen, group, changed);
+            *live += Rc::make_mut(&mut changed.live).set(from, to).0;
         });
     }
 

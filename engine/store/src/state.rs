@@ -13,6 +13,7 @@ use crate::journal::{Journal, ObjectKey, RECORD_MAX};
 use crate::key::{self, PoolNumber};
 use crate::pace::Pace;
 use crate::paging::{Halt, Paging};
+use crate::piece::Piece;
 use crate::record::{Change, Edit, excess_len, growth};
 use crate::space::{Run, Runs, Space};
 use crate::timestamps::Timestamps;
@@ -74,13 +75,13 @@ pub(crate) enum CommitError {
 
 /// Where the index has the first entries of a record, as far as that is known.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct Places<'a> {
     /// The first one, which is that of an object, and is to stay as long as it is.
     pub(crate) object: Option<Address>,
     /// Where all others go that were put, none of which is there, in the order of their keys.
     pub(crate) behind: Option<Address>,
-    /// The newest epoch of these, if none has blocks.
-    pub(crate) inline: Option<u64>,
+    /// The newest epoch of these, and the pieces that their versions store.
+    pub(crate) pieces: (u64, &'a [Piece]),
     /// Whether nothing else was changed.
     pub(crate) are_all: bool,
 }
@@ -115,14 +116,19 @@ impl<'a> Accounts<'a> {
         }
     }
 
-    /// Follows changes that set new entries of one object at an epoch, or earlier ones, none of which has blocks.
-    fn note_inline(&mut self, bunch: Bunch<'_>, epoch: u64) {
+    /// Follows changes that set new entries of one object at an epoch, or earlier ones, whose versions store these pieces.
+    fn note_new(&mut self, bunch: Bunch<'_>, (epoch, pieces): (u64, &[Piece])) {
         let path = bunch.ends().map_or(&[][..], |(first, _)| first);
-        let usage = Usage { blocks: 0, entries: entries_bytes(bunch.cuts.len(), bunch.bytes()) };
-        if !self.tally.add(path, Usage::default(), usage) {
-            self.core.catalog.borrow_mut().count_tally(&mut self.tally);
-            self.tally.add(path, Usage::default(), usage);
+        let mut blocks = 0;
+        for piece in pieces {
+            for run in piece.runs() {
+                self.core.space.borrow_mut().set_live(*run);
+                blocks += run.count;
+            }
         }
+        self.data += blocks * BLOCK as u64;
+        let usage = Usage { blocks, entries: entries_bytes(bunch.cuts.len(), bunch.bytes()) };
+        self.core.catalog.borrow_mut().count(path, Usage::default(), usage);
         let newest = &self.core.counters.newest;
         newest.set(newest.get().max(epoch));
     }
@@ -153,6 +159,18 @@ pub(crate) struct Counters {
 /// Whether a run is one of several that are in the order of their blocks.
 fn is_among(run: Run, ordered: &[Run]) -> bool {
     ordered.binary_search_by_key(&run.block, |found| found.block).is_ok_and(|at| ordered[at] == run)
+}
+
+/// Whether entries are those of an epoch, or earlier ones, and their versions have the blocks of these pieces.
+fn are_of_pieces<'a>(
+    entries: impl Iterator<Item = Edit<'a>> + Clone,
+    (epoch, pieces): (u64, &[Piece]),
+) -> bool {
+    let versions = entries.clone().filter(|edit| key::is_version(edit.key));
+    let runs =
+        versions.flat_map(|edit| edit.value.map(Version::runs).and_then(Result::ok).unwrap_or_default());
+    let are_old = entries.map(|edit| key::epoch_of(edit.key)).all(|at| at.is_some() && at <= Some(epoch));
+    are_old && runs.eq(pieces.iter().flat_map(Piece::runs).copied())
 }
 
 /// Adds to a counter.
@@ -261,6 +279,7 @@ impl Core {
     }
 
     /// Takes a draft back.
+    #[inline]
     pub(crate) fn give_back_draft(&self, draft: Box<Draft>) {
         if draft.is_worth_keeping() {
             self.draft.set(Some(draft));
@@ -443,7 +462,7 @@ impl Core {
         draft: &Draft,
         objects: &[ObjectKey],
         moved: &[Run],
-        places: &mut Places,
+        places: &mut Places<'_>,
     ) -> Result<u64, CommitError> {
         if let Some(reason) = self.refusal() {
             return Err(CommitError::Refused(reason));
@@ -464,19 +483,13 @@ impl Core {
         draft: &Draft,
         objects: &[ObjectKey],
         moved: &[Run],
-        places: &mut Places,
+        places: &mut Places<'_>,
     ) -> Result<u64, Malformed> {
         let mut accounts = Accounts::of(self, moved);
         let made = self.change_placed(draft, places, &mut accounts);
         places.are_all = made == draft.len();
         if !places.are_all {
-            let edits: SmallVec<[Edit<'_>; 8]> = draft.edits_of(made..draft.len()).collect();
-            let mut rest = &edits[..];
-            while !rest.is_empty() {
-                let done =
-                    self.change_index(rest, |edit, old| accounts.note(edit, old)).map_err(|_| ABSENT)?;
-                rest = &rest[done..];
-            }
+            self.change_rest(draft, made, &mut accounts)?;
         }
         let data = accounts.close()?;
         self.tidy_keys(draft.removed());
@@ -484,8 +497,20 @@ impl Core {
         Ok(self.journal.append(draft, data, objects))
     }
 
+    /// Makes all changes but so many, the first ones, wherever they go.
+    #[inline(never)]
+    fn change_rest(&self, draft: &Draft, made: usize, accounts: &mut Accounts<'_>) -> Result<(), Malformed> {
+        let edits: SmallVec<[Edit<'_>; 8]> = draft.edits_of(made..draft.len()).collect();
+        let mut rest = &edits[..];
+        while !rest.is_empty() {
+            let done = self.change_index(rest, |edit, old| accounts.note(edit, old)).map_err(|_| ABSENT)?;
+            rest = &rest[done..];
+        }
+        Ok(())
+    }
+
     /// Makes the first changes where they are known to go, as far as that holds. Returns how many were made.
-    fn change_placed(&self, draft: &Draft, places: &mut Places, accounts: &mut Accounts<'_>) -> usize {
+    fn change_placed(&self, draft: &Draft, places: &mut Places<'_>, accounts: &mut Accounts<'_>) -> usize {
         let (tree, mut done) = (&mut *self.tree.borrow_mut(), 0);
         if let (Some(address), Some(edit)) = (places.object, draft.first()) {
             // An entry that stays as long as it was has nothing to be accounted for.
@@ -499,17 +524,8 @@ impl Core {
             let end = draft.put_len();
             let bunch = draft.bunch(done..end);
             if tree.insert_at(address, bunch) {
-                let is_inline = |edit: Edit<'_>, epoch: u64| {
-                    let has_blocks = key::is_version(edit.key) && edit.value.is_some_and(Version::has_blocks);
-                    key::epoch_of(edit.key) <= Some(epoch) && !has_blocks
-                };
-                match places.inline {
-                    Some(epoch) => {
-                        debug_assert!(draft.edits_of(done..end).all(|edit| is_inline(edit, epoch)));
-                        accounts.note_inline(bunch, epoch);
-                    }
-                    None => draft.edits_of(done..end).for_each(|edit| accounts.note(edit, None)),
-                }
+                debug_assert!(are_of_pieces(draft.edits_of(done..end), places.pieces));
+                accounts.note_new(bunch, places.pieces);
                 done = end;
             }
         }

@@ -41,7 +41,7 @@ const KINDS: usize = 4;
 /// Newest epochs of places, in a column for each kind: reads outside of transactions touch one alone, which is small
 /// enough to stay close to the processor.
 struct Table<const SLOTS: usize> {
-    epochs: [Box<[Cell<u64>]>; KINDS],
+    epochs: [Box<[Cell<u64>; SLOTS]>; KINDS],
     /// Which transaction has read at the newest epoch; [`SEVERAL`] where more than one has.
     readers: Box<[Cell<u64>]>,
 }
@@ -52,8 +52,11 @@ const SEVERAL: u64 = 0;
 
 impl<const SLOTS: usize> Default for Table<SLOTS> {
     fn default() -> Self {
-        let column = || vec![Cell::default(); SLOTS].into();
-        Self { epochs: core::array::from_fn(|_| column()), readers: column() }
+        // On the stack it would be too much.
+        let column = || -> Box<[Cell<u64>]> { vec![Cell::default(); SLOTS].into() };
+        let epochs =
+            core::array::from_fn(|_| column().try_into().unwrap_or_else(|_| unreachable!("it is as long")));
+        Self { epochs, readers: column() }
     }
 }
 

@@ -58,23 +58,37 @@ impl Shard {
         &self,
         tree: &Tree,
         request: &Request<'_>,
-        known: Option<Life>,
+        known: Option<&Life>,
         pieces: (&[Piece], &[u8]),
         draft: &mut Draft,
         own: Option<TransactionId>,
     ) -> Result<Planned, Halt<UpdateError>> {
-        let planned = request.plan(tree, known, pieces, draft);
+        let mut planned = request.plan(tree, known, pieces, draft);
         let is_missing = matches!(planned, Err(Halt::Failed(UpdateError::Missing(_))));
-        if !is_missing
-            || !request.needs_object()
-            || life(tree, &request.path(), Life::ALWAYS, request.epoch)?.exists
+        if is_missing
+            && request.needs_object()
+            && let Err(refusal) = self.await_object(tree, request, own)
         {
-            return planned;
+            planned = Err(refusal);
+        }
+        planned
+    }
+
+    /// Refuses an update whose object is missing, if a prepared transaction may be about to create it.
+    #[cold]
+    fn await_object(
+        &self,
+        tree: &Tree,
+        request: &Request<'_>,
+        own: Option<TransactionId>,
+    ) -> Result<(), Halt<UpdateError>> {
+        if life(tree, &request.path(), Life::ALWAYS, request.epoch)?.exists {
+            return Ok(());
         }
         let transactions = self.core.transactions.borrow();
         match transactions.meets(&request.place(), Scope::Object, request.epoch, own) {
             Some((transaction, epoch)) => Err(UpdateError::Undecided { transaction, epoch }.into()),
-            None => planned,
+            None => Ok(()),
         }
     }
 
@@ -252,6 +266,7 @@ impl<'a> Update<'a> {
     }
 
     /// Whether the store takes updates without a wait.
+    #[inline]
     fn is_admitted(&self) -> bool {
         self.shard.core.has_room() && !self.shard.core.has_failed()
     }
@@ -365,7 +380,7 @@ impl<'a> Update<'a> {
         self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
         let (known, spot) = core.lives.newest(tree, &object, hash, epoch);
         let pieces = (&self.pieces[..], self.data.bytes());
-        let planned = self.shard.plan_update(tree, &self.request, known, pieces, draft, None)?;
+        let planned = self.shard.plan_update(tree, &self.request, known.as_ref(), pieces, draft, None)?;
         let entry = || draft.first().map_or(&[][..], |entry| entry.key);
         let address = spot.filter(|_| planned.renews).and_then(|spot| spot.address(tree, entry));
         let reached = usize::from(address.is_some());
@@ -373,6 +388,14 @@ impl<'a> Update<'a> {
             tree.reach(draft.edits_of(reached..planned.to_reach).map(|edit| edit.key))?;
         }
         Ok((planned, address))
+    }
+
+    /// Adds the changes of attributes that commit with it.
+    #[inline(never)]
+    fn draft_along(&self, draft: &mut Draft) {
+        let mut attributes = Vec::new();
+        self.shard.add_attributes(self.along, &mut attributes);
+        draft.extend(&attributes);
     }
 
     /// Changes the index as was just planned. Returns the number of the record.
@@ -388,29 +411,33 @@ impl<'a> Update<'a> {
             return Err(error.into());
         }
         if !self.along.is_empty() {
-            let mut attributes = Vec::new();
-            shard.add_attributes(self.along, &mut attributes);
-            draft.extend(&attributes);
+            self.draft_along(draft);
         }
         let reserved = if self.stored.is_some() { bytes_in_blocks(&self.pieces) } else { 0 };
         let is_near_quota = shard.check_space((self.container, number), draft.growth(), reserved, 0)?;
         let before = core.tree.borrow().version();
-        let inline = Some(epoch).filter(|_| self.stored.is_none());
-        let mut places = Places { object: address, behind: planned.place, inline, are_all: false };
-        let record = core.commit_draft(draft, &[object], &[], &mut places)?;
+        let pieces = (epoch, &self.pieces[..]);
+        let mut places = Places { object: address, behind: planned.place, pieces, are_all: false };
+        let record = core.commit_draft(draft, core::slice::from_ref(&object), &[], &mut places)?;
         if let Some(stored) = self.stored.take() {
             stored.commit(record);
         }
-        let entry = draft.first().filter(|_| planned.renews).map(|entry| (entry.key, &places));
+        let entry = planned.renews.then_some((&*draft, &places));
         core.lives.renew(&core.tree.borrow(), (&object, hash), (before, epoch), entry);
         core.timestamps.note_write_at(self.hashes, epoch);
         if planned.overwrites {
-            core.queue_for_aggregation(object, epoch);
-            if is_near_quota && matches!(self.clock, Clock::Running(_)) {
-                shard.credit_hidden(&self.request, &self.pieces);
-            }
+            self.note_hidden(is_near_quota);
         }
         Ok(record)
+    }
+
+    /// It has hidden what was there before.
+    #[inline(never)]
+    fn note_hidden(&self, is_near_quota: bool) {
+        self.shard.core.queue_for_aggregation(self.request.place(), self.request.epoch);
+        if is_near_quota && matches!(self.clock, Clock::Running(_)) {
+            self.shard.credit_hidden(&self.request, &self.pieces);
+        }
     }
 }
 

@@ -448,15 +448,23 @@ pub(crate) enum Event {
     },
 }
 
-fn append_akey(kind: Kind, record_size: u32, classes: u32, out: &mut Vec<u8>) {
+/// Appends an [`Event::Akey`], encoded.
+#[inline]
+pub(crate) fn append_akey(kind: Kind, record_size: u32, classes: u32, out: &mut Vec<u8>) {
     let tag = if kind == Kind::Single { 3 } else { 4 };
     // Both are small nearly always.
     if let (Ok(size @ ..0x80), Ok(some @ ..0x80)) = (u8::try_from(record_size), u8::try_from(classes)) {
         out.extend_from_slice(&[tag, size, some]);
     } else {
-        out.put_u8(tag);
-        out.put_varint(u64::from(record_size));
-        out.put_varint(u64::from(classes));
+        append_numbers(tag, [record_size, classes], out);
+    }
+}
+
+#[inline(never)]
+fn append_numbers(tag: u8, numbers: [u32; 2], out: &mut Vec<u8>) {
+    out.put_u8(tag);
+    for number in numbers {
+        out.put_varint(u64::from(number));
     }
 }
 

@@ -161,7 +161,9 @@ fn join(mut parts: Vec<(usize, Part)>) -> Vec<Transfer> {
         };
         if let Some(last) = transfers.last_mut().filter(fits) {
             last.len += len;
-            last.slices.extend(slices);
+            for slice in slices {
+                last.slices.push(slice);
+            }
             last.members.push(member);
         } else {
             // Most likely all that is left lies behind it.
@@ -186,7 +188,9 @@ impl Writer {
         let number = group.members.borrow().len();
         let member = Member { held: Some(held), left: parts.len(), error: None, waker: None, record: None };
         group.members.borrow_mut().push(member);
-        group.parts.borrow_mut().extend(parts.into_iter().map(|part| (number, part)));
+        for part in parts {
+            group.parts.borrow_mut().push((number, part));
+        }
         group.bytes.set(group.bytes.get() + bytes);
         if group.bytes.get() >= READY_BYTES {
             if bytes < READY_BYTES {
@@ -247,16 +251,18 @@ impl Writer {
         }
     }
 
-    /// The data of a record has come to its end.
+    /// The data of a record has come to its end. Who waits for that is to be told.
     fn arrive(&self, record: u64, error: Option<MediaError>) {
         if let Some(error) = error {
             self.lost.borrow_mut().get_or_insert(error);
         }
         let mut ahead = self.ahead.borrow_mut();
-        if let Ok(at) = ahead.binary_search(&record) {
+        // Mostly they come in their order.
+        if ahead.front() == Some(&record) {
+            ahead.pop_front();
+        } else if let Ok(at) = ahead.binary_search(&record) {
             ahead.remove(at);
         }
-        self.arrived.notify_waiters();
     }
 
     /// The group that gathers writes; what there is of it is begun when all who were woken together have added theirs.
@@ -372,6 +378,7 @@ async fn end(
             }
         }
     }
+    core.writer.arrived.notify_waiters();
     wakers.into_iter().for_each(Waker::wake);
     core.writer.end_one();
 }

@@ -98,7 +98,19 @@ pub(crate) struct Packed {
 /// A length as the heap stores it. Keys and values are bounded far below 2^16 by `ENTRY_MAX`.
 fn short(len: usize) -> [u8; 2] {
     debug_assert!(u16::try_from(len).is_ok(), "an entry of {len} bytes");
-    u16::try_from(len).unwrap_or(u16::MAX).to_le_bytes()
+    let [low, high, ..] = len.to_le_bytes();
+    [low, high]
+}
+
+/// Appends an entry to a heap that has room for it: a suffix of this length, the first bytes of which are the common start,
+/// and behind it the value.
+#[inline]
+fn store_joined(heap: &mut Vec<u8>, bytes: &[u8], suffix: usize, alike: usize) -> Slot {
+    let position = u32::try_from(heap.len()).unwrap_or(u32::MAX);
+    let [suffix_len, value_len] = [short(suffix), short(bytes.len() - suffix)];
+    heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
+    heap.extend_from_slice(bytes);
+    Slot { head: bytes.get(alike..suffix).map_or(0, head), position }
 }
 
 impl Packed {
@@ -286,16 +298,6 @@ impl Packed {
         Slot { head: head(suffix.get(self.alike()..).unwrap_or_default()), position }
     }
 
-    /// As [`Packed::store`], where the value stands behind the suffix, which is so long.
-    #[inline]
-    fn store_joined(&mut self, bytes: &[u8], suffix: usize) -> Slot {
-        let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
-        let [suffix_len, value_len] = [short(suffix), short(bytes.len() - suffix)];
-        self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
-        self.heap.extend_from_slice(bytes);
-        Slot { head: head(bytes.get(self.alike()..suffix).unwrap_or_default()), position }
-    }
-
     /// Whether any entry has more than the prefix: of several, only the first has not.
     fn has_suffixes(&self) -> bool {
         self.slots.len() > 1 || self.entry(0).is_some_and(|(only, _)| !only.is_empty())
@@ -353,6 +355,7 @@ impl Packed {
 
     /// As [`Packed::insert_all`], of entries that belong before the one at `index` and behind another one, as long as they then
     /// take no more than `limit`. `false`: nothing was inserted.
+    #[inline(never)]
     pub(super) fn insert_between(&mut self, index: usize, bunch: Bunch<'_>, limit: usize) -> bool {
         // What is between two keys begins as both do, and all do but for a first one that is the prefix alone.
         let belongs = bunch.ends().is_some_and(|(first, last)| self.is_between(index, first, last));
@@ -365,9 +368,10 @@ impl Packed {
             return false;
         }
         self.make_way(index, count, needed);
-        for (at, cut) in (index..).zip(bunch.cuts) {
+        let (alike, Self { slots, heap, .. }) = (self.alike(), self);
+        for (slot, cut) in slots[index..].iter_mut().zip(bunch.cuts) {
             let start = cut.start + shared;
-            self.slots[at] = self.store_joined(&bunch.text[start..cut.end], cut.value - start);
+            *slot = store_joined(heap, &bunch.text[start..cut.end], cut.value - start, alike);
         }
         true
     }
@@ -478,14 +482,21 @@ impl Packed {
 
     /// Appends some entries of other ones, which have the same prefix and the same common start.
     fn push_same(&mut self, other: &Self, range: Range<usize>) {
-        let heap = &mut self.heap;
-        self.slots.extend(other.slots[range].iter().map(|slot| {
-            let stored = &other.heap[slot.position as usize..];
-            let (suffix, value) = lengths(stored);
-            let position = u32::try_from(heap.len()).unwrap_or(u32::MAX);
-            heap.extend_from_slice(&stored[..LENGTHS + suffix + value]);
+        let Self { slots, heap, .. } = self;
+        // What was inserted together lies together in the heap: it is copied at once, when something else comes.
+        let mut run = 0..0;
+        slots.extend(other.slots[range].iter().map(|slot| {
+            let from = slot.position as usize;
+            let (suffix, value) = lengths(&other.heap[from..]);
+            if from != run.end {
+                heap.extend_from_slice(&other.heap[run.clone()]);
+                run = from..from;
+            }
+            let position = u32::try_from(heap.len() + from - run.start).unwrap_or(u32::MAX);
+            run.end += LENGTHS + suffix + value;
             Slot { head: slot.head, position }
         }));
+        heap.extend_from_slice(&other.heap[run]);
     }
 
     /// Appends an entry of other ones without the first `lost` bytes of its suffix. What is left of that lies before the

@@ -64,6 +64,7 @@ impl Tree {
     }
 
     /// Puts a finger on an entry.
+    #[inline(never)]
     pub(crate) fn point(&self, leaf: &Rc<Node>, at: usize) {
         let mut fingers = self.fingers.borrow_mut();
         let is_known = matches!(&fingers[0], Some(finger) if finger.is_on(leaf));

@@ -12,7 +12,7 @@ use crate::piece::Piece;
 use crate::route::Route;
 use crate::timestamps::{Scope, hash_key, hash_object};
 use crate::tree::{Address, ENTRY_MAX, Tree};
-use crate::value::{Event, Kind};
+use crate::value::{Event, Kind, append_akey};
 use core::ops::ControlFlow;
 use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
 use weir_proto::{Epoch, Key, ObjectId};
@@ -60,10 +60,10 @@ pub(crate) fn check_keys<'a>(
 ) -> Result<(), String> {
     let bad = |integer: bool, key: &&Key| integer && key.as_bytes().len() != 8;
     if let Some(key) = dkeys.into_iter().find(|key| bad(key::has_integer_dkeys(object), key)) {
-        return Err(format!("dkeys of object {object} are integers of 8 bytes, \"{key}\" is not"));
+        return Err(wrong_key("dkey", key, object));
     }
     if let Some(key) = akeys.into_iter().find(|key| bad(key::has_integer_akeys(object), key)) {
-        return Err(format!("akeys of object {object} are integers of 8 bytes, \"{key}\" is not"));
+        return Err(wrong_key("akey", key, object));
     }
     Ok(())
 }
@@ -74,6 +74,21 @@ pub(crate) fn check_epoch(epoch: Epoch) -> Result<(), UpdateError> {
         return Err(UpdateError::Invalid(format!("{epoch} is not the epoch of a change")));
     }
     Ok(())
+}
+
+#[cold]
+fn exists(level: &'static str, key: &Key) -> UpdateError {
+    UpdateError::Exists { level, key: key.clone() }
+}
+
+#[cold]
+fn missing(level: &str, key: &Key) -> UpdateError {
+    UpdateError::Missing(format!("{level} \"{key}\""))
+}
+
+#[cold]
+fn wrong_key(level: &str, key: &Key, object: ObjectId) -> String {
+    format!("{level}s of object {object} are integers of 8 bytes, \"{key}\" is not")
 }
 
 impl<'a> Request<'a> {
@@ -145,32 +160,36 @@ impl<'a> Request<'a> {
     pub(crate) fn plan(
         &self,
         tree: &Tree,
-        known: Option<Life>,
+        known: Option<&Life>,
         (pieces, data): (&[Piece], &[u8]),
         draft: &mut Draft,
     ) -> Result<Planned, Halt<UpdateError>> {
         draft.clear();
         let mut route = Route::object(&self.place(), core::mem::take(&mut draft.spelling));
-        let object = match known {
-            Some(known) => known,
-            None => life_from(tree, route.event(self.epoch), Life::ALWAYS)?,
+        let found;
+        let object = if let Some(known) = known {
+            known
+        } else {
+            found = life_from(tree, route.event(self.epoch), Life::ALWAYS)?;
+            &found
         };
         if self.needs_object() && !object.exists {
-            return Err(UpdateError::Missing(format!("object {}", self.object)).into());
+            return Err(self.object_missing());
         }
         self.draft_object(&mut route, object, draft);
         let of_object = draft.len();
         let renews = of_object > 0 && object.exists;
         route.go_to_dkey(self.dkey);
-        let (mut neighbours, dkey) = Neighbours::of_dkey(tree, &mut route, object, self.epoch)?;
+        let mut neighbours = Neighbours::of_dkey(tree, &mut route, self.epoch)?;
+        let dkey = neighbours.life_of_dkey(&mut route, object, self.epoch)?;
         if object.punched_at(self.epoch) || dkey.punched_at(self.epoch) {
-            return Err(UpdateError::Invalid(format!("epoch {:#x} belongs to a punch", self.epoch)).into());
+            return Err(self.epoch_of_punch().into());
         }
         if self.conditions.has(Conditions::DKEY_INSERT) && dkey.exists {
-            return Err(UpdateError::Exists { level: "dkey", key: self.dkey.clone() }.into());
+            return Err(exists("dkey", self.dkey).into());
         }
         if self.conditions.has(Conditions::DKEY_UPDATE) && !dkey.exists {
-            return Err(UpdateError::Missing(format!("dkey \"{}\"", self.dkey)).into());
+            return Err(missing("dkey", self.dkey).into());
         }
         if !dkey.exists {
             draft.put(&mut route, key::event_tail(self.epoch), Event::OF_DKEY);
@@ -178,17 +197,16 @@ impl<'a> Request<'a> {
         let (mut overwrites, mut left) = (false, pieces);
         for (index, update) in self.akeys.iter().enumerate() {
             route.go_to_akey(&update.akey);
-            let akey = neighbours.life(&mut route, dkey, self.epoch)?;
-            self.check_akey(update, akey)?;
-            self.check_later_records(tree, update, akey)?;
+            let akey = neighbours.life(&mut route, &dkey, self.epoch)?;
+            self.check_akey(tree, update, &akey)?;
             overwrites |= akey.exists;
-            let (own, behind) = left.split_at(left.partition_point(|piece| piece.akey == index));
+            let (own, behind) = left.split_at(left.iter().take_while(|piece| piece.akey == index).count());
             left = behind;
-            self.draft_akey(&mut route, update, akey, own, draft);
+            self.draft_akey(&mut route, update, &akey, own, draft);
             for piece in own {
                 if self.draft_version(&mut route, piece, data, draft) > ENTRY_MAX {
                     // Only runs scattered beyond measure make an entry this large.
-                    return Err(UpdateError::Fragmented(self.dkey.clone()).into());
+                    return Err(self.fragmented().into());
                 }
             }
         }
@@ -203,7 +221,24 @@ impl<'a> Request<'a> {
         Ok(Planned { overwrites, renews, to_reach, place })
     }
 
-    fn draft_object(&self, route: &mut Route, object: Life, draft: &mut Draft) {
+    // Errors are put together apart from what updates without any go through.
+
+    #[cold]
+    fn object_missing(&self) -> Halt<UpdateError> {
+        UpdateError::Missing(format!("object {}", self.object)).into()
+    }
+
+    #[cold]
+    fn epoch_of_punch(&self) -> UpdateError {
+        UpdateError::Invalid(format!("epoch {:#x} belongs to a punch", self.epoch))
+    }
+
+    #[cold]
+    fn fragmented(&self) -> UpdateError {
+        UpdateError::Fragmented(self.dkey.clone())
+    }
+
+    fn draft_object(&self, route: &mut Route, object: &Life, draft: &mut Draft) {
         let (at, newest) = match object.event {
             Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return,
             Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
@@ -212,11 +247,12 @@ impl<'a> Request<'a> {
         draft.put(route, key::event_tail(at), Event::of_object(newest));
     }
 
+    #[inline]
     fn draft_akey(
         &self,
         route: &mut Route,
         update: &AkeyUpdate,
-        akey: Life,
+        akey: &Life,
         pieces: &[Piece],
         draft: &mut Draft,
     ) {
@@ -226,7 +262,7 @@ impl<'a> Request<'a> {
         };
         let classes =
             pieces.iter().filter_map(|piece| piece.slot.class()).fold(0, |all, class| all | 1 << class);
-        let (at, event) = match (akey.event, akey.array_or_single()) {
+        let (at, record_size, classes) = match (akey.event, akey.array_or_single()) {
             (Some((at, _)), Some((_, size, old))) => {
                 if (given == 0 || size == given) && old | classes == old {
                     return;
@@ -236,35 +272,50 @@ impl<'a> Request<'a> {
                     0 if given != 0 => (self.epoch, given),
                     _ => (at, size),
                 };
-                (at, Event::Akey { kind, record_size, classes: old | classes })
+                (at, record_size, old | classes)
             }
-            _ => (self.epoch, Event::Akey { kind, record_size: given, classes }),
+            _ => (self.epoch, given, classes),
         };
-        draft.put_with(route, key::event_tail(at), |out| event.append(out));
+        draft.put_with(route, key::event_tail(at), |out| append_akey(kind, record_size, classes, out));
     }
 
     /// Returns the bytes of the entry.
     fn draft_version(&self, route: &mut Route, piece: &Piece, data: &[u8], draft: &mut Draft) -> usize {
-        let append = |out: &mut Vec<u8>| piece.append_version(data, out);
-        match piece.slot {
-            Slot::Single => draft.put_with(route, key::single_tail(self.epoch), append),
-            Slot::Extent(extent) => {
-                draft.put_with(route, key::extent_version_tail(extent, self.epoch), append)
-            }
-        }
+        let begun = match piece.slot {
+            Slot::Single => draft.begin(route, key::single_tail(self.epoch)),
+            Slot::Extent(extent) => draft.begin(route, key::extent_version_tail(extent, self.epoch)),
+        };
+        piece.append_version(data, draft.text());
+        draft.end(begun)
     }
 
-    fn check_akey(&self, update: &AkeyUpdate, akey: Life) -> Result<(), UpdateError> {
+    #[inline]
+    fn check_akey(&self, tree: &Tree, update: &AkeyUpdate, akey: &Life) -> Result<(), Halt<UpdateError>> {
         let per_akey = self.conditions.has(Conditions::PER_AKEY);
         let conditions = if per_akey { update.conditions } else { self.conditions };
+        // Nothing else can be wrong with one that never was.
+        if akey.event.is_none() && !conditions.has(Conditions::AKEY_UPDATE) {
+            return Ok(());
+        }
+        self.check_known_akey(conditions, update, akey)?;
+        self.check_later_records(tree, update, akey)
+    }
+
+    #[inline(never)]
+    fn check_known_akey(
+        &self,
+        conditions: Conditions,
+        update: &AkeyUpdate,
+        akey: &Life,
+    ) -> Result<(), UpdateError> {
         if akey.punched_at(self.epoch) {
-            return Err(UpdateError::Invalid(format!("epoch {:#x} belongs to a punch", self.epoch)));
+            return Err(self.epoch_of_punch());
         }
         if conditions.has(Conditions::AKEY_INSERT) && akey.exists {
-            return Err(UpdateError::Exists { level: "akey", key: update.akey.clone() });
+            return Err(exists("akey", &update.akey));
         }
         if conditions.has(Conditions::AKEY_UPDATE) && !akey.exists {
-            return Err(UpdateError::Missing(format!("akey \"{}\"", update.akey)));
+            return Err(missing("akey", &update.akey));
         }
         let Some((stored, size, _)) = akey.array_or_single() else { return Ok(()) };
         let (kind, given) = match update.value {
@@ -282,11 +333,12 @@ impl<'a> Request<'a> {
     }
 
     /// Checks that first records of an akey that has only holes fit those that it has at later epochs.
+    #[inline(never)]
     fn check_later_records(
         &self,
         tree: &Tree,
         update: &AkeyUpdate,
-        akey: Life,
+        akey: &Life,
     ) -> Result<(), Halt<UpdateError>> {
         let Value::Array { record_size: given @ 1.., .. } = update.value else { return Ok(()) };
         let Some((_, 0, _)) = akey.array_or_single() else { return Ok(()) };

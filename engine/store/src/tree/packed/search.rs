@@ -114,6 +114,7 @@ impl Packed {
     }
 
     /// As [`Packed::search_rest`], where `low` is the first entry with this head.
+    #[inline(never)]
     fn search_equal(&self, mut low: usize, rest: &[u8], head: u32) -> Result<usize, usize> {
         let equal =
             self.slots[low..].iter().take(EQUAL_HEADS_MAX).take_while(|slot| slot.head == head).count();
@@ -240,6 +241,7 @@ impl Packed {
     }
 
     /// Whether the key of an entry begins so.
+    #[inline(never)]
     fn begins_with(&self, index: usize, start: &[u8]) -> bool {
         match start.strip_prefix(self.prefix()) {
             Some(start) => self.suffix(index).starts_with(start),
