@@ -68,6 +68,23 @@ async fn ask(rpc: &Rpc, rt: &Handle, opcode: u16, options: CallOptions) -> (Resu
 }
 
 #[test]
+fn a_client_whose_clock_is_set_back_far_is_told_so_by_its_next_call_and_served_when_it_is_right_again() {
+    let scene = Scene::new();
+    let _server = scene.serve();
+    let (rpc, rt, clock) = (Rc::clone(&scene.client), scene.home.handle(), scene.home.clone());
+    scene.world.block_on(&scene.home, async move {
+        let within = || CallOptions::within(&rt, Duration::from_secs(2));
+        ask(&rpc, &rt, QUICK, within()).await.0.expect("a reply");
+        clock.set_clock_skew(BEHIND_NS);
+        let said = ask(&rpc, &rt, QUICK, within()).await.0.expect_err("no reply can be taken");
+        assert!(said.contains("synchronise the clocks"), "{said}");
+        clock.set_clock_skew(0);
+        ask(&rpc, &rt, QUICK, within()).await.0.expect("a reply");
+    });
+    assert_eq!(scene.executed.get(), 3, "the one without a reply was executed once");
+}
+
+#[test]
 fn a_request_that_may_be_sent_once_is_not_sent_again_when_its_reply_cannot_be_taken() {
     let scene = Scene::new();
     let first = Rc::new(Cell::new(Some(scene.serve())));

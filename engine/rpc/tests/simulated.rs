@@ -627,27 +627,6 @@ fn a_clock_that_is_far_ahead_is_refused_and_a_small_skew_is_not() {
 }
 
 #[test]
-fn a_client_whose_clock_is_set_back_far_is_told_so_by_its_next_call_and_served_when_it_is_right_again() {
-    let cluster = Cluster::new(15);
-    let server = cluster.serve(&Effects::default(), RpcConfig::default());
-    let (node, rt, rpc) = cluster.client("client");
-    let clock = node.clone();
-    cluster.world.block_on(&node, async move {
-        let ask = async || {
-            let options = CallOptions::within(&rt, Duration::from_secs(2));
-            rpc.call(&peer(), COUNT, b"once", None, options).await.map(drop)
-        };
-        ask().await.expect("a reply");
-        clock.set_clock_skew(-5_000_000_000);
-        let error = ask().await.expect_err("no reply can be taken").to_string();
-        assert!(error.contains("synchronise the clocks"), "{error}");
-        clock.set_clock_skew(0);
-        ask().await.expect("a reply");
-    });
-    assert_eq!(server.metrics().requests.get(), 3, "the one without a reply was executed once");
-}
-
-#[test]
 fn garbage_on_the_port_is_counted_and_harms_nobody() {
     let cluster = Cluster::new(13);
     let server = cluster.serve(&Effects::default(), RpcConfig::default());
