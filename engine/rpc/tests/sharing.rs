@@ -2,6 +2,7 @@
 
 mod port;
 
+use core::cell::Cell;
 use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::sim::Fabric;
@@ -10,7 +11,7 @@ use weir_proto::Epoch;
 use weir_proto::capability::SystemKey;
 use weir_proto::limits::PROTOCOL_MAX;
 use weir_rpc::wire::{Header, Kind};
-use weir_rpc::{CallOptions, ClientId, Keys, Peer, Request, Rpc, RpcConfig};
+use weir_rpc::{CallOptions, ClientId, Desk, Handler, Keys, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
 use weir_runtime::sim::{Node, World};
 use weir_runtime::{LocalBoxFuture, join_all};
@@ -82,9 +83,24 @@ fn requests_that_are_made_together_travel_together_and_large_ones_do_not() {
     assert_eq!(fabric, messages);
 }
 
-/// A server and a client of one process. Returns how many messages of the fabric the server has received and sent, and how many
-/// requests and replies were in them.
-fn talk_for_real(provider: &str, width: usize, rounds: usize) -> ([u64; 2], [u64; 2]) {
+/// Echoes, and counts how many workers were hired for that.
+#[derive(Default)]
+struct Echo(Cell<u32>);
+
+impl Handler for Echo {
+    fn work(self: Rc<Self>, mut desk: Desk) -> LocalBoxFuture<'static, ()> {
+        self.0.set(self.0.get() + 1);
+        Box::pin(async move {
+            while let Some(request) = desk.next().await {
+                desk.finish(Ok(request.body().to_vec()));
+            }
+        })
+    }
+}
+
+/// A server and a client of one process, which have contact before they begin. Returns how many messages of the fabric the server
+/// has received and sent, how many requests and replies were in them, and how many workers it took.
+fn talk_for_real(provider: &str, width: usize, rounds: usize) -> ([u64; 2], [u64; 2], u32) {
     let executor = Executor::new().expect("an executor");
     let (rt, port) = (executor.handle(), port::free());
     let rpc = |options: Options| {
@@ -92,11 +108,12 @@ fn talk_for_real(provider: &str, width: usize, rounds: usize) -> ([u64; 2], [u64
         Rpc::new(rt.clone(), endpoint, RpcConfig::default())
     };
     let server = rpc(Options::listen(provider, "127.0.0.1", port));
-    server.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
+    let echo = Rc::new(Echo::default());
+    server.serve(ECHO, Rc::clone(&echo) as Rc<dyn Handler>);
     let client = rpc(Options::near(provider, "127.0.0.1", port));
     let to = Peer::new("127.0.0.1", port);
     executor.block_on(async {
-        for _ in 0..rounds {
+        for width in core::iter::once(1).chain(core::iter::repeat_n(width, rounds)) {
             let options = CallOptions::within(&rt, Duration::from_secs(20));
             let calls = (0..width).map(|_| client.call(&to, ECHO, &[7; 64], None, options));
             join_all(calls).await.iter().for_each(|reply| assert!(reply.is_ok(), "{provider}: {reply:?}"));
@@ -106,6 +123,7 @@ fn talk_for_real(provider: &str, width: usize, rounds: usize) -> ([u64; 2], [u64
     (
         [fabric.messages_received.get(), fabric.messages_sent.get()],
         [messages.messages_received.get(), messages.messages_sent.get()],
+        echo.0.get(),
     )
 }
 
@@ -116,11 +134,13 @@ fn requests_of_one_message_are_answered_in_one_though_each_is_executed_where_it_
             continue;
         }
         // Of eight the first one goes out at once, because nothing else is under way then.
-        let (fabric, messages) = talk_for_real(provider, 8, 200);
-        assert!(messages.iter().all(|count| *count >= 1601), "{provider}: {messages:?}");
+        let (fabric, messages, workers) = talk_for_real(provider, 8, 200);
+        assert!(messages.iter().all(|count| *count >= 1602), "{provider}: {messages:?}");
         assert!(fabric[0] < messages[0] / 3, "{provider}: {fabric:?} for {messages:?}");
         assert!(fabric[1] <= fabric[0], "{provider}: {fabric:?} for {messages:?}");
-        let (fabric, messages) = talk_for_real(provider, 1, 200);
+        // Requests that wait for their turn have a worker each.
+        assert!(workers < 7, "{provider}: {workers} workers");
+        let (fabric, messages, _) = talk_for_real(provider, 1, 200);
         assert_eq!(fabric, messages, "{provider}: lone ones");
     }
 }
@@ -159,6 +179,17 @@ fn what_was_sent_together_is_missed_at_once_though_the_call_that_came_first_has_
         let (gone, last): (LocalBoxFuture<'_, ()>, LocalBoxFuture<'_, ()>) = (Box::pin(gone), Box::pin(last));
         join_all([gone, last]).await;
     });
+}
+
+#[test]
+fn sealed_messages_of_all_lengths_get_through() {
+    // Small ones are put together in one piece.
+    let pair = pair(5);
+    for len in (0..400).chain([4000]) {
+        talk(&pair, 1, 1, len);
+    }
+    let metrics = [pair.client.metrics(), pair.server.metrics()];
+    assert_eq!(metrics.map(|metrics| metrics.unauthenticated.get() + metrics.malformed.get()), [0, 0]);
 }
 
 #[test]
