@@ -65,25 +65,12 @@ pub(crate) fn of_zeros(len: u64) -> u32 {
 
 /// The checksum of each chunk of some data.
 pub(crate) fn of_chunks(chunks: Chunks, data: &[u8]) -> Checksums {
-    match lone(chunks, data) {
-        Some(checksum) => Checksums::from_elem(checksum, 1),
-        None => sums(chunks, data).collect(),
-    }
-}
-
-/// The checksum of data that is one chunk, as small values are.
-#[inline]
-fn lone(chunks: Chunks, data: &[u8]) -> Option<u32> {
-    let is_lone = chunks.len() == data.len() as u64 && chunks.first() == chunks.len() && !data.is_empty();
-    is_lone.then(|| crc32c(data))
+    sums(chunks, data).collect()
 }
 
 /// Whether these are the checksums of the chunks of some data.
 pub(crate) fn are_of_chunks(checksums: &[u32], chunks: Chunks, data: &[u8]) -> bool {
-    match lone(chunks, data) {
-        Some(checksum) => checksums == [checksum],
-        None => sums(chunks, data).eq(checksums.iter().copied()),
-    }
+    sums(chunks, data).eq(checksums.iter().copied())
 }
 
 /// Which of `len` bytes' bits has flipped when that alone changes their checksum by `difference`; bits are counted from the

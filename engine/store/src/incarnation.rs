@@ -70,8 +70,10 @@ fn merge(newer: Event, older: Event) -> Event {
 /// What the events of something tell, from the newest that counts on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Events {
-    /// Whether what is above exists, and from which epoch on what is below it counts.
-    above: (bool, u64),
+    /// Whether what is above exists.
+    is_there: bool,
+    /// From which epoch on what is below it counts.
+    low: u64,
     life: Life,
     start: u64,
 }
@@ -79,12 +81,12 @@ pub(crate) struct Events {
 impl Events {
     /// Nothing is known yet but what is above.
     pub(crate) fn below(above: &Life) -> Self {
-        Self { above: (above.exists, above.low), life: Life::never(above), start: above.low }
+        Self { is_there: above.exists, low: above.low, life: Life::never(above), start: above.low }
     }
 
     /// Takes in the next older event. Breaks when those before it have no say.
     pub(crate) fn tell(&mut self, at: u64, event: Event) -> ControlFlow<()> {
-        let Self { above: (is_there, low), life, start } = self;
+        let Self { is_there, low, life, start } = self;
         match (life.event, event) {
             (None, Event::Punch) => {
                 life.event = Some((at, event));
@@ -109,7 +111,7 @@ impl Events {
 
     /// What they amount to.
     pub(crate) fn life(self) -> Life {
-        Life { low: self.start.max(self.above.1), ..self.life }
+        Life { low: self.start.max(self.low), ..self.life }
     }
 }
 

@@ -524,7 +524,6 @@ impl Transactions {
     }
 
     /// A prepared transaction other than `own` of up to this epoch that writes what `scope` names.
-    #[inline]
     pub(crate) fn meets(
         &self,
         object: &ObjectKey,
@@ -533,17 +532,9 @@ impl Transactions {
         own: Option<TransactionId>,
     ) -> Option<(TransactionId, Epoch)> {
         // There are hardly ever any.
-        if self.objects.is_empty() { None } else { self.look_for(object, scope, epoch, own) }
-    }
-
-    /// As [`Transactions::meets`].
-    fn look_for(
-        &self,
-        object: &ObjectKey,
-        scope: Scope<'_>,
-        epoch: u64,
-        own: Option<TransactionId>,
-    ) -> Option<(TransactionId, Epoch)> {
+        if self.objects.is_empty() {
+            return None;
+        }
         let is_other = |who: &Who| Some(who.1) != own;
         // Transactions of later epochs are no matter, and stand behind those that are.
         let found = match scope {

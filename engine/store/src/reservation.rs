@@ -29,10 +29,7 @@ impl Reservation {
 
     /// Takes more blocks, which were allocated for the pool.
     pub(crate) fn extend(&mut self, runs: &[Run]) {
-        // There is one nearly always.
-        for run in runs {
-            self.runs.push(*run);
-        }
+        self.runs.extend_from_slice(runs);
     }
 
     /// The blocks.

@@ -161,9 +161,7 @@ fn join(mut parts: Vec<(usize, Part)>) -> Vec<Transfer> {
         };
         if let Some(last) = transfers.last_mut().filter(fits) {
             last.len += len;
-            for slice in slices {
-                last.slices.push(slice);
-            }
+            last.slices.extend(slices);
             last.members.push(member);
         } else {
             // Most likely all that is left lies behind it.
@@ -188,9 +186,7 @@ impl Writer {
         let number = group.members.borrow().len();
         let member = Member { held: Some(held), left: parts.len(), error: None, waker: None, record: None };
         group.members.borrow_mut().push(member);
-        for part in parts {
-            group.parts.borrow_mut().push((number, part));
-        }
+        group.parts.borrow_mut().extend(parts.into_iter().map(|part| (number, part)));
         group.bytes.set(group.bytes.get() + bytes);
         if group.bytes.get() >= READY_BYTES {
             if bytes < READY_BYTES {
