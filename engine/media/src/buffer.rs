@@ -7,7 +7,7 @@ use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::rc::Rc;
-use weir_memory::{Lasting, Mapping};
+use weir_memory::Lasting;
 
 /// Memory aligned to [`BLOCK`], a whole number of blocks long.
 pub struct DmaBuf {
@@ -37,15 +37,6 @@ impl DmaBuf {
     /// They must be initialised, stay as long as `owner` is held, and be used by nobody else as long as the buffer lives.
     pub(crate) unsafe fn of_owner(memory: NonNull<u8>, len: usize, owner: Rc<dyn Any>) -> Self {
         Self { memory, capacity: len, len, home: Home::Lent(owner) }
-    }
-
-    /// Zeros outside any pool, `len` rounded up to whole blocks, on huge pages where the system gives them. `None` where it has no
-    /// memory.
-    pub(crate) fn mapped(len: usize) -> Option<Self> {
-        let len = round_up(len);
-        let mapping = Mapping::new(len)?;
-        // SAFETY: the zeros of a mapping that is held with them, and that nobody else knows of.
-        Some(unsafe { Self::of_owner(mapping.start(), len, Rc::new(mapping)) })
     }
 
     /// Zeroed memory outside any pool, `len` rounded up to whole blocks.

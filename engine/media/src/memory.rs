@@ -2,10 +2,12 @@
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
+use crate::landing::Landing;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use weir_memory::Mapping;
 
 /// Bytes of a piece of a device in memory: few look-ups for a large transfer, little to copy for a copy of the device that
 /// changes.
@@ -38,7 +40,8 @@ enum Piece {
 impl Piece {
     /// One of so many bytes before the first write to it.
     fn new(len: usize) -> Self {
-        let whole = if len >= LARGE_PIECE { DmaBuf::mapped(len) } else { None };
+        let mapped = || Landing::new(Mapping::new(len)?).ok()?.take(len);
+        let whole = if len >= LARGE_PIECE { mapped() } else { None };
         whole.map_or_else(|| Self::Grown(Vec::new()), Self::Whole)
     }
 
