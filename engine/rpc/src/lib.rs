@@ -177,7 +177,7 @@ impl Rpc {
         let tells_tenants = endpoint.capabilities().serves_auth_keys;
         let crowded = endpoint.capabilities().wait == Wait::Doorbell;
         let credits = if crowded { config.credits.min(DOORBELL_CREDITS_MAX) } else { config.credits };
-        let [pending, seed] = [(); 2].map(|()| rt.random_u64());
+        let (pending, seed) = (rt.random_u64(), rt.random_u64());
         let inner = Rc::new_cyclic(|weak: &Weak<Inner>| Inner {
             weak: weak.clone(),
             id,
@@ -577,12 +577,9 @@ impl Inner {
             Kind::HelloReply | Kind::Reply => self.resolve_pending(header, message, layout.body.clone()),
         }
     }
-}
 
-impl Sink for Inner {
-    fn message(&self, mut message: Message) {
-        add(&self.metrics.bytes_received, message.len() as u64);
-        // Small messages of one sender may share a message of the fabric.
+    /// Deals with the messages in a message of the fabric, which small ones to one peer share.
+    fn take_apart(&self, mut message: Message) {
         for _ in 0..outbox::TAKEN_MAX {
             add(&self.metrics.messages_received, 1);
             // Looked at where it is: what has just been written takes a while to copy.
@@ -590,7 +587,6 @@ impl Sink for Inner {
             let (header, layout) = match &decoded {
                 Ok(decoded) => (&decoded.0, &decoded.1),
                 Err(error) => {
-                    self.more.set(false);
                     add(&self.metrics.malformed, 1);
                     tracing::debug!(%error, "a malformed message was dropped");
                     return;
@@ -606,9 +602,16 @@ impl Sink for Inner {
             let mut first = message.split_to(end);
             self.received(header, &mut first, layout);
         }
-        self.more.set(false);
         add(&self.metrics.malformed, 1);
         tracing::debug!(len = message.len(), "the rest of a message with too many in it was dropped");
+    }
+}
+
+impl Sink for Inner {
+    fn message(&self, message: Message) {
+        add(&self.metrics.bytes_received, message.len() as u64);
+        self.take_apart(message);
+        self.more.set(false);
     }
 
     fn closed(&self) {

@@ -133,19 +133,16 @@ impl Inner {
     /// earlier life of this server is told.
     #[inline]
     pub(crate) fn is_authentic(&self, header: &Header, message: &Message, layout: &Layout) -> bool {
-        match &self.ring {
-            None if !header.sealed => true,
-            ring => self.is_proved(ring.as_ref(), header, message, layout),
-        }
+        let Some(ring) = &self.ring else {
+            add(&self.metrics.unauthenticated, header.sealed.into());
+            return !header.sealed;
+        };
+        self.is_proved(ring, header, message, layout)
     }
 
     /// The same where there are seals.
     #[inline(never)]
-    fn is_proved(&self, ring: Option<&Ring>, header: &Header, message: &Message, layout: &Layout) -> bool {
-        let Some(ring) = ring else {
-            add(&self.metrics.unauthenticated, 1);
-            return false;
-        };
+    fn is_proved(&self, ring: &Ring, header: &Header, message: &Message, layout: &Layout) -> bool {
         match header.kind {
             Kind::Hello => self.is_known_tenant(ring, header, message, layout),
             Kind::Request => self.is_client(header, message, layout),
