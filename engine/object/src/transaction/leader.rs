@@ -8,9 +8,9 @@ use weir_proto::object::UpdateReply;
 use weir_proto::transaction::{
     CommitRequest, DecideRequest, Declined, Outcome, PARTS_MAX, Part, PrepareRequest,
 };
-use weir_proto::{Der, Epoch, Rank, Rights, TargetIndex, codec, opcode};
+use weir_proto::{Der, Epoch, Rank, Rights, TargetIndex, TransactionId, codec, opcode};
 use weir_rpc::{Body, Request, Status};
-use weir_runtime::join_all;
+use weir_runtime::{Instant, join_all};
 use weir_store::{AttributeError, Decision, TransactionError};
 
 use super::settle::finish;
@@ -36,7 +36,7 @@ impl IoService {
                 Err(_) => return Err(again()),
                 Ok(turn) => match self.outcome_before(&access, &commit).await? {
                     Some(epoch) => epoch,
-                    None => self.lead(&access, turn, commit).await?,
+                    None => self.lead(&access, turn, commit, request.deadline()).await?,
                 },
             };
             Ok((codec::encode(&UpdateReply { epoch }), 0))
@@ -81,11 +81,14 @@ impl IoService {
         }
     }
 
+    /// Commits, unless the client's deadline passes before all targets have prepared: whoever has given up by then is not to
+    /// find later that it was done after all, where that can be helped.
     async fn lead(
         self: &Rc<Self>,
         access: &Access,
         turn: Turn,
         commit: CommitRequest,
+        deadline: Instant,
     ) -> Result<Epoch, Status> {
         let CommitRequest { transaction, epoch, map_version, parts, .. } = commit;
         let (pool, container) = (&access.pool, access.container.id);
@@ -96,7 +99,11 @@ impl IoService {
             return done.await.map_err(restarted);
         }
         let all: Targets = parts.iter().map(|part| (part.rank, part.index)).collect();
-        if let Err(status) = self.prepare_all(turn.name, (epoch, map_version), parts).await {
+        let mut prepared = self.prepare_all(turn.name, (epoch, map_version), parts, deadline).await;
+        if self.rt.now() >= deadline {
+            prepared = prepared.and(Err(late(transaction)));
+        }
+        if let Err(status) = prepared {
             self.rt.spawn(Rc::clone(self).give_up(turn, all));
             return Err(restarted(status));
         }
@@ -118,18 +125,20 @@ impl IoService {
         Ok(epoch)
     }
 
-    /// Has every target prepare its part, this one as the others.
+    /// Has every target prepare its part, this one as the others, until the client's deadline.
     async fn prepare_all(
         &self,
         name: Name,
         (epoch, map_version): (Epoch, u32),
         parts: Vec<Part>,
+        deadline: Instant,
     ) -> Result<(), Status> {
         let (pool, container, transaction) = name;
+        let limit = ASK_LIMIT.min(deadline.saturating_duration_since(self.rt.now()));
         let prepared = parts.into_iter().map(|Part { rank, index, changes }| async move {
             let request = PrepareRequest { pool, container, map_version, transaction, epoch, changes };
             let opcode = opcode::TARGET_TRANSACTION_PREPARE;
-            match self.pools.engines().ask(rank, index, opcode, &request, ASK_LIMIT).await {
+            match self.pools.engines().ask(rank, index, opcode, &request, limit).await {
                 Ok(Ok(())) => None,
                 Ok(Err(Declined { der, message })) => Some(Status::new(der, message)),
                 Err(error) => Some(Status::new(error.der(), error.to_string())),
@@ -162,6 +171,13 @@ fn check_places(pool: &TargetPool, parts: &[Part]) -> Result<(), Status> {
         ))),
         None => Ok(()),
     }
+}
+
+fn late(transaction: TransactionId) -> Status {
+    let message = format!(
+        "the client's deadline passed before every target had prepared transaction {transaction}; nothing of it happens"
+    );
+    Status::new(Der::TIMEDOUT, message)
 }
 
 /// The answer to a commit that is to be tried anew.
