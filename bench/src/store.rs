@@ -201,10 +201,15 @@ impl Cost {
     }
 }
 
+/// What the device gets for each byte of updates of so many. What is small takes whole blocks of the log.
+fn report_bytes(report: &mut Report, of: &str, cost: &Cost, len: usize) {
+    let goal = (len == BLOCK).then_some("at most 1.3");
+    let name = format!("store: bytes written per byte of {of}");
+    report.figure(&name, cost.bytes / float(len as u64), "", goal);
+}
+
 fn report_cost(report: &mut Report, size: &str, cost: &Cost, bytes: usize) {
-    let goal = (size == "4 KiB").then_some("at most 1.3");
-    let bytes = cost.bytes / float(bytes as u64);
-    report.figure(&format!("store: bytes written per byte of {size} updates"), bytes, "", goal);
+    report_bytes(report, &format!("{size} updates"), cost, bytes);
     report.figure(&format!("store: device writes per {size} update"), cost.writes, "", None);
     report.figure(&format!("store: device flushes per {size} update"), cost.flushes, "", None);
     report.figure(&format!("store: CPU per {size} update"), cost.cpu_us, "us", None);
@@ -220,8 +225,7 @@ struct Size {
     updates: u64,
     /// Updates of a turn beside another library.
     turn: u64,
-    /// Of what was stored first, how many are overwritten in such a turn, drawn at random; none in a size that isn't
-    /// measured so.
+    /// Of what was stored first, how many are overwritten in such a turn, drawn at random.
     overwritten: u64,
     width: u64,
     len: usize,
@@ -247,7 +251,7 @@ const SMALL: Size = Size {
     first: 2 << 32,
     updates: OPERATIONS,
     turn: 2048,
-    overwritten: 0,
+    overwritten: 2048,
     len: BLOCK,
     ..TINY
 };
@@ -272,6 +276,9 @@ async fn rates(
     let updates = measured.updates(size.count).await.ok_or_else(none)?;
     let cost = Cost::between(before, costs(store), float(size.updates));
     report_cost(report, size.name, &cost, size.len);
+    store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
+    let cost = Cost::between(before, costs(store), float(size.updates));
+    report_bytes(report, &format!("{} updates and the checkpoint behind them", size.name), &cost, size.len);
     Ok((updates, fetches))
 }
 

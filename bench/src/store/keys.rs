@@ -1,9 +1,10 @@
-//! Many keys: what the metadata of a file of 4 KiB takes (an object, a dkey, an akey, one extent), how long a restart
-//! takes, and whether an index ten times its memory serves. `WEIR_BENCH_KEYS` says how many files.
+//! Many keys: what the metadata of a file of 4 KiB takes (an object, a dkey, an akey, one extent), how long a restart takes with
+//! as many files behind the last checkpoint as there ever are, and whether an index ten times its memory serves. `WEIR_BENCH_KEYS` says how many files.
 //!
 //! The data of the files is not kept: all are alike, and ten million of them would take 40 GB. What is measured is all
 //! that the store itself writes.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -13,10 +14,10 @@ use weir_media::{BLOCK, DmaBuf, Slice};
 use weir_proto::object::{AkeyUpdate, Conditions, Extent, Value};
 use weir_proto::{Epoch, Key, ObjectId};
 use weir_runtime::Handle;
-use weir_store::{Data, Shard, Store, StoreConfig};
+use weir_store::{Data, Shard, Store, StoreConfig, UpdateError};
 
 use super::failed;
-use super::load::{CONTAINER, POOL, float, new_store, owner, rate};
+use super::load::{CONTAINER, POOL, checksums, float, new_store, owner, rate};
 use super::tapped::Tapped;
 use crate::report::{BenchError, Report};
 use crate::restart::{most_resident_mib, resident_mib};
@@ -27,7 +28,8 @@ const FILES: u64 = 200_000;
 /// Files among which all else that the process has in memory counts for little.
 const MANY: u64 = 10_000_000;
 
-/// Bytes of the device for each file: its data and its metadata with room for a checkpoint.
+/// Bytes of the device for each file: its data and its metadata with room for a checkpoint, and for the files that come behind
+/// those that are counted. Each checkpoint goes to other places, which a sparse file keeps.
 const DEVICE_BYTES_EACH: u64 = 6 * 1024;
 
 /// Longer than storing the files takes.
@@ -36,15 +38,27 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_hours(1);
 /// Updates in flight at once.
 const WIDTH: u64 = 128;
 
-/// Updates behind the last checkpoint when the store is killed: what the log keeps between two checkpoints at most
-/// would be some hundred thousand.
-const BEHIND_CHECKPOINT: u64 = 20_000;
+/// Most files that are stored until the store writes a checkpoint by itself, as a part of those that are counted.
+const MORE_DIVISOR: u64 = 10;
+
+/// Files stored between two looks whether the store has written a checkpoint by itself.
+const STEP: u64 = 4096;
+
+/// Part of the files stored from one checkpoint to the end of the next, in percent, after which the store is killed, or where
+/// that was too long of this part, and so on.
+const KILLED_AT_PERCENT: u64 = 90;
+
+/// Files whose data is kept, before the kill: an open compares that of the last batch.
+const KEPT: u64 = 4096;
 
 /// Memory that the index may take for each file while they are stored: the goal.
 const INDEX_BYTES_EACH: usize = 400;
 
 /// Part of the index that has room in memory when it is opened again.
 const MEMORY_DIVISOR: usize = 10;
+
+/// How often somebody looks whether a killed store has let go of its device.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Files looked up in the index that is larger than its memory.
 const LOOKED_UP: u64 = 20_000;
@@ -60,12 +74,15 @@ async fn store_files(
     shard: &Shard,
     numbers: core::ops::Range<u64>,
     data: &Slice,
-) -> Option<f64> {
+) -> Result<f64, BenchError> {
     let value = Value::Array { record_size: 1, extents: vec![Extent { index: 0, count: BLOCK as u64 }] };
-    let (akey, none) = (Key::new(b"0").ok()?, Conditions::NONE);
-    let update = Rc::new([AkeyUpdate { akey, value, conditions: none, checksums: Vec::new() }]);
-    rate(handle, numbers.end - numbers.start, WIDTH, |worker| {
+    let (akey, none) = (Key::new(b"0").map_err(|error| failed("a key", &error))?, Conditions::NONE);
+    let refusal: Rc<RefCell<Option<UpdateError>>> = Rc::default();
+    let checksums = checksums(&value, data);
+    let update = Rc::new([AkeyUpdate { akey, value, conditions: none, checksums }]);
+    let stored = rate(handle, numbers.end - numbers.start, WIDTH, |worker| {
         let (shard, data, update) = (shard.clone(), data.clone(), Rc::clone(&update));
+        let refusal = Rc::clone(&refusal);
         let numbers = (numbers.start + worker..numbers.end).step_by(usize::try_from(WIDTH).unwrap_or(1));
         async move {
             let dkey = Key::from_u64(1);
@@ -73,14 +90,20 @@ async fn store_files(
                 let (epoch, data) = (Epoch(number + 1), Data::Shared(data.clone()));
                 let stored =
                     shard.update(CONTAINER, object(number), &dkey, epoch, none, &*update, data).await;
-                if stored.is_err() {
+                if let Err(error) = stored {
+                    refusal.borrow_mut().get_or_insert(error);
                     return false;
                 }
             }
             true
         }
     })
-    .await
+    .await;
+    match (stored, refusal.take()) {
+        (Some(rate), _) => Ok(rate),
+        (None, Some(error)) => Err(failed("storing a file", &error)),
+        (None, None) => Err(failed("storing a file", &"a task ended")),
+    }
 }
 
 /// Looks files up in no order; how many in a second.
@@ -120,6 +143,134 @@ fn memory(mib: fn(i32) -> Result<f64, BenchError>) -> Result<f64, BenchError> {
     Ok(mib(pid)? * float(1 << 20))
 }
 
+/// What is measured, for so many files.
+struct Keys<'a> {
+    handle: &'a Handle,
+    path: &'a Path,
+    files: u64,
+    data: Slice,
+}
+
+impl Keys<'_> {
+    fn name(&self, what: &str) -> String {
+        format!("store, {} files of 4 KiB: {what}", self.files)
+    }
+
+    /// Stores all files with their index in memory, and a checkpoint. Returns the memory that the index takes.
+    async fn store(
+        &self,
+        device: &Rc<Tapped>,
+        is_alone: bool,
+        report: &mut Report,
+    ) -> Result<u64, BenchError> {
+        let index_bytes = usize::try_from(self.files).unwrap_or(usize::MAX).saturating_mul(INDEX_BYTES_EACH);
+        let config = StoreConfig { index_bytes, ..config() };
+        let (store, shard) = new_store(self.handle, Rc::clone(device) as _, config).await?;
+        let before = memory(resident_mib)?;
+        let rate = store_files(self.handle, &shard, 0..self.files, &self.data).await?;
+        store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
+        let resident = memory(most_resident_mib)? - before;
+        let stats = store.stats();
+        let (memory, log, written) = (stats.index.memory, stats.commit.log_written, stats.device.write_bytes);
+        let index = store.audit().await.index_blocks * BLOCK as u64;
+        let goal = Some("at most 400");
+        let each = |bytes: u64| float(bytes) / float(self.files);
+        report.figure(&self.name("stored"), rate, "files/s", None);
+        report.figure(&self.name("DRAM for each"), each(memory), "B", goal);
+        if is_alone {
+            let goal = goal.filter(|_| self.files >= MANY);
+            report.figure(
+                &self.name("resident memory for each, at most"),
+                resident / float(self.files),
+                "B",
+                goal,
+            );
+        }
+        report.figure(&self.name("log for each"), each(log), "B", None);
+        report.figure(&self.name("checkpoint for each"), each(index), "B", None);
+        report.figure(&self.name("log and checkpoint for each"), each(log + index), "B", goal);
+        self.report_written("index in memory", written, self.files, report);
+        store.close().await.map_err(|error| failed("close", &error))?;
+        Ok(memory)
+    }
+
+    /// The row of what the device got, where it didn't get the data.
+    fn report_written(&self, how: &str, without_data: u64, files: u64, report: &mut Report) {
+        let data = files * BLOCK as u64;
+        let name = self.name(&format!("bytes written per byte, all checkpoints with it, {how}"));
+        report.figure(&name, float(data + without_data) / float(data), "", None);
+    }
+
+    /// Stores more files, with the index in the memory that it has by default, until the store has written a checkpoint by
+    /// itself; then as many again, but for a few, and kills it. Returns how many files are behind the last checkpoint.
+    async fn kill(&self, device: Rc<Tapped>, report: &mut Report) -> Result<u64, BenchError> {
+        let none = || failed("a transfer", &"an operation failed");
+        let store = Store::open(self.handle, Rc::clone(&device) as _, &owner(), config()).await;
+        let store = store.map_err(|error| failed("open", &error))?;
+        let shard = store.pool(POOL).ok_or_else(none)?;
+        let (checkpoints, written) = (store.stats().checkpoints, store.stats().device.write_bytes);
+        let mut more = 0;
+        while store.stats().checkpoints == checkpoints && more < self.files / MORE_DIVISOR {
+            let from = self.files + more;
+            store_files(self.handle, &shard, from..from + STEP, &self.data).await?;
+            more += STEP;
+        }
+        store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
+        let written = store.stats().device.write_bytes - written;
+        self.report_written("default memory for the index", written, more, report);
+        let mut from = self.files + more;
+        let mut behind = more;
+        loop {
+            behind = (behind * KILLED_AT_PERCENT / 100).max(KEPT);
+            let (checkpoints, kept) = (store.stats().checkpoints, from + behind - KEPT);
+            store_files(self.handle, &shard, from..kept, &self.data).await?;
+            device.forget(None);
+            store_files(self.handle, &shard, kept..from + behind, &self.data).await?;
+            if store.stats().checkpoints == checkpoints {
+                break;
+            }
+            // That was too long.
+            from += behind;
+            device.forget(Some(self.data.clone()));
+            store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
+        }
+        // As a kill leaves it: nothing is written any more, but for what was under way.
+        let last = Rc::downgrade(&device);
+        drop((store, shard, device));
+        while last.strong_count() > 0 {
+            self.handle.sleep(LOOK).await;
+        }
+        Ok(behind)
+    }
+
+    /// Opens the store again after the kill, and closes it.
+    async fn restart(&self, behind: u64, report: &mut Report) -> Result<(), BenchError> {
+        let opened = open_again(self.handle, self.path, config()).await?;
+        report.figure(&self.name("restart after a kill"), opened.seconds, "s", Some("at most 5"));
+        let reference = ("files behind the checkpoint", float(behind));
+        report.beside(&self.name("records replayed by that"), opened.replayed, "", reference, None);
+        opened.store.close().await.map_err(|error| failed("close", &error))
+    }
+
+    /// Opens it with a tenth of the index's memory, and looks files up.
+    async fn look_up(&self, memory: u64, report: &mut Report) -> Result<(), BenchError> {
+        let none = || failed("a transfer", &"an operation failed");
+        let index_bytes = usize::try_from(memory).unwrap_or(usize::MAX) / MEMORY_DIVISOR;
+        let opened = open_again(self.handle, self.path, StoreConfig { index_bytes, ..config() }).await?;
+        report.figure(&self.name("restart after a close"), opened.seconds, "s", Some("at most 5"));
+        let shard = opened.store.pool(POOL).ok_or_else(none)?;
+        let looked_up = look_up(self.handle, &shard, self.files).await.ok_or_else(none)?;
+        let name = self.name("looked up with a tenth of the index in memory");
+        report.figure(&name, looked_up, "files/s", None);
+        let index = opened.store.stats().index;
+        let goal = Some("at most 1.1");
+        let limit = ("its limit", float(index.memory_limit));
+        report.beside(&self.name("index memory then"), float(index.memory), "B", limit, goal);
+        drop(shard);
+        opened.store.close().await.map_err(|error| failed("close", &error))
+    }
+}
+
 /// Adds the rows. That of the process's memory means something where nothing was measured before (`is_alone`).
 pub async fn measure(
     handle: &Handle,
@@ -127,62 +278,21 @@ pub async fn measure(
     is_alone: bool,
     report: &mut Report,
 ) -> Result<(), BenchError> {
-    let none = || failed("a transfer", &"an operation failed");
     let asked = std::env::var("WEIR_BENCH_KEYS").ok().and_then(|keys| keys.parse().ok());
-    let files: u64 = asked.unwrap_or(FILES).max(2 * BEHIND_CHECKPOINT);
-    let data = Slice::from(DmaBuf::copy_of(&[7; BLOCK]));
+    let files: u64 = asked.unwrap_or(FILES).max(2 * KEPT);
+    let keys = Keys { handle, path, files, data: Slice::from(DmaBuf::copy_of(&[7; BLOCK])) };
     let inner = sparse(handle, path, (files * DEVICE_BYTES_EACH).max(1 << 28))?;
     let device = Rc::new(Tapped::new(Rc::new(inner)));
-    device.forget(Some(data.clone()));
-    // Checkpoints when the log wants one, not by time: each puts changed nodes to new places, which a sparse file keeps.
-    let index_bytes = usize::try_from(files).unwrap_or(usize::MAX).saturating_mul(INDEX_BYTES_EACH);
-    let config = StoreConfig { index_bytes, checkpoint_interval: CHECKPOINT_INTERVAL, ..config_of_open() };
-    let (store, shard) = new_store(handle, Rc::clone(&device) as _, config.clone()).await?;
-    let early = files - BEHIND_CHECKPOINT;
-    let resident_before = memory(resident_mib)?;
-    let stored = store_files(handle, &shard, 0..early, &data).await.ok_or_else(none)?;
-    store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
-    device.forget(None);
-    store_files(handle, &shard, early..files, &data).await.ok_or_else(none)?;
-    let resident = memory(most_resident_mib)? - resident_before;
-    let stats = store.stats();
-    let (memory, log) = (stats.index.memory, stats.commit.log_written);
-    let goal = Some("at most 400");
-    let each = |bytes: u64| float(bytes) / float(files);
-    let name = |what: &str| format!("store, {files} files of 4 KiB: {what}");
-    report.figure(&name("stored"), stored, "files/s", None);
-    report.figure(&name("DRAM for each"), each(memory), "B", goal);
-    if is_alone {
-        let goal = goal.filter(|_| files >= MANY);
-        report.figure(&name("resident memory for each, at most"), resident / float(files), "B", goal);
-    }
-    report.figure(&name("log for each"), each(log), "B", None);
-    // As a kill leaves it: nothing is written any more.
-    drop((store, shard, device));
-    let opened = open_again(handle, path, config).await?;
-    report.figure(&name("restart after a kill"), opened.seconds, "s", Some("at most 5"));
-    report.figure(&name("records replayed by that"), opened.replayed, "", None);
-    let index = opened.store.audit().await.index_blocks * BLOCK as u64;
-    report.figure(&name("checkpoint for each"), each(index), "B", None);
-    report.figure(&name("log and checkpoint for each"), each(log + index), "B", goal);
-    opened.store.close().await.map_err(|error| failed("close", &error))?;
-    drop(opened);
-    let index_bytes = usize::try_from(memory).unwrap_or(usize::MAX) / MEMORY_DIVISOR;
-    let opened = open_again(handle, path, StoreConfig { index_bytes, ..config_of_open() }).await?;
-    report.figure(&name("restart after a close"), opened.seconds, "s", Some("at most 5"));
-    let shard = opened.store.pool(POOL).ok_or_else(none)?;
-    let looked_up = look_up(handle, &shard, files).await.ok_or_else(none)?;
-    report.figure(&name("looked up with a tenth of the index in memory"), looked_up, "files/s", None);
-    let index = opened.store.stats().index;
-    let goal = Some("at most 1.1");
-    let limit = ("its limit", float(index.memory_limit));
-    report.beside(&name("index memory then"), float(index.memory), "B", limit, goal);
-    drop(shard);
-    opened.store.close().await.map_err(|error| failed("close", &error))
+    device.forget(Some(keys.data.clone()));
+    let memory = keys.store(&device, is_alone, report).await?;
+    let behind = keys.kill(device, report).await?;
+    keys.restart(behind, report).await?;
+    keys.look_up(memory, report).await
 }
 
-fn config_of_open() -> StoreConfig {
-    StoreConfig { background: false, ..StoreConfig::default() }
+/// Checkpoints when log or index want one, not by time.
+fn config() -> StoreConfig {
+    StoreConfig { background: false, checkpoint_interval: CHECKPOINT_INTERVAL, ..StoreConfig::default() }
 }
 
 /// A store that was opened again.

@@ -170,11 +170,9 @@ impl Match<'_> {
                 turns.fetches.add(own, other);
             }
         }
-        if self.size.overwritten > 0 {
-            self.overwrites(0, &stored, &mut Turns::default()).await?;
-            for turn in 1..=TURNS {
-                self.overwrites(turn, &stored, &mut turns).await?;
-            }
+        self.overwrites(0, &stored, &mut Turns::default()).await?;
+        for turn in 1..=TURNS {
+            self.overwrites(turn, &stored, &mut turns).await?;
         }
         Ok(turns)
     }

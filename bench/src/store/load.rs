@@ -1,16 +1,19 @@
 //! The loads: extents of one size under dkeys in no order, stored and fetched by workers of their own, as an engine's
 //! requests are.
 
+use core::ops::Range;
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use crc_fast::CrcAlgorithm;
 use uuid::Uuid;
 use weir_fabric::BufferPool;
 use weir_media::file::FileDevice;
 use weir_media::{BLOCK, Device, DmaBuf, DmaPool, Landing, Slice};
+use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::limits::INLINE_MAX;
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
@@ -84,6 +87,20 @@ pub async fn new_file_store(
     new_store(handle, Rc::new(device), config).await
 }
 
+/// The checksums that a client sends with a value: one for each chunk of its data.
+pub fn checksums(value: &Value, data: &[u8]) -> Vec<u32> {
+    let mut rest = data;
+    let lens = chunk::chunks(value, Grain::of([value])).flat_map(Chunks::ranges);
+    let sum = |chunk: Range<u64>| {
+        let len = usize::try_from(chunk.end - chunk.start).ok()?;
+        let (chunk, behind) = rest.split_at_checked(len)?;
+        rest = behind;
+        let sum = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, chunk);
+        u32::try_from(sum & u64::from(u32::MAX)).ok()
+    };
+    lens.filter_map(sum).collect()
+}
+
 /// Extents of `len` bytes under `count` dkeys from `first` on, `width` requests in flight.
 #[derive(Clone)]
 pub struct Load {
@@ -131,7 +148,8 @@ impl Load {
         let value = Value::Array { record_size: 1, extents: vec![Extent { index: 0, count: len as u64 }] };
         let none = Conditions::NONE;
         let fetch = AkeyFetch { akey: akey.clone(), value: value.clone(), conditions: none };
-        let update = AkeyUpdate { akey, value, conditions: none, checksums: Vec::new() };
+        let checksums = checksums(&value, &data);
+        let update = AkeyUpdate { akey, value, conditions: none, checksums };
         Some(Self {
             handle: handle.clone(),
             shard: shard.clone(),
@@ -264,9 +282,10 @@ impl Load {
                 black_box(landed).is_ok_and(|landed| fetch.data_len() == self.len as u64 && landed.start == 0)
             }
             Ok(fetch) => {
-                let is_read = fetch.data_len() == self.len as u64 && fetch.read(into).await.is_ok();
+                // With the checksum that the reader compares.
+                let summed = fetch.read_summed(&*self.fetch, into).await;
                 black_box(&*into);
-                is_read
+                black_box(summed).is_ok() && fetch.data_len() == self.len as u64
             }
             Err(_) => false,
         }

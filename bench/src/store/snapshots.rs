@@ -18,26 +18,41 @@ const STEPS: u64 = 20_000;
 /// Steps at the begin, and at the end, that are compared.
 const COMPARED: usize = 2_000;
 
-/// Microseconds in the middle, and operations in a second.
-fn figures(times: &[Duration]) -> (f64, f64) {
-    let total: Duration = times.iter().sum();
-    (
-        median(times.iter().map(|time| time.as_secs_f64() * 1e6)),
-        float(times.len() as u64) / total.as_secs_f64(),
-    )
+/// How long steps took, in microseconds, and how many there are in a second.
+struct Figures {
+    p50: f64,
+    p99: f64,
+    rate: f64,
+}
+
+impl Figures {
+    fn of(times: &[Duration]) -> Self {
+        let total: Duration = times.iter().sum();
+        let mut sorted: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e6).collect();
+        sorted.sort_by(f64::total_cmp);
+        Self {
+            p50: median(sorted.iter().copied()),
+            p99: sorted.get(sorted.len() * 99 / 100).copied().unwrap_or(f64::NAN),
+            rate: float(times.len() as u64) / total.as_secs_f64(),
+        }
+    }
 }
 
 /// Adds rows that compare the last steps with the first ones. Each is measured by writes of the bare disk that took turns with
 /// it, which is another disk from one minute to the next.
 fn compare(report: &mut Report, what: &str, times: &[Duration], raw: &[Duration], goal: Option<&str>) {
-    let ends = |times: &[Duration]| (figures(&times[..COMPARED]), figures(&times[times.len() - COMPARED..]));
+    let ends =
+        |times: &[Duration]| (Figures::of(&times[..COMPARED]), Figures::of(&times[times.len() - COMPARED..]));
     let ((first, last), raw) = (ends(times), ends(raw));
     let name = |figure: &str| format!("store: {what} behind {STEPS} snapshots{figure}");
     let reference = format!("in the first {COMPARED} steps");
-    report.beside(&name(", p50"), last.0, "us", (&reference, first.0), None);
-    report.beside(&name(""), last.1, "op/s", (&reference, first.1), None);
-    let of_raw = (last.0 / raw.1.0, first.0 / raw.0.0);
+    report.beside(&name(", p50"), last.p50, "us", (&reference, first.p50), None);
+    report.beside(&name(", p99"), last.p99, "us", (&reference, first.p99), None);
+    report.beside(&name(""), last.rate, "op/s", (&reference, first.rate), None);
+    let of_raw = (last.p50 / raw.1.p50, first.p50 / raw.0.p50);
     report.beside(&name(", p50 of raw writes"), of_raw.0, "times", (&reference, of_raw.1), goal);
+    let of_raw = (last.p99 / raw.1.p99, first.p99 / raw.0.p99);
+    report.beside(&name(", p99 of raw writes"), of_raw.0, "times", (&reference, of_raw.1), None);
 }
 
 /// Adds the rows.

@@ -6,7 +6,7 @@ use weir_proto::object::{AkeyFetch, Conditions, FetchReply, FetchRequest, Fetche
 use weir_proto::transaction::decode_read;
 use weir_proto::{Der, Epoch, ReaderId, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
-use weir_store::{Comparison, Fetch, FetchError};
+use weir_store::{AkeySums, Comparison, Fetch, FetchError};
 
 use crate::refusal::{self, Place};
 use crate::service::{Access, IoService};
@@ -135,8 +135,10 @@ fn check(wanted: &FetchRequest) -> Result<(), Status> {
 }
 
 /// Describes what was found, with the checksums that the store has for it.
-fn reply(found: &Fetch, sums: Vec<Vec<u32>>, inline: bool) -> FetchReply {
+fn reply(found: &Fetch, sums: AkeySums, inline: bool) -> FetchReply {
     let described = found.akeys().iter().zip(sums);
-    let akeys = described.map(|(part, checksums)| Fetched { checksums, ..part.fetched.clone() }).collect();
+    let akeys = described
+        .map(|(part, checksums)| Fetched { checksums: checksums.into_vec(), ..part.fetched.clone() })
+        .collect();
     FetchReply { akeys, data_len: found.data_len(), inline }
 }

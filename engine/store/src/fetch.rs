@@ -6,6 +6,7 @@ mod only;
 mod pieces;
 mod placing;
 
+use crate::checksum::Checksums;
 use crate::codec::Malformed;
 use crate::error::FetchError;
 use crate::extents::versions_within;
@@ -29,7 +30,7 @@ use long::Long;
 use only::Only;
 use pieces::{Piece, Pieces, Sums, fill, finish, sum_up};
 use placing::Placing;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::rc::Rc;
 use weir_media::{Landing, Lasting};
 use weir_proto::object::{AkeyFetch, Conditions, Extent, Fetched, Value, validate};
@@ -47,6 +48,10 @@ pub(crate) enum Reader {
     /// A transaction: what it reads at its epoch has to stay so.
     Transaction(ReaderId),
 }
+
+/// The checksums of what was read: for each akey that was asked for one for each of its extents, or of its single value. Few of
+/// them take no memory of their own.
+pub type AkeySums = SmallVec<[Checksums; 1]>;
 
 /// What a fetch found of one akey.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +109,7 @@ pub struct Landed<M> {
     /// Where in it the data begins.
     pub start: usize,
     /// As [`Fetch::read_summed`] returns them.
-    pub sums: Vec<Vec<u32>>,
+    pub sums: AkeySums,
 }
 
 enum What {
@@ -203,7 +208,7 @@ impl Fetch {
                     let sum =
                         course.read(core, blocks, (from, len, extent), comparison, &mut landing).await?;
                     let memory = landing.into_memory().ok_or_else(lost)?;
-                    return Ok(Landed { memory, start: course.start(), sums: vec![vec![sum]] });
+                    return Ok(Landed { memory, start: course.start(), sums: smallvec![smallvec![sum]] });
                 }
                 Ok(small) => memory = small.into_memory().ok_or_else(lost)?,
                 Err(unaligned) => memory = unaligned,
@@ -238,7 +243,7 @@ impl Fetch {
         &self,
         asked: &[AkeyFetch],
         into: &mut [u8],
-    ) -> impl Future<Output = Result<Vec<Vec<u32>>, FetchError>> {
+    ) -> impl Future<Output = Result<AkeySums, FetchError>> {
         self.read_and_sum(asked, Comparison::Here, into)
     }
 
@@ -248,7 +253,7 @@ impl Fetch {
         asked: &[AkeyFetch],
         comparison: Comparison,
         into: &mut [u8],
-    ) -> Result<Vec<Vec<u32>>, FetchError> {
+    ) -> Result<AkeySums, FetchError> {
         let into = room(into, self.data_len())?;
         let read = match &self.what {
             What::Only(only) => {
@@ -256,7 +261,7 @@ impl Fetch {
                     Ok(copied) => copied,
                     Err(blocks) => only.read(&self.guard.core, blocks, into, Some(comparison)).await,
                 };
-                sum.map(|sum| vec![vec![sum]])
+                sum.map(|sum| smallvec![smallvec![sum]])
             }
             What::Any(any) => Box::pin(any.read_summed(&self.guard.core, asked, comparison, into)).await,
         };
@@ -305,7 +310,7 @@ impl Any {
         asked: &[AkeyFetch],
         comparison: Comparison,
         into: &mut [u8],
-    ) -> Result<Vec<Vec<u32>>, FetchError> {
+    ) -> Result<AkeySums, FetchError> {
         if let Some(long) = &self.long {
             return long.read(core, &self.found, into, Some(comparison)).await;
         }

@@ -77,7 +77,7 @@ pub use attribute::{AttributeChange, AttributeError};
 pub use audit::Audit;
 pub use config::{FormatOptions, Owner, ScrubConfig, StoreConfig};
 pub use error::{FetchError, FormatError, Location, OpenError, PoolError, TransactionError, UpdateError};
-pub use fetch::{Fetch, FetchedAkey, Landed};
+pub use fetch::{AkeySums, Fetch, FetchedAkey, Landed};
 pub use inspect::{
     BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Dumped, Field, Filter,
     Finding, IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report,

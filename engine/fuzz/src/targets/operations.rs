@@ -301,7 +301,7 @@ async fn fetch(shard: &Shard, object: ObjectId, source: &mut Source<'_>) {
                 data = behind;
                 crc32c(own)
             });
-            assert_eq!(*sums, expected.collect::<Vec<_>>());
+            assert_eq!(sums[..], expected.collect::<Vec<_>>());
         }
     }
 }

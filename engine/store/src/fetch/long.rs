@@ -7,7 +7,8 @@
 use super::asked::{Asked, Shape, nothing, shape};
 use super::pieces::{Pieces, Summing, Sums, fill, finish};
 use super::placing::Placing;
-use super::{AkeyView, FetchedAkey, Found, small};
+use super::{AkeySums, AkeyView, FetchedAkey, Found, small};
+use crate::checksum::Checksums;
 use crate::error::FetchError;
 use crate::extents::{Gathering, STEP_LOOKS, Stored};
 use crate::incarnation::{Life, life};
@@ -155,8 +156,8 @@ impl Long {
         found: &Found,
         into: &mut [u8],
         wants: Option<Comparison>,
-    ) -> Result<Vec<Vec<u32>>, FetchError> {
-        let (mut rest, mut sums) = (into, Vec::with_capacity(found.akeys.len()));
+    ) -> Result<AkeySums, FetchError> {
+        let (mut rest, mut sums) = (into, AkeySums::with_capacity(found.akeys.len()));
         for (number, (akey, pieces)) in found.akeys.iter().zip(&found.pieces).enumerate() {
             let (part, after) = rest.split_at_mut(small(akey.len));
             sums.push(self.read_akey(core, number, pieces, part, wants).await?);
@@ -173,15 +174,15 @@ impl Long {
         pieces: &Pieces,
         into: &mut [u8],
         wants: Option<Comparison>,
-    ) -> Result<Vec<u32>, FetchError> {
+    ) -> Result<Checksums, FetchError> {
         if into.is_empty() {
-            return Ok(Vec::new());
+            return Ok(Checksums::new());
         }
         let Some(array) = self.arrays.get(akey).and_then(Option::as_ref) else {
             let sums = read_pieces(core, pieces, into, wants).await?;
             return Ok(sums.into_iter().map(|(_, _, sum)| sum).collect());
         };
-        let (size, mut rest, mut sums) = (u64::from(array.record_size), into, Vec::new());
+        let (size, mut rest, mut sums) = (u64::from(array.record_size), into, Checksums::new());
         for requested in &array.extents {
             let (mut left, mut summing, mut at) = (*requested, Summing::new(0), 0);
             while let Some((window, mut stored)) = self.next(core, array, &mut left).await? {

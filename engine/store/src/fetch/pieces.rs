@@ -1,12 +1,12 @@
 //! The data of an akey as the pieces it consists of, and their checksums.
 
 use super::FetchedAkey;
-use crate::checksum::{join, of_zeros};
+use crate::checksum::{Checksums, join, of_zeros};
 use crate::error::FetchError;
 use crate::read::{Comparison, copy_inline, read_blocks};
 use crate::state::Core;
 use crate::value::{Blocks, Payload};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::rc::Rc;
 use weir_proto::object::{Extent, Value};
 use weir_runtime::join_all;
@@ -124,9 +124,9 @@ pub(super) fn sum_up(
     found: &FetchedAkey,
     pieces: &[Piece],
     sums: &mut impl Iterator<Item = u32>,
-) -> Vec<u32> {
+) -> Checksums {
     if found.len == 0 {
-        return Vec::new();
+        return Checksums::new();
     }
     let mut pieces = pieces.iter().zip(sums.by_ref()).peekable();
     let mut start = 0;
@@ -139,7 +139,7 @@ pub(super) fn sum_up(
         summing.end(start)
     };
     match asked {
-        Value::Single { .. } => vec![sum_range(found.len)],
+        Value::Single { .. } => smallvec![sum_range(found.len)],
         Value::Array { extents, .. } => {
             extents.iter().map(|extent| sum_range(extent.count * found.fetched.size)).collect()
         }

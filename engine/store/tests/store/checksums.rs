@@ -41,7 +41,7 @@ async fn take(shard: &Shard, akeys: &[AkeyFetch]) -> Result<(Vec<u8>, Vec<Vec<u3
     let found = find(shard, akeys).await;
     let mut data = vec![0xee; found.data_len() as usize];
     let sums = found.read_summed(akeys, &mut data).await?;
-    Ok((data, sums))
+    Ok((data, listed(sums)))
 }
 
 #[test]
@@ -117,7 +117,7 @@ async fn take_to_compare(shard: &Shard, akeys: &[AkeyFetch]) -> Result<(Vec<u8>,
     let found = find(shard, akeys).await;
     let len = found.data_len() as usize;
     let landed = found.read_to(akeys, Comparison::ByReader, DmaBuf::new(len)).await?;
-    Ok((landed.memory[landed.start..landed.start + len].to_vec(), landed.sums))
+    Ok((landed.memory[landed.start..landed.start + len].to_vec(), listed(landed.sums)))
 }
 
 #[test]

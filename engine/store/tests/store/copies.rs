@@ -77,8 +77,8 @@ async fn read(shard: &Shard, piece: &Piece) -> Result<Read, FetchError> {
     let asked = [AkeyFetch { akey: piece.akey.clone(), value, conditions: NONE }];
     let found = shard.fetch(CONTAINER, OBJECT, &piece.dkey, Epoch::MAX, NONE, &asked).await?;
     let mut data = vec![0xee; found.data_len() as usize];
-    let mut sums = found.read_summed(&asked, &mut data).await?;
-    Ok((data, sums.remove(0)))
+    let sums = found.read_summed(&asked, &mut data).await?;
+    Ok((data, listed(sums).remove(0)))
 }
 
 /// Stores a piece with the checksums that came with it.

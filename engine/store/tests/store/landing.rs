@@ -47,7 +47,7 @@ async fn land_as(
     memory.fill(0xee);
     let landed = find(shard, dkey, &akeys).await.read_to(&akeys, comparison, memory).await?;
     let data = landed.memory[landed.start..landed.start + count as usize].to_vec();
-    Ok((data, landed.start, landed.sums))
+    Ok((data, landed.start, listed(landed.sums)))
 }
 
 /// A value of `len` bytes at a record, with its checksums. It is the last of the index, which takes another way to it than

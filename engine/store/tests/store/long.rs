@@ -91,7 +91,7 @@ fn a_fetch_of_many_extents_lets_others_run_and_shows_the_moment_of_its_begin() {
         let (sums, turns) = beside(&rt, found.read_summed(&[akey], &mut into), async |_| {}).await;
         assert!(turns >= COUNT / LOOKS, "only {turns} turns were left to others");
         assert!(into == data, "it isn't what was there at the begin");
-        assert_eq!(sums.expect("read"), [[crc(&data)]]);
+        assert_eq!(sums.expect("read").concat(), [crc(&data)]);
         into.fill(0);
         found.read(&mut into).await.expect("read");
         assert!(into == data);
@@ -132,7 +132,7 @@ fn what_no_reply_can_name_is_refused_and_the_rest_is_found() {
         let sums = found.read_summed(&[akey], &mut into).await.expect("read");
         let expected: Vec<u8> = data[1000..9000].iter().flat_map(|byte| [*byte, 0, 0]).collect();
         assert!(into == expected);
-        assert_eq!(sums, [[crc(&expected)]]);
+        assert_eq!(sums.concat(), [crc(&expected)]);
     });
 }
 

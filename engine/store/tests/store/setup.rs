@@ -1,5 +1,6 @@
 //! A store in a simulated world, and short forms of its operations.
 
+use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::rc::{Rc, Weak};
@@ -16,8 +17,8 @@ use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::Handle;
 use weir_runtime::sim::{Node, World};
 use weir_store::{
-    Audit, Data, Depth, Dumped, Fetch, FetchError, Filter, FormatOptions, InspectError, Inspector, Line,
-    OpenError, Owner, Part, Report, Shard, Store, StoreConfig, UpdateError,
+    AkeySums, Audit, Data, Depth, Dumped, Fetch, FetchError, Filter, FormatOptions, InspectError, Inspector,
+    Line, OpenError, Owner, Part, Report, Shard, Store, StoreConfig, UpdateError,
 };
 
 pub const POOL: PoolId = PoolId(Uuid::from_u128(0xaa));
@@ -191,6 +192,11 @@ impl Machine {
     pub fn sleep(&self, duration: Duration) {
         self.world.run_for(duration);
     }
+}
+
+/// Checksums of what was read, for each akey.
+pub fn listed(sums: AkeySums) -> Vec<Vec<u32>> {
+    sums.into_iter().map(SmallVec::into_vec).collect()
 }
 
 pub fn single(akey: &str, value: &[u8]) -> AkeyUpdate {

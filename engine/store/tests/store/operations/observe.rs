@@ -191,7 +191,7 @@ pub async fn check_fetch(
         let found = fetch.akeys()[at].clone();
         let (own, behind) = rest.split_at(found.len as usize);
         rest = behind;
-        equal("checksums", &sums[at], &sums_of(&akeys[at].value, found.fetched.size, own))?;
+        equal("checksums", &sums[at].to_vec(), &sums_of(&akeys[at].value, found.fetched.size, own))?;
         let bytes = own.to_vec();
         let found = Expected { size: found.fetched.size, present: found.fetched.present, bytes };
         equal(&format!("{object} {dkey} {} at {epoch}", akeys[at].akey), &found, expected)?;
