@@ -154,7 +154,8 @@ pub trait Endpoint {
     fn set_sink(&self, sink: Weak<dyn Sink>);
 
     /// Sends one message that is put together from `parts`. It is copied, so the parts are free on return.
-    /// Success means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`. A receiver drops
+    /// Success means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`. With 0 for that it is
+    /// an answer, which whoever asked has a connection for: it waits for none while very many peers do. A receiver drops
     /// what one sender has waiting there beyond many times its credits; nobody is told of that.
     ///
     /// # Errors

@@ -86,7 +86,7 @@ fn progress(fd: BorrowedFd<'_>) -> Option<Progress> {
 }
 
 /// This process's connections that are a certain one's.
-fn connections(wanted: impl Fn(BorrowedFd<'_>) -> bool) -> Vec<BorrowedFd<'static>> {
+pub(super) fn connections(wanted: impl Fn(BorrowedFd<'_>) -> bool) -> Vec<BorrowedFd<'static>> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let numbers: Vec<i32> = numbers.collect();
@@ -110,7 +110,7 @@ fn is_connected(fd: BorrowedFd<'_>, peer: SocketAddr) -> bool {
 
 /// Shuts a connection down; whether there was one. What the system has not sent yet goes when the provider closes it: nothing is to
 /// arrive after operations have ended that it belongs to, when the peer comes back.
-fn end(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn end(fd: BorrowedFd<'_>) -> bool {
     // Without it only more is sent.
     let _ = sockopt::set_socket_linger(fd, Some(Duration::ZERO));
     shutdown(fd, Shutdown::Both).is_ok()
