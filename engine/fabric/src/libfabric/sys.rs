@@ -347,6 +347,8 @@ unsafe extern "C" {
         process: *mut u32,
     ) -> i64;
     pub(super) fn weir_region_lock(head: *const c_void, length: u64) -> i64;
+    pub(super) fn weir_region_peers(head: *const c_void) -> *const c_void;
+    pub(super) fn weir_peers_count(peers: *const c_void) -> i64;
     pub(super) fn weir_lock_held(lock: *const c_void) -> c_int;
     pub(super) fn weir_lock_break(lock: *mut c_void);
     pub(super) fn weir_strerror(code: i64) -> *const c_char;
