@@ -138,6 +138,10 @@ pub trait Endpoint {
     /// nothing end, the same is done only on request ([`Gone::Process`], [`Gone::Progress`]). Nothing happens where the provider notices by itself. It takes as long as there are open files.
     fn hang_up_if_gone(&self, _peer: PeerId, _gone: Gone) {}
 
+    /// A peer is not waited for any more: its host isn't asked for signs of life any longer. It takes as long as there are open
+    /// files.
+    fn stop_asking(&self, _peer: PeerId) {}
+
     /// Whether there is room for peers that may never be of use. Where the provider has room for few, such are not to take all of
     /// it from those that are.
     fn has_room_for_strangers(&self) -> bool {

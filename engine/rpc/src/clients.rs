@@ -99,6 +99,8 @@ pub(crate) struct Client {
     looked: Instant,
     /// What they were looked through for.
     looked_for: Gone,
+    /// Its host is asked for signs of life since.
+    is_asked: bool,
     pub(crate) acked: u64,
     /// Which of its requests may start the next transfer; see [`crate::pace`].
     paces: Paces,
@@ -303,6 +305,7 @@ impl Clients {
                 heard: now,
                 looked: Instant::default(),
                 looked_for: Gone::Host,
+                is_asked: false,
                 acked: 0,
                 paces: Paces::default(),
                 slot: Instant::default(),
@@ -358,9 +361,15 @@ impl Clients {
         let client = self.known.get_mut(id)?;
         let is_due = now - client.looked >= LOOKS_EVERY || gone > client.looked_for;
         is_due.then(|| {
-            (client.looked, client.looked_for) = (now, gone);
+            (client.looked, client.looked_for, client.is_asked) = (now, gone, true);
             client.peer
         })
+    }
+
+    /// A transfer with a client that was looked for has ended. Where the client is, once for each look.
+    pub(crate) fn stop_asking(&mut self, id: Caller) -> Option<PeerId> {
+        let client = self.known.get_mut(id)?;
+        core::mem::take(&mut client.is_asked).then_some(client.peer)
     }
 
     /// Those that are at a peer.
@@ -565,6 +574,7 @@ pub(crate) mod tests {
             [(Gone::Host, 0), (Gone::Host, 2), (Gone::Progress, 3), (Gone::Host, 8), (Gone::Host, 11)];
         let looked = looks.map(|(gone, secs)| clients.look_for(id, gone, at(secs)).is_some());
         assert_eq!(looked, [true, false, true, false, true]);
+        assert_eq!([0; 2].map(|_| clients.stop_asking(id)), [Some(PeerId(1)), None]);
     }
 
     proptest! {

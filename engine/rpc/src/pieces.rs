@@ -160,6 +160,14 @@ impl Stalls {
         }
     }
 
+    /// What was waited for has ended, somehow. Whoever else waits for the client has its host asked again.
+    pub(crate) fn end(inner: &Inner, caller: Caller) {
+        let peer = inner.clients.borrow_mut().stop_asking(caller);
+        if let Some(peer) = peer {
+            inner.endpoint.stop_asking(peer);
+        }
+    }
+
     /// Whether they have been so many that the client may have been hung up on: what fails then is not tried again.
     pub(crate) fn are_many(&self) -> bool {
         self.0 >= STALLS_LOOK
@@ -244,6 +252,7 @@ impl Drop for UnderWay<'_> {
                     while rt.timeout(PIECE_TIME, &mut transfer).await.is_err() {
                         weak.upgrade().inspect(|inner| stalls.count(inner, caller));
                     }
+                    weak.upgrade().inspect(|inner| Stalls::end(inner, caller));
                 }
                 accesses.end();
             }

@@ -400,6 +400,30 @@ fn processes_that_talk_and_let_no_transfer_end_keep_its_memory_no_longer() {
 }
 
 #[test]
+fn a_host_is_asked_for_signs_of_life_while_it_is_waited_for_and_no_longer() {
+    // Requests that have ended by then, and such as wait.
+    for patience in [2, 3600] {
+        let scene = Scene::new(1);
+        scene.fabric.configure(|config| {
+            config.per_mebibyte = Duration::from_millis(100);
+            config.transfer_timeout = Duration::from_secs(25);
+            config.stays = Some(Gone::Process);
+        });
+        let node = scene.world.node("stopped");
+        let rpc = Rpc::new(node.handle(), scene.fabric.endpoint(&node, None), RpcConfig::default());
+        let rt = node.handle();
+        let reversed = async move { have_reversed(&rt, &rpc, LOAD, Duration::from_secs(patience)).await };
+        node.handle().spawn(async move { drop(reversed.await) });
+        scene.world.run_for(Duration::from_millis(5));
+        scene.fabric.partition(&[&node], &[&scene.world.node("server")]);
+        scene.world.run_for(Duration::from_secs(15));
+        assert_eq!(scene.fabric.asked(), 1);
+        scene.world.run_for(Duration::from_secs(15));
+        assert_eq!(scene.fabric.asked(), 0);
+    }
+}
+
+#[test]
 fn requests_that_are_stuck_with_their_clients_give_their_places_up_when_others_find_none() {
     let config = RpcConfig { running_max: 16, ..RpcConfig::default() };
     let scene = Scene::with_config(1, config);

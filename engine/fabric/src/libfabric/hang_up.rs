@@ -163,6 +163,15 @@ pub(crate) fn hang_up_if_gone((own, peer): (SocketAddr, SocketAddr), gone: Gone,
     ended
 }
 
+/// No host is asked any more over the connections of this endpoint with a peer: an idle one outlives a network that fails for a
+/// while.
+pub(crate) fn stop_asking((own, peer): (SocketAddr, SocketAddr)) {
+    for fd in connections(|fd| is_between(fd, own, peer)) {
+        // It may have ended by itself.
+        let _ = sockopt::set_socket_keepalive(fd, false);
+    }
+}
+
 /// Shuts down every connection of this process to an address, whatever its state: what a transport has under way there
 /// ends, and other threads make theirs anew.
 #[cfg(feature = "mercury")]
@@ -631,6 +640,11 @@ mod tests {
                 progress(connection[0])
             );
         }
+        let is_asked = || sockopt::socket_keepalive(connection[0]);
+        assert_eq!(is_asked(), Ok(true));
+        reached.server.stop_asking(reached.to);
+        assert_eq!(is_asked(), Ok(false));
+        reached.hang_up(silence);
         connection.into_iter().for_each(vanish);
         reached.ends(transfer);
     }

@@ -191,6 +191,12 @@ impl Fabric {
         self.network.exposed()
     }
 
+    /// Pairs of an endpoint and a peer whose host it asks for signs of life.
+    #[must_use]
+    pub fn asked(&self) -> usize {
+        self.network.asked.borrow().len()
+    }
+
     /// What has happened so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
