@@ -11,7 +11,8 @@ const PREFIX: &str = "libfabric-2.1.0-";
 fn main() {
     println!("cargo:rerun-if-env-changed=WEIR_LIBFABRIC");
     println!("cargo:rerun-if-env-changed=XDG_CACHE_HOME");
-    let sources = ["shim.c", "providers.c", "queue.c", "connection.c", "region.c", "offer.c", "verbs.c"];
+    let sources =
+        ["shim.c", "providers.c", "queue.c", "connection.c", "dial.c", "region.c", "offer.c", "verbs.c"];
     let reference = env::var_os("CARGO_FEATURE_REFERENCE").map(|_| "loop.c");
     let sources = sources.into_iter().chain(reference).map(|file| format!("src/libfabric/{file}"));
     let sources: Vec<String> = sources.collect();

@@ -73,13 +73,13 @@ fn info(named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
     })?;
     output.timing("asking the providers", started);
     let attach = match management::find_attach(named) {
-        Ok(path) => Some(path),
-        Err(error) if named.is_some() => return Err(error),
-        Err(_) => None,
+        Err(_) if named.is_none() => None,
+        found => Some(found),
     };
     let providers: Vec<Value> = offers.iter().map(describe).collect();
     let mut response = json!({"providers": providers});
-    let (system, about) = match attach.map(|path| endpoint(&path, output)).transpose() {
+    let opened = attach.map(|found| found.and_then(|path| endpoint(&path, output)));
+    let (system, about) = match opened.transpose() {
         // What the machine has helps to see why.
         Err(error) => return Ok(Answer::new(response, overview(&offers)).but(error)),
         Ok(opened) => opened.unwrap_or_default(),

@@ -111,6 +111,8 @@ fn an_attach_file_that_is_none_is_not_waited_for() {
             let output = weir(&command).arg("--attach").arg(path).output().expect("runs");
             let error = String::from_utf8_lossy(&output.stderr);
             assert!(code(&output) == Some(5) && error.contains("it is no file"), "{error}");
+            let shown = String::from_utf8_lossy(&output.stdout);
+            assert_eq!(shown.contains("\ntcp "), command == ["fabric", "info"], "{shown}");
         }
     }
 }

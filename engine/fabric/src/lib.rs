@@ -65,13 +65,15 @@ pub trait Sink {
     fn closed(&self) {}
 }
 
-/// What may be gone of a peer that is waited for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// What may be gone of a peer that is waited for. What comes later includes what stands before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Gone {
     /// Its host: not even the system answers, for twenty seconds.
     Host,
     /// Its process, too: nothing has come from it for half a minute, though its system answers. It may go on later.
     Process,
+    /// Its progress, too: whoever asks has waited for a minute for what is under way with it, whatever else it says.
+    Progress,
 }
 
 /// One context's door to the network.
@@ -132,9 +134,13 @@ pub trait Endpoint {
 
     /// Ends what is under way with a peer whose host has vanished without a word, also for other endpoints of this process:
     /// operations with it end with an error. A host that is waited for without anything on its way to it is asked for a sign of
-    /// life and given as much time again. With a peer whose process hangs on a host that is there the same is done only on request
-    /// ([`Gone::Process`]). Nothing happens where the provider notices by itself. It takes as long as there are open files.
+    /// life and given as much time again. With a peer whose process hangs on a host that is there, or that talks and lets
+    /// nothing end, the same is done only on request ([`Gone::Process`], [`Gone::Progress`]). Nothing happens where the provider notices by itself. It takes as long as there are open files.
     fn hang_up_if_gone(&self, _peer: PeerId, _gone: Gone) {}
+
+    /// A peer is not waited for any more: its host isn't asked for signs of life any longer. It takes as long as there are open
+    /// files.
+    fn stop_asking(&self, _peer: PeerId) {}
 
     /// Whether there is room for peers that may never be of use. Where the provider has room for few, such are not to take all of
     /// it from those that are.
@@ -152,7 +158,8 @@ pub trait Endpoint {
     fn set_sink(&self, sink: Weak<dyn Sink>);
 
     /// Sends one message that is put together from `parts`. It is copied, so the parts are free on return.
-    /// Success means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`. A receiver drops
+    /// Success means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`. With 0 for that it is
+    /// an answer, which whoever asked has a connection for: it waits for none while very many peers do. A receiver drops
     /// what one sender has waiting there beyond many times its credits; nobody is told of that.
     ///
     /// # Errors

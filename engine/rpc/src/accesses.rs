@@ -12,6 +12,8 @@ use crate::payload::Share;
 use crate::request::Request;
 use crate::server::Body;
 use core::cell::{Cell, RefCell};
+#[cfg(test)]
+use core::hash::BuildHasher;
 use core::ops::Deref;
 use std::rc::{Rc, Weak};
 use weir_memory::Spares;
@@ -20,13 +22,23 @@ use weir_runtime::sync::Notify;
 use weir_runtime::{Elapsed, Handle};
 
 /// The requests with memory that are being executed, or whose accesses have not all ended.
-#[derive(Default)]
 pub(crate) struct Ledger {
     requests: RefCell<IdMap<(Caller, u64), Rc<Accesses>>>,
     spares: Spares<Accesses>,
 }
 
 impl Ledger {
+    /// No requests; `seed` is secret.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self { requests: RefCell::new(IdMap::with_hasher(seed.into())), spares: Spares::default() }
+    }
+
+    /// Where a name falls.
+    #[cfg(test)]
+    pub(crate) fn hash(&self, client: Caller) -> u64 {
+        self.requests.borrow().hasher().hash_one((client, 1u64))
+    }
+
     fn get(&self, client: Caller, request: u64) -> Option<Account> {
         self.requests.borrow().get(&(client, request)).map(|accesses| Account(Rc::clone(accesses)))
     }

@@ -11,7 +11,7 @@ use core::cell::Cell;
 use core::time::Duration;
 use std::collections::BTreeSet;
 use std::rc::Rc;
-use weir_fabric::{Address, PeerId};
+use weir_fabric::{Address, Gone, PeerId};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
 
@@ -97,6 +97,10 @@ pub(crate) struct Client {
     heard: Instant,
     /// When its connections were last looked through, because a transfer was stuck.
     looked: Instant,
+    /// What they were looked through for.
+    looked_for: Gone,
+    /// Its host is asked for signs of life since.
+    is_asked: bool,
     pub(crate) acked: u64,
     /// Which of its requests may start the next transfer; see [`crate::pace`].
     paces: Paces,
@@ -300,6 +304,8 @@ impl Clients {
                 named: false,
                 heard: now,
                 looked: Instant::default(),
+                looked_for: Gone::Host,
+                is_asked: false,
                 acked: 0,
                 paces: Paces::default(),
                 slot: Instant::default(),
@@ -349,14 +355,21 @@ impl Clients {
         oldest.and_then(|id| self.leave_out(id)).is_some()
     }
 
-    /// Where a client is that a transfer is stuck with, unless it was looked for a moment ago.
-    pub(crate) fn look_for(&mut self, id: Caller, now: Instant) -> Option<PeerId> {
+    /// Where a client is that a transfer is stuck with, unless it was looked for a moment ago, and for as much: else a new
+    /// transfer's look would stand for that of one which has been stuck for long.
+    pub(crate) fn look_for(&mut self, id: Caller, gone: Gone, now: Instant) -> Option<PeerId> {
         let client = self.known.get_mut(id)?;
-        let is_due = now - client.looked >= LOOKS_EVERY;
+        let is_due = now - client.looked >= LOOKS_EVERY || gone > client.looked_for;
         is_due.then(|| {
-            client.looked = now;
+            (client.looked, client.looked_for, client.is_asked) = (now, gone, true);
             client.peer
         })
+    }
+
+    /// A transfer with a client that was looked for has ended. Where the client is, once for each look.
+    pub(crate) fn stop_asking(&mut self, id: Caller) -> Option<PeerId> {
+        let client = self.known.get_mut(id)?;
+        core::mem::take(&mut client.is_asked).then_some(client.peer)
     }
 
     /// Those that are at a peer.
@@ -551,6 +564,17 @@ pub(crate) mod tests {
         assert_eq!((clients.address_at(PeerId(1)), clients.address_at(PeerId(2))), (Some(own), None));
         clients.move_all(PeerId(1), PeerId(2));
         assert_eq!(clients.peer(id), Some(PeerId(2)));
+    }
+
+    #[test]
+    fn looks_for_a_client_that_may_be_gone_keep_off_none_that_ask_for_more() {
+        let (mut clients, id) = met(1);
+        let at = |secs| Instant::default() + LOOKS_EVERY + Duration::from_secs(secs);
+        let looks =
+            [(Gone::Host, 0), (Gone::Host, 2), (Gone::Progress, 3), (Gone::Host, 8), (Gone::Host, 11)];
+        let looked = looks.map(|(gone, secs)| clients.look_for(id, gone, at(secs)).is_some());
+        assert_eq!(looked, [true, false, true, false, true]);
+        assert_eq!([0; 2].map(|_| clients.stop_asking(id)), [Some(PeerId(1)), None]);
     }
 
     proptest! {

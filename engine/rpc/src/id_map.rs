@@ -66,7 +66,28 @@ impl Hasher for IdHasher {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::Caller;
+    use crate::{ClientId, Rpc, RpcConfig};
     use core::hash::BuildHasher;
+    use weir_proto::TenantId;
+    use weir_runtime::sim::World;
+
+    #[test]
+    fn where_names_fall_that_clients_choose_follows_from_nothing_that_they_see() {
+        let world = World::new(5);
+        let node = world.node("server");
+        let fabric = weir_fabric::sim::Fabric::new(&world);
+        let rpc = Rpc::new(node.handle(), fabric.endpoint(&node, None), RpcConfig::default());
+        let caller = Caller { tenant: TenantId(3), id: ClientId::new(7) };
+        // An id is in every answer.
+        let follows = [0, rpc.id().bits()].map(IdHash::from).map(|seen| {
+            let inner = &rpc.inner;
+            let turns = inner.turns.hash(caller) == seen.hash_one(caller);
+            let accesses = inner.accesses.hash(caller) == seen.hash_one((caller, 1u64));
+            (turns, accesses)
+        });
+        assert_eq!(follows, [(false, false); 2]);
+    }
 
     #[test]
     fn numbers_in_a_row_and_far_apart_fall_everywhere_and_elsewhere_in_another_map() {

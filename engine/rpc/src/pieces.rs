@@ -126,8 +126,12 @@ pub(crate) type Places = (Permit, Leave);
 /// It is looked whether the client is still there that a transfer is stuck with once in so many times what a piece takes.
 const STALLS_LOOK: u32 = 10;
 
-/// After so many of these times without a piece the client's process has to be there, too, where others wait for what it holds.
-const STALLS_MAX: u32 = 30;
+/// After so many of these times without a piece the client's process has to be there, too, where others want what it holds.
+const STALLS_HANG: u32 = 30;
+
+/// After so many the client is hung up on where others want what it holds, whatever it says: of a piece, that is less than
+/// 20 kB/s.
+const STALLS_MAX: u32 = 60;
 
 /// Counts how often a transfer was waited for in vain since a piece has arrived: for [`PIECE_TIME`] each time.
 #[derive(Default)]
@@ -135,17 +139,32 @@ pub(crate) struct Stalls(u32);
 
 impl Stalls {
     /// Once more. If the client's host is gone, connections to it are given up, and what moves ends: else the system would try for
-    /// a quarter of an hour, and the transfer's memory would be gone as long. A process that hangs may go on, so it has its
-    /// memory for as long as nobody else waits for that.
+    /// a quarter of an hour, and the transfer's memory would be gone as long. A process that hangs may go on, and one that talks may
+    /// be slow, so they have their memory and places for as long as nobody else wants them.
     pub(crate) fn count(&mut self, inner: &Inner, caller: Caller) {
         self.0 += 1;
         if !self.0.is_multiple_of(STALLS_LOOK) {
             return;
         }
-        let Some(peer) = inner.clients.borrow_mut().look_for(caller, inner.rt.now()) else { return };
-        inner.endpoint.hang_up_if_gone(peer, Gone::Host);
-        if self.0 >= STALLS_MAX && inner.payloads.others_wait(caller) {
-            inner.endpoint.hang_up_if_gone(peer, Gone::Process);
+        let are_wanted = || inner.is_full() || inner.payloads.others_wait(caller);
+        let gone = if self.0 < STALLS_HANG || !are_wanted() {
+            Gone::Host
+        } else if self.0 < STALLS_MAX {
+            Gone::Process
+        } else {
+            Gone::Progress
+        };
+        let peer = inner.clients.borrow_mut().look_for(caller, gone, inner.rt.now());
+        if let Some(peer) = peer {
+            inner.endpoint.hang_up_if_gone(peer, gone);
+        }
+    }
+
+    /// What was waited for has ended, somehow. Whoever else waits for the client has its host asked again.
+    pub(crate) fn end(inner: &Inner, caller: Caller) {
+        let peer = inner.clients.borrow_mut().stop_asking(caller);
+        if let Some(peer) = peer {
+            inner.endpoint.stop_asking(peer);
         }
     }
 
@@ -233,6 +252,7 @@ impl Drop for UnderWay<'_> {
                     while rt.timeout(PIECE_TIME, &mut transfer).await.is_err() {
                         weak.upgrade().inspect(|inner| stalls.count(inner, caller));
                     }
+                    weak.upgrade().inspect(|inner| Stalls::end(inner, caller));
                 }
                 accesses.end();
             }

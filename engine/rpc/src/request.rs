@@ -366,6 +366,9 @@ impl Request {
                     };
                     // Until here its place is taken: one that is free before its transfer has ended bounds nothing.
                     let Some(piece) = under_way.take() else { continue };
+                    if stalls.are_many() {
+                        Stalls::end(&self.inner, self.parts.header.caller);
+                    }
                     if let Some(again) = self.after(piece, done, &stalls).await? {
                         pieces.put_back(again);
                     }

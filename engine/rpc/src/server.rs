@@ -485,6 +485,19 @@ impl Inner {
         None
     }
 
+    /// Places that are free for first requests.
+    #[inline(always)]
+    fn free_places(&self) -> usize {
+        let running = usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX);
+        let max = self.config.running_max;
+        (max - max / RETURNERS).saturating_sub(running)
+    }
+
+    /// Whether whoever comes with a first request is sent away.
+    pub(crate) fn is_full(&self) -> bool {
+        self.free_places() == 0
+    }
+
     /// Whether there is room for a request of a client that has `others` under way. The fewer places are free, the fewer it
     /// may have, and its tenant: so clients that want all of them never get them, and who comes with a first request finds one.
     #[inline(always)]
@@ -493,7 +506,7 @@ impl Inner {
         let max = self.config.running_max;
         let is_tenants = self.is_of_tenant(header);
         let fits = |free: usize| !is_tenants || others.tenant < TENANT_SHARE * free;
-        let free = (max - max / RETURNERS).saturating_sub(running);
+        let free = self.free_places();
         let comes_again = header.resend && others.client == 0 && running < max && fits(max - running);
         others.client < self.config.running_per_client
             && (others.client < SHARE * free && fits(free) || comes_again)

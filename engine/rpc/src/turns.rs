@@ -12,6 +12,8 @@ use crate::metrics::raise;
 use crate::request::Request;
 use crate::server::{Running, Served};
 use core::cell::{Cell, RefCell};
+#[cfg(test)]
+use core::hash::BuildHasher;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -70,11 +72,17 @@ pub(crate) struct Turns {
 }
 
 impl Turns {
-    /// No requests; `seed` is the context's own.
+    /// No requests; `seed` is secret.
     pub(crate) fn new(seed: u64) -> Self {
         let lanes = Lanes { waiting: IdMap::with_hasher(seed.into()), ring: VecDeque::new() };
         let [woken, small] = [0, 0].map(Cell::new);
         Self { woken, small, begun: Cell::new(0), lanes: RefCell::new(lanes) }
+    }
+
+    /// Where a name falls.
+    #[cfg(test)]
+    pub(crate) fn hash(&self, client: Caller) -> u64 {
+        self.lanes.borrow().waiting.hasher().hash_one(client)
     }
 
     /// Requests that have begun so far.

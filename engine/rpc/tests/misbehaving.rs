@@ -9,7 +9,7 @@ use std::rc::{Rc, Weak};
 
 use reverse::reverse;
 use weir_fabric::sim::Fabric;
-use weir_fabric::{Address, Endpoint, FabricError, Message, PeerId, Sink};
+use weir_fabric::{Address, Endpoint, FabricError, Gone, Message, PeerId, Sink};
 use weir_proto::Epoch;
 use weir_proto::limits::PROTOCOL_MAX;
 use weir_rpc::wire::{Header, Kind};
@@ -34,10 +34,14 @@ struct Scene {
 
 impl Scene {
     fn new(seed: u64) -> Self {
+        Self::with_config(seed, RpcConfig::default())
+    }
+
+    fn with_config(seed: u64, config: RpcConfig) -> Self {
         let world = World::new(seed);
         let fabric = Fabric::new(&world);
         let node = world.node("server");
-        let server = Rpc::new(node.handle(), fabric.endpoint(&node, Some(PORT)), RpcConfig::default());
+        let server = Rpc::new(node.handle(), fabric.endpoint(&node, Some(PORT)), config);
         server.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
         server.serve(REVERSE, Rc::new(reverse));
         let home = world.node("friend");
@@ -350,14 +354,14 @@ fn memory_of_transfers_with_a_host_that_has_vanished_comes_back_long_before_the_
     scene.assert_clean();
 }
 
-/// Of processes that hang, whose requests end or don't.
-fn memory_of_those_who_hang_is_theirs_until_others_wait(patience: Duration) {
+/// Of processes that hang, or that talk and let nothing end, whose requests end or don't.
+fn memory_of_those_who_hang_is_theirs_until_others_wait(stays: Gone, patience: Duration) {
     const LONG: usize = 8 << 20;
     let scene = Scene::new(1);
     scene.fabric.configure(|config| {
         config.per_mebibyte = Duration::from_millis(100);
         config.transfer_timeout = Duration::from_hours(2);
-        config.hosts_stay = true;
+        config.stays = Some(stays);
     });
     let hanging: Vec<_> = (0..6).map(|number| scene.world.node(&format!("hanging-{number}"))).collect();
     for node in &hanging {
@@ -376,6 +380,7 @@ fn memory_of_those_who_hang_is_theirs_until_others_wait(patience: Duration) {
     let (node, rpc) = (scene.friend.0.clone(), Rc::clone(&scene.friend.1));
     let rt = node.handle();
     scene.world.block_on(&node, async move {
+        // By then they have been stuck for longer than anybody is given.
         have_reversed(&rt, &rpc, LONG, Duration::from_mins(1)).await.expect("they were hung up on");
     });
     scene.world.run_for(Duration::from_mins(1));
@@ -384,8 +389,60 @@ fn memory_of_those_who_hang_is_theirs_until_others_wait(patience: Duration) {
 
 #[test]
 fn processes_that_hang_keep_the_memory_of_their_transfers_until_others_wait_for_it() {
-    memory_of_those_who_hang_is_theirs_until_others_wait(Duration::from_secs(2));
-    memory_of_those_who_hang_is_theirs_until_others_wait(Duration::from_hours(1));
+    memory_of_those_who_hang_is_theirs_until_others_wait(Gone::Host, Duration::from_secs(2));
+    memory_of_those_who_hang_is_theirs_until_others_wait(Gone::Host, Duration::from_hours(1));
+}
+
+#[test]
+fn processes_that_talk_and_let_no_transfer_end_keep_its_memory_no_longer() {
+    memory_of_those_who_hang_is_theirs_until_others_wait(Gone::Process, Duration::from_secs(2));
+    memory_of_those_who_hang_is_theirs_until_others_wait(Gone::Process, Duration::from_hours(1));
+}
+
+#[test]
+fn a_host_is_asked_for_signs_of_life_while_it_is_waited_for_and_no_longer() {
+    // Requests that have ended by then, and such as wait.
+    for patience in [2, 3600] {
+        let scene = Scene::new(1);
+        scene.fabric.configure(|config| {
+            config.per_mebibyte = Duration::from_millis(100);
+            config.transfer_timeout = Duration::from_secs(25);
+            config.stays = Some(Gone::Process);
+        });
+        let node = scene.world.node("stopped");
+        let rpc = Rpc::new(node.handle(), scene.fabric.endpoint(&node, None), RpcConfig::default());
+        let rt = node.handle();
+        let reversed = async move { have_reversed(&rt, &rpc, LOAD, Duration::from_secs(patience)).await };
+        node.handle().spawn(async move { drop(reversed.await) });
+        scene.world.run_for(Duration::from_millis(5));
+        scene.fabric.partition(&[&node], &[&scene.world.node("server")]);
+        scene.world.run_for(Duration::from_secs(15));
+        assert_eq!(scene.fabric.asked(), 1);
+        scene.world.run_for(Duration::from_secs(15));
+        assert_eq!(scene.fabric.asked(), 0);
+    }
+}
+
+#[test]
+fn requests_that_are_stuck_with_their_clients_give_their_places_up_when_others_find_none() {
+    let config = RpcConfig { running_max: 16, ..RpcConfig::default() };
+    let scene = Scene::with_config(1, config);
+    scene.fabric.configure(|config| {
+        config.per_mebibyte = Duration::from_millis(100);
+        config.transfer_timeout = Duration::from_hours(2);
+        config.stays = Some(Gone::Process);
+    });
+    let stuck: Vec<_> = (0..16).map(|number| scene.world.node(&format!("stuck-{number}"))).collect();
+    for node in &stuck {
+        let rpc = Rpc::new(node.handle(), scene.fabric.endpoint(node, None), RpcConfig::default());
+        let rt = node.handle();
+        let reversed = async move { have_reversed(&rt, &rpc, LOAD, Duration::from_hours(1)).await };
+        node.handle().spawn(async move { drop(reversed.await) });
+    }
+    scene.world.run_for(Duration::from_millis(3));
+    scene.fabric.partition(&stuck.iter().collect::<Vec<_>>(), &[&scene.world.node("server")]);
+    assert_eq!(scene.server.metrics().running.get(), 16, "all places, also those of requests that come back");
+    scene.befriend(3, Duration::from_mins(2));
 }
 
 #[test]

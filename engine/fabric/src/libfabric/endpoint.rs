@@ -1,7 +1,7 @@
 //! The fabric trait on libfabric.
 
 use super::bell::{self, Rung};
-use super::hang_up::{hang_up, hang_up_if_gone};
+use super::hang_up::{hang_up, hang_up_if_gone, stop_asking};
 use super::ops::Op;
 use super::peers::KnownPeer;
 use super::progress::{Core, JOIN_BYTES, JOIN_MAX};
@@ -320,6 +320,13 @@ impl Endpoint for LibfabricEndpoint {
         let socket = self.core.peers.borrow().get(peer).and_then(|known| known.address.socket());
         if let Some(ends) = self.core.address.socket().zip(socket) {
             hang_up_if_gone(ends, gone, gone.silence());
+        }
+    }
+
+    fn stop_asking(&self, peer: PeerId) {
+        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.address.socket());
+        if let Some(ends) = self.core.address.socket().zip(socket) {
+            stop_asking(ends);
         }
     }
 

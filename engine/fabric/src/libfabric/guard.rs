@@ -8,6 +8,7 @@
 //! that, throws away what it was about to take, and is opened anew.
 #![expect(unsafe_code, reason = "a lock of the provider in memory that is shared with other processes")]
 
+use super::raw::Raw;
 use super::shared::{PAGE, Shared};
 use super::{bell, sys};
 use core::ffi::c_void;
@@ -48,6 +49,8 @@ pub(super) struct Region {
     lock: usize,
     owner: Owner,
     broken: AtomicBool,
+    /// Where this process has the list of its peers, as it was before anybody else could write there; 0: that isn't known.
+    peers: usize,
 }
 
 impl Region {
@@ -81,7 +84,11 @@ impl Region {
         let head = if length >= PAGE as u64 { Shared::map(file, PAGE).ok()? } else { return None };
         // SAFETY: a mapped page, which is longer than the head.
         let lock = usize::try_from(unsafe { sys::weir_region_lock(head.start(), length) }).ok()?;
-        let region = Arc::new(Self { head, lock, owner, broken: AtomicBool::new(false) });
+        let is_own = matches!(owner, Owner::Own);
+        // SAFETY: as above.
+        let peers = if is_own { unsafe { sys::weir_region_peers(head.start()) } } else { core::ptr::null() };
+        let peers = peers.expose_provenance();
+        let region = Arc::new(Self { head, lock, owner, broken: AtomicBool::new(false), peers });
         look_after(&region);
         Some(region)
     }
@@ -90,6 +97,17 @@ impl Region {
     #[inline]
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
+    }
+
+    /// How many peers the endpoint of this memory has, those among them that only it has met; `None`: that isn't known.
+    pub(super) fn peers(&self, endpoint: &Raw) -> Option<usize> {
+        if self.peers == 0 || endpoint.is_stopped() {
+            return None;
+        }
+        let peers: *const c_void = core::ptr::with_exposed_provenance(self.peers);
+        // SAFETY: the list is there until the endpoint is stopped, or opened anew, which has another region then; and only the
+        // thread that drives the endpoint, which this is, changes it.
+        usize::try_from(unsafe { sys::weir_peers_count(peers) }).ok()
     }
 
     fn lock(&self) -> *mut c_void {

@@ -28,19 +28,28 @@ const VANISHED: Duration = Duration::from_secs(20);
 /// Silence after which a process hangs: nothing has come from it, whatever its host acknowledges.
 const HANGS: Duration = Duration::from_secs(30);
 
+/// How long whoever asks has waited for a peer that makes no progress: twice as long as one is given that says nothing.
+const NO_PROGRESS: Duration = Duration::from_mins(1);
+
 impl Gone {
     /// How long connections are silent of what is gone.
     pub(crate) const fn silence(self) -> Duration {
         match self {
             Self::Host => VANISHED,
             Self::Process => HANGS,
+            Self::Progress => NO_PROGRESS,
         }
     }
 
     fn is_seen_in(self, progress: Progress, silence: Duration) -> bool {
         match self {
             Self::Host => has_vanished(progress, silence),
-            Self::Process => Duration::from_millis(progress.quiet_ms.into()) >= silence,
+            Self::Process => {
+                let hangs = Duration::from_millis(progress.quiet_ms.into()) >= silence;
+                hangs || Self::Host.is_seen_in(progress, VANISHED)
+            }
+            // The connection doesn't tell.
+            Self::Progress => true,
         }
     }
 }
@@ -77,7 +86,7 @@ fn progress(fd: BorrowedFd<'_>) -> Option<Progress> {
 }
 
 /// This process's connections that are a certain one's.
-fn connections(wanted: impl Fn(BorrowedFd<'_>) -> bool) -> Vec<BorrowedFd<'static>> {
+pub(super) fn connections(wanted: impl Fn(BorrowedFd<'_>) -> bool) -> Vec<BorrowedFd<'static>> {
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let numbers: Vec<i32> = numbers.collect();
@@ -101,7 +110,7 @@ fn is_connected(fd: BorrowedFd<'_>, peer: SocketAddr) -> bool {
 
 /// Shuts a connection down; whether there was one. What the system has not sent yet goes when the provider closes it: nothing is to
 /// arrive after operations have ended that it belongs to, when the peer comes back.
-fn end(fd: BorrowedFd<'_>) -> bool {
+pub(super) fn end(fd: BorrowedFd<'_>) -> bool {
     // Without it only more is sent.
     let _ = sockopt::set_socket_linger(fd, Some(Duration::ZERO));
     shutdown(fd, Shutdown::Both).is_ok()
@@ -135,15 +144,16 @@ fn ask_for_life(fd: BorrowedFd<'_>, silence: Duration) -> rustix::io::Result<()>
 }
 
 /// Shuts down the connections of this endpoint with a peer whose host, or process, has not answered for so long, and has the host
-/// asked where that can't be known. Other processes on the peer's host that are as silent lose theirs, too: which port is whose
-/// isn't known. They make new ones when they have something to say. Returns how many were shut down.
+/// asked where that can't be known; with one that makes no progress, all. Other processes on the peer's host that are as silent lose
+/// theirs, too: which port is whose isn't known. They make new ones when they have something to say. Returns how many were shut
+/// down.
 pub(crate) fn hang_up_if_gone((own, peer): (SocketAddr, SocketAddr), gone: Gone, silence: Duration) -> usize {
     let mut ended = 0;
     for fd in connections(|fd| is_between(fd, own, peer)) {
         match progress(fd) {
             Some(progress) if gone.is_seen_in(progress, silence) => ended += usize::from(end(fd)),
             // It may have ended by itself.
-            Some(progress) if progress.unacked == 0 => drop(ask_for_life(fd, silence)),
+            Some(progress) if progress.unacked == 0 => drop(ask_for_life(fd, silence.min(VANISHED))),
             Some(_) | None => {}
         }
     }
@@ -151,6 +161,15 @@ pub(crate) fn hang_up_if_gone((own, peer): (SocketAddr, SocketAddr), gone: Gone,
         tracing::info!(%peer, ?gone, connections = ended, "a peer gives no sign of life; connections to it were shut down");
     }
     ended
+}
+
+/// No host is asked any more over the connections of this endpoint with a peer: an idle one outlives a network that fails for a
+/// while.
+pub(crate) fn stop_asking((own, peer): (SocketAddr, SocketAddr)) {
+    for fd in connections(|fd| is_between(fd, own, peer)) {
+        // It may have ended by itself.
+        let _ = sockopt::set_socket_keepalive(fd, false);
+    }
 }
 
 /// Shuts down every connection of this process to an address, whatever its state: what a transport has under way there
@@ -272,6 +291,31 @@ mod tests {
             std::thread::sleep(Duration::from_millis(20));
         }
         drop(theirs);
+    }
+
+    #[test]
+    fn a_process_that_talks_is_hung_up_on_only_when_it_makes_no_progress() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let own = listener.local_addr().expect("bound");
+        let mut theirs = TcpStream::connect(own).expect("it listens");
+        let (mut ours, peer) = listener.accept().expect("a connection");
+        let silence = Duration::from_millis(400);
+        let hang_up = |gone| hang_up_if_gone((own, peer), gone, silence);
+        let until = Instant::now() + 2 * silence;
+        while Instant::now() < until {
+            theirs.write_all(&[1]).expect("room");
+            std::thread::sleep(silence / 8);
+            assert_eq!((hang_up(Gone::Host), hang_up(Gone::Process)), (0, 0), "{:?}", progress(ours.as_fd()));
+        }
+        assert_eq!(hang_up(Gone::Progress), 1);
+        while ours.read(&mut [0; 64]).expect("what it has said, then the end") > 0 {}
+    }
+
+    #[test]
+    fn a_host_that_has_vanished_is_seen_where_a_process_is_looked_for() {
+        let sent = Progress { retransmits: 5, unacked: 3, silence_ms: 21_000, probes: 0, quiet_ms: 21_000 };
+        assert!(Gone::Process.is_seen_in(sent, HANGS) && Gone::Host.is_seen_in(sent, VANISHED));
+        assert!(!Gone::Process.is_seen_in(Progress { unacked: 0, ..sent }, HANGS));
     }
 
     #[test]
@@ -596,6 +640,11 @@ mod tests {
                 progress(connection[0])
             );
         }
+        let is_asked = || sockopt::socket_keepalive(connection[0]);
+        assert_eq!(is_asked(), Ok(true));
+        reached.server.stop_asking(reached.to);
+        assert_eq!(is_asked(), Ok(false));
+        reached.hang_up(silence);
         connection.into_iter().for_each(vanish);
         reached.ends(transfer);
     }

@@ -5,6 +5,7 @@
 
 mod bell;
 mod channel;
+mod dial;
 mod endpoint;
 mod expose;
 mod guard;

@@ -91,7 +91,7 @@ const LEFT_MAX: usize = ENTRIES_MAX / 4;
 const LEFT_WHEN_FULL: usize = ENTRIES_MAX / 16;
 
 /// Entries from which on there is no time to wait until nothing is under way: senders that nobody has answered take places as
-/// well.
+/// well, and when there is none left the provider gives one that somebody has to whoever comes next, and falls over that.
 const NEARLY_ALL: usize = ENTRIES_MAX - ENTRIES_MAX / 8;
 
 /// Whether the peer within the node at this address is gone.
@@ -270,9 +270,14 @@ impl Peers {
         self.left.len() + self.retained.len()
     }
 
-    /// Whether entries without use take the place of others. `idle`: nothing is under way.
-    pub(super) fn has_many_left(&self, idle: bool) -> bool {
+    /// Whether entries without use take the place of others. `idle`: nothing is under way. `met`: how many the provider has, where
+    /// that is known; those of senders that nobody has made known here have no use yet, and may never have.
+    pub(super) fn has_many_left(&self, idle: bool, met: Option<usize>) -> bool {
         let (unused, all) = (self.unused(), self.unused() + self.by_address.len());
+        let strangers = met.map_or(0, |met| met.saturating_sub(all));
+        if strangers >= LEFT_WHEN_FULL && all + strangers >= NEARLY_ALL {
+            return true;
+        }
         let full = all >= ENTRIES_MAX && unused >= LEFT_WHEN_FULL;
         self.left.len() > LEFT_MAX || unused > LEFT_MAX && (idle || all >= NEARLY_ALL) || full
     }
@@ -452,14 +457,14 @@ mod tests {
         for moves in 4..LEFT_MAX {
             renew(&mut peers, b, 100 + moves as u64);
         }
-        assert!(!peers.has_many_left(true) && peers.has_room_for_strangers());
+        assert!(!peers.has_many_left(true, None) && peers.has_room_for_strangers());
         renew(&mut peers, b, 97);
-        assert!(peers.has_many_left(true) && !peers.has_room_for_strangers());
-        assert!(!peers.has_many_left(false), "there is room yet");
+        assert!(peers.has_many_left(true, None) && !peers.has_room_for_strangers());
+        assert!(!peers.has_many_left(false, None), "there is room yet");
         renew(&mut peers, b, 98);
-        assert!(peers.has_many_left(false));
+        assert!(peers.has_many_left(false, None));
         peers.start_afresh(|_, _| 1);
-        assert!(!peers.has_many_left(true));
+        assert!(!peers.has_many_left(true, None));
     }
 
     #[test]
@@ -475,16 +480,31 @@ mod tests {
         };
         fill(&mut peers, 0..LEFT_MAX + 1, false);
         fill(&mut peers, 0..NEARLY_ALL - LEFT_MAX - 2, true);
-        assert!(peers.has_many_left(true) && !peers.has_many_left(false));
+        assert!(peers.has_many_left(true, None) && !peers.has_many_left(false, None));
         fill(&mut peers, NEARLY_ALL..NEARLY_ALL + 1, true);
-        assert!(peers.has_many_left(false));
+        assert!(peers.has_many_left(false, None));
         // Nearly everybody is of use.
         let mut peers = Peers::with_user_ids(true);
         fill(&mut peers, 0..ENTRIES_MAX - LEFT_WHEN_FULL, true);
         fill(&mut peers, 0..LEFT_WHEN_FULL - 1, false);
-        assert!(!peers.has_many_left(true));
+        assert!(!peers.has_many_left(true, None));
         fill(&mut peers, ENTRIES_MAX..ENTRIES_MAX + 1, false);
-        assert!(peers.has_many_left(false));
+        assert!(peers.has_many_left(false, None));
+    }
+
+    #[test]
+    fn an_endpoint_is_opened_anew_for_places_that_nobody_known_has_before_there_are_none_left() {
+        let mut peers = Peers::with_user_ids(true);
+        for name in 0..100u64 {
+            add(&mut peers, &format!("{name}"), name);
+        }
+        let at = |met| [true, false].map(|idle| peers.has_many_left(idle, Some(met)));
+        assert_eq!([0, 100, NEARLY_ALL - 1].map(at), [[false; 2]; 3], "they may yet be answered");
+        assert_eq!([NEARLY_ALL, ENTRIES_MAX + 7].map(at), [[true; 2]; 2]);
+        for name in 100..ENTRIES_MAX as u64 {
+            add(&mut peers, &format!("{name}"), name);
+        }
+        assert!(!peers.has_many_left(true, Some(ENTRIES_MAX)), "all are of use");
     }
 
     #[test]

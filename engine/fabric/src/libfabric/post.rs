@@ -242,6 +242,11 @@ impl Core {
         let posted = if behind { Posted::Again } else { self.post(id) };
         match posted {
             Posted::Yes => Ok(()),
+            Posted::Again if !behind && self.may_not_wait(id) => {
+                drop(self.ops.take(id));
+                self.stop_dialling(peer);
+                Err(FabricError::Unreachable { reason: "too many peers wait for connections".to_owned() })
+            }
             Posted::Again => {
                 add(&self.counters.eagain, 1);
                 self.peers.borrow_mut().wait(peer, id, self.rt.now());
@@ -251,6 +256,23 @@ impl Core {
                 drop(self.ops.take(id));
                 Err(self.refusal(code))
             }
+        }
+    }
+
+    /// Whether an operation is none of this side's own, and too many wait for connections.
+    fn may_not_wait(&self, id: OpId) -> bool {
+        let is_crowded = self.peers.borrow().waiting.is_crowded();
+        is_crowded && self.ops.with(id, |op| matches!(op, Op::Send { context: 0, .. })) == Some(true)
+    }
+
+    /// A peer is not waited for any more. Nobody may be there.
+    fn stop_dialling(&self, peer: PeerId) {
+        if !self.capabilities.connects() {
+            return;
+        }
+        let socket = self.peers.borrow().get(peer).and_then(|known| known.address.socket());
+        if let Some(socket) = socket {
+            self.dials.give_up(&self.rt, socket);
         }
     }
 
@@ -281,13 +303,13 @@ impl Core {
 
     /// Tries what waits for a peer, whose turn it is. It has another one then, or nothing waits.
     fn retry_peer(&self, id: PeerId) -> bool {
-        let mut any = false;
+        let (mut any, mut gave_up) = (false, false);
         let now = self.rt.now();
         let dead = self.peers.borrow().get(id).is_some_and(|peer| peer.is_dead(now));
         let patience = self.peers.borrow().waiting.patience();
         loop {
             let next = self.peers.borrow().get(id).and_then(|peer| peer.waiting.front().copied());
-            let Some((op, since)) = next else { return any };
+            let Some((op, since)) = next else { break };
             let late = dead || now - since > patience;
             let abandoned = self.ops.with(op, |op| op.is_abandoned()).unwrap_or(true);
             let posted = if late || abandoned {
@@ -298,13 +320,18 @@ impl Core {
             };
             if posted == Posted::Again {
                 self.peers.borrow_mut().back_off(id, self.rt.now());
-                return any;
+                break;
             }
+            gave_up |= late;
             self.peers.borrow_mut().go_on(id, posted == Posted::Yes);
             any = true;
             if let Posted::Failed(code) = posted {
                 self.fail(op, self.refusal(code));
             }
         }
+        if gave_up {
+            self.stop_dialling(id);
+        }
+        any
     }
 }

@@ -2,6 +2,7 @@
 
 use super::bell::Bell;
 use super::channel::{self, Channels};
+use super::dial::Dials;
 use super::expose::Exposing;
 use super::guard::Region;
 use super::intake::{HANDED_MAX, Intake};
@@ -75,6 +76,7 @@ pub(super) struct Core {
     pub(super) keys: KeySource,
     pub(super) exposing: Exposing,
     pub(super) peers: RefCell<Peers>,
+    pub(super) dials: Rc<Dials>,
     pub(super) sink: OnceCell<Weak<dyn Sink>>,
     /// What wakes it, where the completion queue does.
     waker: Option<Waker>,
@@ -152,6 +154,7 @@ impl Core {
             keys: KeySource::default(),
             exposing,
             peers: RefCell::new(peers),
+            dials: Rc::default(),
             sink: OnceCell::new(),
             waker,
             bell,

@@ -65,9 +65,10 @@ impl Core {
         if !self.remains.borrow().is_empty() {
             self.bury();
         }
-        if self.peers.borrow().has_many_left(self.ops.under_way() == 0) {
+        let met = self.region.borrow().as_ref().and_then(|region| region.peers(&self.raw));
+        if self.peers.borrow().has_many_left(self.ops.under_way() == 0, met) {
             self.reopen(
-                "so many of its peers are gone or were opened anew that there is little room for others",
+                "so many of its peers are gone, were opened anew or are nobody's that there is little room for others",
             );
             return true;
         }

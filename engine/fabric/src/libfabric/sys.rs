@@ -224,6 +224,16 @@ pub(super) struct Progress {
     pub(super) quiet_ms: u32,
 }
 
+/// Where a TCP socket is connected, or is to be.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Dialled {
+    /// In the order of the network; the first four bytes where it isn't IPv6.
+    pub(super) address: [u8; 16],
+    pub(super) port: u16,
+    pub(super) is_v6: u16,
+}
+
 unsafe extern "C" {
     pub(super) fn weir_fabric_open(
         provider: *const c_char,
@@ -328,6 +338,7 @@ unsafe extern "C" {
     ) -> i64;
     pub(super) fn weir_mr_close(mr: *mut c_void);
     pub(super) fn weir_tcp_progress(fd: c_int, progress: *mut Progress) -> i64;
+    pub(super) fn weir_tcp_dialled(fd: c_int, dialled: *mut Dialled) -> i64;
     pub(super) fn weir_receive(
         socket: c_int,
         bytes: *mut c_void,
@@ -336,6 +347,8 @@ unsafe extern "C" {
         process: *mut u32,
     ) -> i64;
     pub(super) fn weir_region_lock(head: *const c_void, length: u64) -> i64;
+    pub(super) fn weir_region_peers(head: *const c_void) -> *const c_void;
+    pub(super) fn weir_peers_count(peers: *const c_void) -> i64;
     pub(super) fn weir_lock_held(lock: *const c_void) -> c_int;
     pub(super) fn weir_lock_break(lock: *mut c_void);
     pub(super) fn weir_strerror(code: i64) -> *const c_char;

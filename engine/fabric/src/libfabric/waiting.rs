@@ -34,6 +34,9 @@ const BRIEF_MAX: usize = 8;
 /// More waiting peers than these, each for a connection, are hardly all there.
 const MANY: usize = 64;
 
+/// So many peers that wait for connections are all that answers wait for: whoever has asked has one.
+pub(super) const CROWD_MAX: usize = 512;
+
 /// Longest time that an operation waits for room or a connection. Callers give up earlier; replies have no caller.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -116,6 +119,11 @@ impl Waiting {
             return all.collect();
         }
         all.take(4 * BRIEF_MAX).filter(|id| is_brief(*id)).take(BRIEF_MAX).collect()
+    }
+
+    /// Whether so many wait for connections that there may be no more but those which are asked for here.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.connects && self.by_time.len() >= CROWD_MAX
     }
 
     /// How long an operation may wait.

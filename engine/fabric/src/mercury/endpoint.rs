@@ -9,7 +9,7 @@ use super::progress::{Core, Exposed, explain};
 use super::raw::{Move, Registration, failure};
 use crate::counters::add;
 use crate::exposure::{Ending, Exposure, Registered};
-use crate::libfabric::hang_up::{cut_off, hang_up, hang_up_if_gone};
+use crate::libfabric::hang_up::{cut_off, hang_up, hang_up_if_gone, stop_asking};
 use crate::libfabric::resolve;
 use crate::memory::{Access, Buffer, Memory, PAGE, RemoteRegion};
 use crate::{
@@ -346,6 +346,13 @@ impl Endpoint for MercuryEndpoint {
         let socket = self.core.peers.borrow().get(peer).and_then(|known| known.name.socket());
         if let Some(ends) = self.core.name.socket().zip(socket) {
             hang_up_if_gone(ends, gone, gone.silence());
+        }
+    }
+
+    fn stop_asking(&self, peer: PeerId) {
+        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.name.socket());
+        if let Some(ends) = self.core.name.socket().zip(socket) {
+            stop_asking(ends);
         }
     }
 

@@ -354,6 +354,15 @@ impl Endpoint for SimEndpoint {
         }
     }
 
+    fn stop_asking(&self, peer: PeerId) {
+        if let Some(address) = self.state.peer_address(peer) {
+            self.network
+                .asked
+                .borrow_mut()
+                .retain(|(from, to)| (from, to) != (&self.state.address, &address));
+        }
+    }
+
     fn set_sink(&self, sink: Weak<dyn Sink>) {
         // The first one stays: an endpoint has one owner for its whole life.
         let _ = self.state.sink.set(sink);

@@ -16,7 +16,7 @@ use weir_runtime::sim::{Node, World};
 pub use nic::{Nic, NicConfig, NicStats, ReceiveMode};
 pub use registration::{MrCosts, MrModel, OPTIMIZED_KEYS};
 
-use crate::{Address, AuthKey, Endpoint};
+use crate::{Address, AuthKey, Endpoint, Gone};
 
 /// How the simulated fabric behaves; may change while it runs.
 #[derive(Clone, PartialEq, Debug)]
@@ -40,8 +40,8 @@ pub struct Config {
     pub receive_bytes: usize,
     /// How long a read or write of an unreachable peer's memory takes to fail.
     pub transfer_timeout: Duration,
-    /// What doesn't answer is a process that hangs: its host does.
-    pub hosts_stay: bool,
+    /// What is still there of a peer that doesn't answer.
+    pub stays: Option<Gone>,
     /// How memory is registered.
     pub mr: MrModel,
     /// What endpoints that are opened from now on say of the order of their writes
@@ -77,7 +77,7 @@ impl Default for Config {
             unknown_source: UnknownSource::Nothing,
             receive_bytes: 8 << 20,
             transfer_timeout: Duration::from_secs(1),
-            hosts_stay: false,
+            stays: None,
             mr: MrModel::default(),
             ordered_writes: false,
             published: false,
@@ -189,6 +189,12 @@ impl Fabric {
     #[must_use]
     pub fn exposed(&self) -> usize {
         self.network.exposed()
+    }
+
+    /// Pairs of an endpoint and a peer whose host it asks for signs of life.
+    #[must_use]
+    pub fn asked(&self) -> usize {
+        self.network.asked.borrow().len()
     }
 
     /// What has happened so far.

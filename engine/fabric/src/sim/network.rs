@@ -42,6 +42,8 @@ pub(super) struct Network {
     published: RefCell<BTreeMap<(String, u16), Weak<EndpointState>>>,
     next_port: Cell<u32>,
     stuck: RefCell<Stuck>,
+    /// Who asks whose host for signs of life.
+    pub(super) asked: RefCell<BTreeSet<(Address, Address)>>,
 }
 
 /// Gives what a message occupies behind a NIC back when the message is dropped.
@@ -79,6 +81,7 @@ impl Network {
             published: RefCell::default(),
             next_port: Cell::new(FIRST_PRIVATE_PORT),
             stuck: RefCell::default(),
+            asked: RefCell::default(),
         });
         let weak = Rc::downgrade(&network);
         world.on_crash(move |node| {
@@ -400,15 +403,15 @@ impl Network {
         });
     }
 
-    /// Ends the transfers of an endpoint that have been stuck with a peer for longer than any host, or process, is silent that
-    /// isn't gone.
+    /// Ends the transfers of an endpoint that have been stuck with a peer for longer than any is silent that isn't gone.
     pub(super) fn hang_up_if_gone(&self, from: &EndpointState, to: &Address, gone: Gone) {
-        if gone == Gone::Host && self.config.borrow().hosts_stay {
-            return;
-        }
-        let now = self.world.now();
+        self.asked.borrow_mut().insert((from.address.clone(), to.clone()));
+        let stays = self.config.borrow().stays;
+        let (now, all) = (self.world.now(), [Gone::Host, Gone::Process, Gone::Progress]);
+        let silence = all.into_iter().find(|what| Some(*what) > stays && *what <= gone).map(Gone::silence);
+        let Some(silence) = silence else { return };
         let given_up = self.stuck.borrow_mut().take(|since, job| {
-            core::ptr::eq(&raw const *job.from, from) && job.to == *to && now - since >= gone.silence()
+            core::ptr::eq(&raw const *job.from, from) && job.to == *to && now - since >= silence
         });
         given_up.into_iter().for_each(Job::find_nobody);
     }

@@ -35,8 +35,12 @@ use weir_proto::group::{
 use weir_runtime::Instant;
 use weir_runtime::random::Random;
 
-/// Highest incarnation that is believed: there must be room to object. Incarnations are nanoseconds since 1970.
+/// Highest incarnation that is ever believed. Incarnations are nanoseconds since 1970.
 const INCARNATION_MAX: u64 = u64::MAX >> 1;
+
+/// How far an incarnation that is believed is ahead of the wall clock, at most: a hundred years. No clock of an earlier life was
+/// so far ahead; and when somebody says that a member is dead in the highest one of now, the next one is believed a moment later.
+const AHEAD_MAX: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 
 /// What is to be sent.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -121,6 +125,8 @@ pub struct Swim {
     own: usize,
     rank: Rank,
     incarnation: u64,
+    /// The highest one that is believed now.
+    horizon: u64,
     left: bool,
     table: Table,
     gossip: Gossip,
@@ -141,6 +147,12 @@ pub struct Swim {
     promised: Instant,
     events: Vec<MemberEvent>,
     stats: SwimStats,
+}
+
+/// The highest incarnation that is believed at this wall time.
+const fn horizon(wall_ns: u64) -> u64 {
+    let highest = wall_ns.saturating_add(AHEAD_MAX);
+    if highest < INCARNATION_MAX { highest } else { INCARNATION_MAX }
 }
 
 impl Swim {
@@ -167,6 +179,7 @@ impl Swim {
             config,
             rank,
             incarnation: incarnation.clamp(1, INCARNATION_MAX),
+            horizon: horizon(incarnation),
             left: false,
             table,
             health: LocalHealth::default(),
@@ -210,6 +223,7 @@ impl Swim {
 
     /// Does what is due and says what to send. `wall_ns` is the wall clock, nanoseconds since 1970.
     pub fn poll(&mut self, now: Instant, wall_ns: u64, actions: &mut Vec<Action>) {
+        self.horizon = horizon(wall_ns);
         self.progress(now);
         if !self.left {
             self.expire(now);
@@ -411,8 +425,7 @@ impl Swim {
     }
 
     fn apply(&mut self, now: Instant, update: &MemberUpdate, pass_on: bool) {
-        let valid =
-            (1..=INCARNATION_MAX).contains(&update.incarnation) && update.state != MemberState::Unknown;
+        let valid = (1..=self.horizon).contains(&update.incarnation) && update.state != MemberState::Unknown;
         let Some(index) = self.table.index(update.rank).filter(|_| valid) else {
             self.stats.invalid += 1;
             return;

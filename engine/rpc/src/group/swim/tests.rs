@@ -192,6 +192,29 @@ fn nonsense_is_counted_and_changes_nothing() {
     assert_eq!((swim.digest(), swim.stats().invalid), (digest, 5));
 }
 
+#[test]
+fn a_living_member_can_object_to_the_highest_incarnation_that_anybody_believes() {
+    const WALL: u64 = 1_800_000_000_000_000_000;
+    for highest in [INCARNATION_MAX, WALL + AHEAD_MAX] {
+        let make = |rank| Swim::new(Rank(rank), &ranks(), WALL, SwimConfig::default(), at(0), 7);
+        let (mut other, mut accused) = (make(0), make(1));
+        let mut told = vec![update(1, highest, MemberState::Dead, 2)];
+        for ms in [10, 20, 30] {
+            let ping = GroupPing { from: Rank(2), incarnation: WALL, digest: 0, updates: told.clone() };
+            other.on_ping(at(ms), &ping);
+            accused.on_ping(at(ms), &ping);
+            for swim in [&mut other, &mut accused] {
+                swim.poll(at(ms + 1), WALL + (ms + 1) * 1_000_000, &mut Vec::new());
+            }
+            let incarnation = accused.incarnation();
+            let hello = GroupPing { from: Rank(1), incarnation, digest: 0, updates: Vec::new() };
+            other.on_ping(at(ms + 2), &hello);
+            assert_eq!(other.state(Rank(1)), MemberState::Alive, "{highest}");
+            told = vec![update(1, incarnation, MemberState::Dead, 2)];
+        }
+    }
+}
+
 fn any_update() -> impl Strategy<Value = MemberUpdate> {
     (0..MEMBERS + 2, 0..300_u64, 0..4_usize, 0..MEMBERS)
         .prop_map(|(rank, incarnation, state, by)| update(rank, incarnation, MemberState::ALL[state], by))
