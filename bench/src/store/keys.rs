@@ -46,7 +46,10 @@ const STEP: u64 = 4096;
 
 /// Part of the files stored from one checkpoint to the end of the next, in percent, after which the store is killed, or where
 /// that was too long of this part, and so on.
-const KILLED_AT_PERCENT: u64 = 90;
+const KILLED_AT_PERCENT: u64 = 75;
+
+/// How often a shorter part is tried.
+const KILL_TRIES: usize = 4;
 
 /// Files whose data is kept, before the kill: an open compares that of the last batch.
 const KEPT: u64 = 4096;
@@ -220,7 +223,7 @@ impl Keys<'_> {
         self.report_written("default memory for the index", written, more, report);
         let mut from = self.files + more;
         let mut behind = more;
-        loop {
+        for left in (0..KILL_TRIES).rev() {
             behind = (behind * KILLED_AT_PERCENT / 100).max(KEPT);
             let (checkpoints, kept) = (store.stats().checkpoints, from + behind - KEPT);
             store_files(self.handle, &shard, from..kept, &self.data).await?;
@@ -229,7 +232,9 @@ impl Keys<'_> {
             if store.stats().checkpoints == checkpoints {
                 break;
             }
-            // That was too long.
+            if left == 0 {
+                return Err(failed("storing files", &"checkpoints come sooner and sooner"));
+            }
             from += behind;
             device.forget(Some(self.data.clone()));
             store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
