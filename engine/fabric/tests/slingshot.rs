@@ -160,3 +160,16 @@ fn memory_moves_under_the_key_of_its_owner() {
         assert!(matches!(executor.handle().timeout(WAIT, late).await, Ok(Err(_))), "it has ended");
     });
 }
+
+#[test]
+fn an_endpoint_that_is_closed_lets_go_of_its_memory_also_where_some_is_exposed() {
+    if !is_loaded("an_endpoint_that_is_closed_lets_go_of_its_memory_also_where_some_is_exposed", &[]) {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    let (endpoint, _inbox) = with_keys(&executor, &[100]);
+    let buffer = endpoint.buffers().alloc(100).expect("memory");
+    let exposure = endpoint.expose(&buffer, 0..100, Access::Write).expect("exposed");
+    drop(endpoint);
+    drop(exposure);
+}

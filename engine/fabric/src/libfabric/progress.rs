@@ -455,7 +455,7 @@ impl Core {
             return;
         }
         self.down.set(None);
-        // Registrations are bound to the endpoint on some providers, which can't be closed before them.
+        // Nobody uses them again. Those in use end with the endpoint where they are bound to it.
         self.pool.forget_kept();
         self.exposing.forget();
         if let Some(bell) = &self.bell {

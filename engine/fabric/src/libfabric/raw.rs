@@ -214,7 +214,8 @@ impl Raw {
         self.auth_keys.iter().find(|(_, id)| *id == entry).map(|(key, _)| *key)
     }
 
-    /// Closes the endpoint and its queues, and all that others have taken the place of; every later call is refused.
+    /// Closes the endpoint and its queues, with the registrations that are bound to it, and all that others have taken the
+    /// place of; every later call is refused.
     pub(super) fn stop(&self) {
         self.stopped.set(true);
         // SAFETY: open or stopped; the C side clears what it closes.
@@ -527,8 +528,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: registered in `Raw::register`, closed only here, before the domain.
-        unsafe { sys::weir_mr_close(self.mr) };
+        // SAFETY: registered in `Raw::register`, closed only here, before the domain: `raw` keeps that open.
+        unsafe { sys::weir_mr_close(self.raw.ptr, self.mr) };
     }
 }
 

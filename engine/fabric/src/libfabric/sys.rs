@@ -1,5 +1,5 @@
-//! The C face of libfabric (`shim.c`, `queue.c`), and what else is in C here. Layouts and constants here repeat what is there; a
-//! test compares them.
+//! The C face of libfabric (`shim.c`, `queue.c`, `registration.c`), and what else is in C here. Layouts and constants here
+//! repeat what is there; a test compares them.
 #![expect(unsafe_code, reason = "declarations of C functions")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -326,7 +326,7 @@ unsafe extern "C" {
         key_out: *mut u64,
         desc: *mut *mut c_void,
     ) -> i64;
-    pub(super) fn weir_mr_close(mr: *mut c_void);
+    pub(super) fn weir_mr_close(f: *mut WeirFabric, registration: *mut c_void);
     pub(super) fn weir_tcp_progress(fd: c_int, progress: *mut Progress) -> i64;
     pub(super) fn weir_receive(
         socket: c_int,
