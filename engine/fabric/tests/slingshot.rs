@@ -173,3 +173,32 @@ fn an_endpoint_that_is_closed_lets_go_of_its_memory_also_where_some_is_exposed()
     drop(endpoint);
     drop(exposure);
 }
+
+#[test]
+fn who_has_a_foreign_key_reaches_nothing_and_is_told() {
+    if !is_loaded("who_has_a_foreign_key_reaches_nothing_and_is_told", &[]) {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    // So that nobody in the stranger's network has the server's address, as this one has in its own.
+    let _first = with_keys(&executor, &[100]);
+    let (server, requests) = with_keys(&executor, &[100, 101]);
+    let (stranger, _inbox) = with_keys(&executor, &[99]);
+    assert_ne!(stranger.address(), server.address());
+    let mut secret = server.buffers().alloc(100).expect("memory");
+    secret.fill(7);
+    let exposure = server.expose(&secret, 0..100, Access::Read).expect("exposed");
+    executor.block_on(async {
+        let to = stranger.insert(&server.address()).expect("an address");
+        stranger.send(to, 0, &[b"small"]).expect("accepted");
+        stranger.send(to, 0, &[&[1; 4000]]).expect("accepted");
+        let mut local = stranger.buffers().alloc(100).expect("memory");
+        let stolen = stranger.read(to, &mut local, 0..100, exposure.region());
+        assert!(matches!(executor.handle().timeout(WAIT, stolen).await, Ok(Err(_))));
+        assert!(local.iter().all(|byte| *byte == 0));
+    });
+    assert!(requests.messages.borrow().is_empty());
+    assert_eq!(server.counters().messages_received.get(), 0);
+    assert_eq!(stranger.counters().sends_failed.get(), 2);
+    assert_eq!(stranger.counters().transfers_failed.get(), 1);
+}

@@ -412,6 +412,11 @@ impl Core {
     }
 
     pub(super) fn failed(&self, failure: &sys::Failure) {
+        if failure.context.is_null() {
+            // A message that the provider copied at once: whose it was is not told.
+            add(&self.counters.sends_failed, 1);
+            return;
+        }
         let Some((id, lease)) = self.ops.find_slab(failure.context) else { return };
         if let Some(lease) = lease {
             let single = matches!(self.receive, ReceiveMode::Standard { .. });
