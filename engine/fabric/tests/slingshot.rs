@@ -9,7 +9,10 @@ use inbox::{Inbox, listen};
 use provider::is_loaded;
 use std::rc::Rc;
 use weir_fabric::libfabric::probe;
-use weir_fabric::{Access, AuthKey, Endpoint, MrAccounting, MrMode, Options, Source, Wait, open, providers};
+use weir_fabric::{
+    Ability, Access, Address, Addressing, AuthKey, Ending, Endpoint, FabricError, Found, MrAccounting,
+    MrMethod, MrMode, Options, Source, Wait, open, providers,
+};
 use weir_runtime::real::Executor;
 
 /// Length of what is moved in one piece.
@@ -201,4 +204,124 @@ fn who_has_a_foreign_key_reaches_nothing_and_is_told() {
     assert_eq!(server.counters().messages_received.get(), 0);
     assert_eq!(stranger.counters().sends_failed.get(), 2);
     assert_eq!(stranger.counters().transfers_failed.get(), 1);
+}
+
+/// Messages of one client before and after the server knows it, on endpoints that do without these abilities. Returns what the
+/// server was told of the senders of the first three, and of the last one.
+fn told(vnis: &[u16], without: &[Ability]) -> (Vec<Source>, Source, Rc<dyn Endpoint>) {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let opened = |vnis: &[u16]| {
+        let auth_keys = vnis.iter().copied().map(key).collect();
+        let near = Options::near("cxi", "127.0.0.1", 1);
+        let endpoint = open(&rt, &Options { auth_keys, without: without.to_vec(), ..near });
+        let endpoint = endpoint.expect("an endpoint");
+        let inbox = listen(&endpoint);
+        (endpoint, inbox)
+    };
+    let (server, requests) = opened(vnis);
+    // So that numbers of the two sides differ.
+    let (other, _) = opened(&vnis[..1]);
+    let (client, _replies) = opened(&vnis[..1]);
+    executor.block_on(async {
+        let to = client.insert(&server.address()).expect("an address");
+        server.insert(&other.address()).expect("an address");
+        for size in [100, 1000, 16_000] {
+            client.send(to, 0, &[&vec![5; size]]).expect("accepted");
+        }
+        arrived(&executor, &requests, 3).await;
+        let first: Vec<Source> =
+            requests.messages.borrow_mut().drain(..).map(|message| message.source().clone()).collect();
+        let known = match &first[0] {
+            Source::Address(address) => server.insert(address),
+            // As a hello tells it.
+            _ => server.insert(&client.address()),
+        };
+        let known = known.expect("an address");
+        client.send(to, 0, &[b"again"]).expect("accepted");
+        arrived(&executor, &requests, 1).await;
+        let last = requests.messages.borrow_mut().pop().expect("it has come");
+        if server.capabilities().source {
+            assert_eq!(*last.source(), Source::Peer(known));
+        }
+        assert_eq!(server.address_of(known).expect("known").as_bytes(), client.address().as_bytes());
+        (first, last.source().clone(), Rc::clone(&server))
+    })
+}
+
+#[test]
+fn strangers_are_told_by_their_addresses_until_they_are_known() {
+    if !is_loaded("strangers_are_told_by_their_addresses_until_they_are_known", &[]) {
+        return;
+    }
+    for vnis in [&[100][..], &[100, 101]] {
+        for without in [&[][..], &[Ability::AvUserId], &[Ability::MultiRecv], &[Ability::Inject]] {
+            let (first, _, server) = told(vnis, without);
+            assert_eq!(
+                server.capabilities().av_user_id,
+                vnis.len() == 1 && !without.contains(&Ability::AvUserId)
+            );
+            let is_told = |source: &Source| match source {
+                Source::Address(address) => address.auth_key() == (vnis.len() > 1).then_some(key(100)),
+                _ => false,
+            };
+            assert!(first.len() == 3 && first.iter().all(is_told), "{vnis:?} {without:?}: {first:?}");
+            assert_eq!(server.counters().unknown_sources.get(), 3);
+        }
+        let (first, ..) = told(vnis, &[Ability::SourceErr]);
+        assert!(first.iter().all(|source| *source == Source::Unknown), "{first:?}");
+        let (first, last, _) = told(vnis, &[Ability::Source]);
+        assert!(first.iter().chain([&last]).all(|source| *source == Source::Unknown), "{first:?}");
+    }
+}
+
+#[test]
+fn a_server_is_found_by_its_name_and_called_by_the_address_that_is_told() {
+    if !is_loaded("a_server_is_found_by_its_name_and_called_by_the_address_that_is_told", &[]) {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
+    let port = free.expect("a port").port();
+    let auth_keys = vec![key(100), key(101)];
+    let options = Options { auth_keys, ..Options::listen("cxi", "127.0.0.1", port) };
+    let server = open(&rt, &options).expect("an endpoint");
+    assert!(server.spelled().starts_with("fi_addr_cxi://0x"), "{}", server.spelled());
+    let requests = listen(&server);
+    server.introduce(7, None);
+    let (client, _replies) = with_keys(&executor, &[101]);
+    client.introduce(8, None);
+    executor.block_on(async {
+        let found = client.resolve("127.0.0.1", port).await.expect("it is told");
+        assert_eq!(found, Found { address: server.address(), server: Some(7) });
+        let to = client.insert(&found.address).expect("an address");
+        client.send(to, 0, &[b"request"]).expect("accepted");
+        arrived(&executor, &requests, 1).await;
+        let socket = Address::from_socket(([127, 0, 0, 1], 9).into());
+        assert!(matches!(client.insert(&socket), Err(FabricError::BadAddress { .. })));
+    });
+    let ports = Options { addressing: Addressing::Ports, ..options };
+    assert!(matches!(open(&rt, &ports), Err(FabricError::ForeignAddresses { .. })));
+}
+
+#[test]
+fn memory_is_registered_by_the_method_that_is_configured() {
+    if !is_loaded("memory_is_registered_by_the_method_that_is_configured", &[]) {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    for mr_method in MrMethod::ALL {
+        let options = Options { mr_method, ..Options::near("cxi", "127.0.0.1", 1) };
+        let endpoint = open(&executor.handle(), &options).expect("an endpoint");
+        let buffer = endpoint.buffers().alloc(100).expect("memory");
+        let exposure = endpoint.expose(&buffer, 0..100, Access::Read).expect("exposed");
+        let has = |bit: u32| exposure.region().key >> bit & 1 == 1;
+        let (events, optimized, cached) = (has(60), has(61), has(62));
+        assert_eq!(events, mr_method == MrMethod::MatchEvents, "{mr_method}");
+        assert_eq!(optimized, mr_method.is_optimized(), "{mr_method}");
+        assert_eq!(cached, mr_method.leaves_exposed(), "{mr_method}");
+        let is_certain = matches!(exposure.close().ending, Ending::Certain);
+        assert_eq!(is_certain, !mr_method.leaves_exposed(), "{mr_method}");
+    }
 }
