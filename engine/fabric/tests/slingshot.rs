@@ -11,7 +11,7 @@ use std::rc::Rc;
 use weir_fabric::libfabric::probe;
 use weir_fabric::{
     Ability, Access, Address, Addressing, AuthKey, Ending, Endpoint, FabricError, Found, MrAccounting,
-    MrMethod, MrMode, Options, Source, Wait, open, providers,
+    MrMethod, MrMode, Options, Protocol, Source, Wait, open, providers,
 };
 use weir_runtime::real::Executor;
 
@@ -323,5 +323,34 @@ fn memory_is_registered_by_the_method_that_is_configured() {
         assert_eq!(cached, mr_method.leaves_exposed(), "{mr_method}");
         let is_certain = matches!(exposure.close().ending, Ending::Certain);
         assert_eq!(is_certain, !mr_method.leaves_exposed(), "{mr_method}");
+    }
+}
+
+#[test]
+fn messages_that_find_no_room_are_turned_away_where_that_is_asked_for() {
+    if !is_loaded("messages_that_find_no_room_are_turned_away_where_that_is_asked_for", &[]) {
+        return;
+    }
+    for (protocol, is_turned_away) in [(Protocol::ReceiverNotReady, true), (Protocol::Usual, false)] {
+        let executor = Executor::new().expect("an executor");
+        let rt = executor.handle();
+        let options = Options { protocol, ..Options::near("cxi", "127.0.0.1", 1) };
+        let [sender, receiver] = [(); 2].map(|()| open(&rt, &options).expect("an endpoint"));
+        let _sender_inbox = listen(&sender);
+        assert_eq!(sender.capabilities().inject, if is_turned_away { 0 } else { 192 });
+        executor.block_on(async {
+            let to = sender.insert(&receiver.address()).expect("an address");
+            // Nobody has posted memory yet.
+            sender.send(to, 0, &[b"early"]).expect("accepted");
+            rt.sleep(Duration::from_millis(50)).await;
+            assert_eq!(sender.counters().sends_failed.get(), u64::from(is_turned_away));
+            let inbox = listen(&receiver);
+            arrived(&executor, &inbox, usize::from(!is_turned_away)).await;
+            for size in [0, 1, 192, 193, 16_000] {
+                sender.send(to, 0, &[&vec![1; size]]).expect("accepted");
+            }
+            arrived(&executor, &inbox, 5 + usize::from(!is_turned_away)).await;
+        });
+        assert_eq!(sender.counters().sends_failed.get(), u64::from(is_turned_away));
     }
 }
