@@ -10,8 +10,9 @@ use provider::is_loaded;
 use std::rc::Rc;
 use weir_fabric::libfabric::probe;
 use weir_fabric::{
-    Ability, Access, Address, Addressing, AuthKey, Ending, Endpoint, FabricError, Found, MrAccounting,
-    MrMethod, MrMode, Options, Protocol, Source, Wait, open, providers,
+    Ability, Access, Address, Addressing, AuthKey, Ending, Endpoint, FabricError, Found, Launch,
+    MrAccounting, MrMethod, MrMode, Options, Protocol, Source, Wait, configured_client_key,
+    configured_device, open, providers,
 };
 use weir_runtime::real::Executor;
 
@@ -353,4 +354,57 @@ fn messages_that_find_no_room_are_turned_away_where_that_is_asked_for() {
         });
         assert_eq!(sender.counters().sends_failed.get(), u64::from(is_turned_away));
     }
+}
+
+#[test]
+fn what_the_launcher_gave_decides_on_nic_service_and_network() {
+    let given = [
+        ("SLINGSHOT_VNIS", "1042,1043"),
+        ("SLINGSHOT_DEVICES", "cxi1,cxi0"),
+        ("SLINGSHOT_SVC_IDS", "6,5"),
+        ("WEIR_TEST_CXI_NO_DEFAULT_SERVICE", "1"),
+    ];
+    if !is_loaded("what_the_launcher_gave_decides_on_nic_service_and_network", &given) {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    let launch = Launch::from_environment();
+    let opened = |named: Option<&str>| {
+        let device = configured_device(named, "cxi", &launch);
+        let key = configured_client_key(None, "cxi", device.as_deref(), &launch).expect("given");
+        let options = Options { device, ..Options::near("cxi", "127.0.0.1", 1) };
+        let options = Options { auth_keys: Vec::from_iter(key), ..options };
+        let endpoint = open(&executor.handle(), &options).expect("an endpoint");
+        let inbox = listen(&endpoint);
+        (endpoint, inbox)
+    };
+    let (one, _one_inbox) = opened(None);
+    let (other, inbox) = opened(Some("cxi0"));
+    assert_eq!(one.spelled(), "fi_addr_cxi://0x0000a400", "the first device");
+    assert_eq!(other.spelled(), "fi_addr_cxi://0x0000a200");
+    executor.block_on(async {
+        let to = one.insert(&other.address()).expect("an address");
+        one.send(to, 0, &[b"the same network"]).expect("accepted");
+        arrived(&executor, &inbox, 1).await;
+    });
+    // A service that is another NIC's.
+    let wrong = AuthKey { service: 5, vni: 1042 };
+    let options = Options { device: Some("cxi1".to_owned()), ..Options::near("cxi", "127.0.0.1", 1) };
+    let refused = open(&executor.handle(), &Options { auth_keys: vec![wrong], ..options }).err();
+    assert!(matches!(refused, Some(FabricError::Provider { call: "fi_getinfo", .. })), "{refused:?}");
+}
+
+#[test]
+fn without_a_key_the_advice_is_to_name_one_where_no_service_is_for_everybody() {
+    let name = "without_a_key_the_advice_is_to_name_one_where_no_service_is_for_everybody";
+    if !is_loaded(name, &[("WEIR_TEST_CXI_NO_DEFAULT_SERVICE", "1")]) {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    let refused = open(&executor.handle(), &Options::near("cxi", "127.0.0.1", 1)).err().expect("no key");
+    let text = refused.to_string();
+    assert!(text.contains("fi_domain") && text.contains("fabric_auth_key"), "{text}");
+    let offers = providers().expect("the library answers");
+    let offer = offers.iter().find(|offer| offer.provider == "cxi").expect("it is offered");
+    assert_eq!((&offer.capabilities, &offer.missing[..]), (&None, &["a domain that opens"][..]));
 }

@@ -209,8 +209,8 @@ pub(crate) fn own_socket(bind: &Bind) -> Result<Own, FabricError> {
 /// only authentication codes keep tenants apart, which the log says.
 #[must_use]
 pub fn usable_keys(provider: &str, keys: Vec<AuthKey>) -> Vec<AuthKey> {
-    let lacks =
-        provider.starts_with("mercury/") || survey::facts(provider).is_ok_and(|facts| !facts.has_auth_keys());
+    let lacks = provider.starts_with("mercury/")
+        || survey::facts(provider, &keys).is_ok_and(|facts| !facts.has_auth_keys());
     if keys.is_empty() || !lacks {
         return keys;
     }
@@ -227,8 +227,8 @@ pub fn usable_keys(provider: &str, keys: Vec<AuthKey>) -> Vec<AuthKey> {
 /// # Errors
 /// When the provider is missing, the address is in use or not local, or the executor is a simulated one.
 pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricError> {
-    survey::probe(&options.provider).map_err(advise)?;
-    let facts = survey::facts(&options.provider)?.without(&options.without);
+    survey::probe_with(&options.provider, &options.auth_keys).map_err(advise)?;
+    let facts = survey::facts(&options.provider, &options.auth_keys)?.without(&options.without);
     if !options.auth_keys.is_empty() && !facts.has_auth_keys() {
         return Err(FabricError::NoAuthKeys { provider: options.provider.clone() });
     }

@@ -455,19 +455,20 @@ int64_t weir_probe(const char *provider, const struct weir_needs *needs, struct 
 	return 0;
 }
 
-/* Whether completion queues of an offer can be waited for in this way: 0, or why not. Only opening one tells. */
-int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs, int wait)
+/* Whether completion queues of an offer can be waited for in this way: 0, or why not, and what said so. Only opening one tells. */
+int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs, int wait, struct weir_error *error)
 {
 	struct weir_fabric f = { 0 };
 	int64_t ret = find(provider, NULL, NULL, needs, &f.info);
 
 	if (ret)
-		return ret;
-	ret = fi_fabric(f.info->fabric_attr, &f.fabric, NULL);
-	if (!ret)
-		ret = fi_domain(f.fabric, f.info, &f.domain, NULL);
-	if (!ret)
-		ret = weir_queue_open(f.domain, wait, 16, &f.cq);
+		return failed(error, "fi_getinfo", ret);
+	if ((ret = fi_fabric(f.info->fabric_attr, &f.fabric, NULL)))
+		failed(error, "fi_fabric", ret);
+	else if ((ret = fi_domain(f.fabric, f.info, &f.domain, NULL)))
+		failed(error, "fi_domain", ret);
+	else if ((ret = weir_queue_open(f.domain, wait, 16, &f.cq)))
+		failed(error, "fi_cq_open", ret);
 	if (f.cq)
 		fi_close(&f.cq->fid);
 	if (f.domain)

@@ -247,7 +247,12 @@ unsafe extern "C" {
     pub(super) fn weir_fabric_bury(f: *mut WeirFabric, but: u64);
     pub(super) fn weir_fabric_close(f: *mut WeirFabric);
     pub(super) fn weir_probe(provider: *const c_char, needs: *const Needs, caps: *mut Caps) -> i64;
-    pub(super) fn weir_probe_wait(provider: *const c_char, needs: *const Needs, wait: c_int) -> i64;
+    pub(super) fn weir_probe_wait(
+        provider: *const c_char,
+        needs: *const Needs,
+        wait: c_int,
+        error: *mut CallError,
+    ) -> i64;
     pub(super) fn weir_providers(names: *mut [c_char; 64], room: u64) -> i64;
     pub(super) fn weir_getname(f: *mut WeirFabric, address: *mut c_void, len: *mut u64) -> i64;
     pub(super) fn weir_straddr(
