@@ -408,3 +408,15 @@ fn without_a_key_the_advice_is_to_name_one_where_no_service_is_for_everybody() {
     let offer = offers.iter().find(|offer| offer.provider == "cxi").expect("it is offered");
     assert_eq!((&offer.capabilities, &offer.missing[..]), (&None, &["a domain that opens"][..]));
 }
+
+#[test]
+fn more_keys_than_the_provider_takes_are_refused_with_how_many_it_takes() {
+    if !is_loaded("more_keys_than_the_provider_takes_are_refused_with_how_many_it_takes", &[]) {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    let auth_keys = (100..105).map(key).collect();
+    let options = Options { auth_keys, ..Options::near("cxi", "127.0.0.1", 1) };
+    let refused = open(&executor.handle(), &options).err();
+    assert_eq!(refused, Some(FabricError::TooManyKeys { provider: "cxi".to_owned(), given: 5, max: 4 }));
+}

@@ -237,6 +237,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         .ok_or_else(|| FabricError::NoProtocol { provider: options.provider.clone() })?;
     let facts = if options.auth_keys.len() > 1 { facts.with_auth_keys() } else { facts };
     check_device(options, facts)?;
+    check_keys(options, facts)?;
     let published = facts.publishes(&options.provider, options.addressing)?;
     let wait = facts.wait();
     let own = place(facts.address_form(), published, options)?;
@@ -302,6 +303,20 @@ fn check_device(options: &Options, facts: Facts) -> Result<(), FabricError> {
         }
         _ => Ok(()),
     }
+}
+
+/// The keys have to be no more than an endpoint can have: the provider's own answer is the same as above.
+fn check_keys(options: &Options, facts: Facts) -> Result<(), FabricError> {
+    let (provider, given) = (&options.provider, options.auth_keys.len());
+    let takes = |count: usize| {
+        let auth_keys = u32::try_from(count).unwrap_or(u32::MAX);
+        raw::probe(provider, &sys::Needs { auth_keys, ..facts.needs() }).is_ok()
+    };
+    if given <= 1 || takes(given) {
+        return Ok(());
+    }
+    let max = (1..given).rev().find(|count| takes(*count)).unwrap_or_default();
+    Err(FabricError::TooManyKeys { provider: provider.clone(), given, max })
 }
 
 /// Says what to do when a provider's refusal doesn't.
