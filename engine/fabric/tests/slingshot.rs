@@ -332,11 +332,18 @@ fn messages_that_find_no_room_are_turned_away_where_that_is_asked_for() {
     if !is_loaded("messages_that_find_no_room_are_turned_away_where_that_is_asked_for", &[]) {
         return;
     }
-    for (protocol, is_turned_away) in [(Protocol::ReceiverNotReady, true), (Protocol::Usual, false)] {
+    let protocols = [(Protocol::ReceiverNotReady, true), (Protocol::Usual, false)];
+    let all_keys: [&[u16]; 3] = [&[], &[100], &[100, 101]];
+    for ((protocol, is_turned_away), vnis) in
+        protocols.into_iter().flat_map(|one| all_keys.map(|vnis| (one, vnis)))
+    {
         let executor = Executor::new().expect("an executor");
         let rt = executor.handle();
-        let options = Options { protocol, ..Options::near("cxi", "127.0.0.1", 1) };
-        let [sender, receiver] = [(); 2].map(|()| open(&rt, &options).expect("an endpoint"));
+        let [sender, receiver] = [&vnis[..vnis.len().min(1)], vnis].map(|vnis| {
+            let auth_keys = vnis.iter().copied().map(key).collect();
+            let options = Options { protocol, auth_keys, ..Options::near("cxi", "127.0.0.1", 1) };
+            open(&rt, &options).expect("an endpoint")
+        });
         let _sender_inbox = listen(&sender);
         assert_eq!(sender.capabilities().inject, if is_turned_away { 0 } else { 192 });
         executor.block_on(async {
@@ -419,4 +426,80 @@ fn more_keys_than_the_provider_takes_are_refused_with_how_many_it_takes() {
     let options = Options { auth_keys, ..Options::near("cxi", "127.0.0.1", 1) };
     let refused = open(&executor.handle(), &options).err();
     assert_eq!(refused, Some(FabricError::TooManyKeys { provider: "cxi".to_owned(), given: 5, max: 4 }));
+}
+
+#[test]
+fn strangers_use_up_receive_memory_which_is_posted_again() {
+    if !is_loaded("strangers_use_up_receive_memory_which_is_posted_again", &[]) {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    let (server, requests) = with_keys(&executor, &[100, 101]);
+    let (client, _replies) = with_keys(&executor, &[101]);
+    executor.block_on(async {
+        let to = client.insert(&server.address()).expect("an address");
+        // Six times what is posted: each of the last messages of a slab is told of as a stranger's, too.
+        for round in 1..=24 {
+            for _ in 0..64 {
+                client.send(to, 0, &[&[3; 16_000]]).expect("accepted");
+            }
+            arrived(&executor, &requests, 64).await;
+            for message in requests.messages.borrow_mut().drain(..) {
+                assert!(
+                    matches!(message.source(), Source::Address(_)) && message.iter().all(|byte| *byte == 3)
+                );
+            }
+            assert_eq!(server.counters().unknown_sources.get(), 64 * round);
+        }
+        assert_eq!(server.counters().peers_inserted.get(), 0);
+    });
+}
+
+#[test]
+fn who_was_forgotten_is_told_by_its_address_again() {
+    if !is_loaded("who_was_forgotten_is_told_by_its_address_again", &[]) {
+        return;
+    }
+    for vnis in [&[100][..], &[100, 101]] {
+        let executor = Executor::new().expect("an executor");
+        let (server, requests) = with_keys(&executor, vnis);
+        let (client, replies) = with_keys(&executor, &[100]);
+        let mut before = None;
+        executor.block_on(async {
+            let to = client.insert(&server.address()).expect("an address");
+            for round in 1..=3 {
+                client.send(to, 0, &[b"request"]).expect("accepted");
+                arrived(&executor, &requests, 1).await;
+                let request = requests.messages.borrow_mut().pop().expect("it has come");
+                let Source::Address(address) = request.source() else { panic!("{:?}", request.source()) };
+                let peer = server.insert(address).expect("told by the provider");
+                assert_ne!(before.replace(peer), Some(peer));
+                server.send(peer, 0, &[b"reply"]).expect("accepted");
+                arrived(&executor, &replies, round).await;
+                server.forget(peer);
+                assert_eq!(server.send(peer, 0, &[b"late"]), Err(FabricError::UnknownPeer));
+            }
+        });
+    }
+}
+
+#[test]
+fn what_the_provider_refuses_leaves_nothing_open() {
+    if !is_loaded("what_the_provider_refuses_leaves_nothing_open", &[]) {
+        return;
+    }
+    let executor = Executor::new().expect("an executor");
+    let opened = |vnis: &[u16]| {
+        let auth_keys = vnis.iter().copied().map(key).collect();
+        open(&executor.handle(), &Options { auth_keys, ..Options::near("cxi", "127.0.0.1", 1) }).err()
+    };
+    // No network has this number. The double aborts at the end where something is still open.
+    let refused = opened(&[100, 0]);
+    assert!(
+        matches!(refused, Some(FabricError::Provider { call: "fi_av_insert_auth_key", .. })),
+        "{refused:?}"
+    );
+    let refused = opened(&[0]);
+    assert!(refused.is_some(), "one key");
+    assert_eq!(opened(&[100, 101]), None);
 }
