@@ -7,8 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Peers that one vector can have. */
+/* Entries of one vector. The provider counts from 0; here from 1, so that its numbers are not by chance those of its user. */
 #define ENTRIES_MAX 4096
+#define FIRST_ENTRY 1
 
 struct entry *vector_entry(struct vector *vector, fi_addr_t number)
 {
@@ -54,7 +55,7 @@ static struct entry *add(struct vector *vector, struct address at)
 {
 	size_t number;
 
-	for (number = 0; number < vector->count && vector->entries[number].uses; number++)
+	for (number = FIRST_ENTRY; number < vector->count && vector->entries[number].uses; number++)
 		;
 	if (number == ENTRIES_MAX)
 		return NULL;
@@ -199,6 +200,7 @@ int open_vector(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_a
 	vector->fid.fid = (struct fid){ .fclass = FI_CLASS_AV, .context = context, .ops = &fid_ops };
 	vector->fid.ops = &ops;
 	vector->domain = (struct domain *)domain;
+	vector->count = FIRST_ENTRY;
 	pthread_mutex_lock(&all);
 	vector->domain->users++;
 	open_objects++;
