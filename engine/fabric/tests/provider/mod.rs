@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Instant;
 
-/// Where the library looks for providers; set in the processes that have the double.
-const PROVIDER_PATH: &str = "FI_PROVIDER_PATH";
+/// Set in the processes that have the double.
+const LOADED: &str = "WEIR_TEST_CXI";
 
 /// Longest time that one test takes.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -53,7 +53,7 @@ fn build() -> PathBuf {
 #[must_use]
 pub fn is_loaded(test: &str, environment: &[(&str, &str)]) -> bool {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    if std::env::var_os(PROVIDER_PATH).is_some() {
+    if std::env::var_os(LOADED).is_some() {
         return true;
     }
     let folder = FOLDER.get_or_init(build);
@@ -61,8 +61,9 @@ pub fn is_loaded(test: &str, environment: &[(&str, &str)]) -> bool {
     let appended = || File::options().create(true).append(true).open(&log).expect("a file");
     let mut child = Command::new(std::env::current_exe().expect("own path"))
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        // Before a provider of that name in the library itself.
-        .env(PROVIDER_PATH, format!("@{}", folder.display()))
+        .env(LOADED, "1")
+        // Where the library looks for providers; what is there comes before those of the same name in the library itself.
+        .env("FI_PROVIDER_PATH", format!("@{}", folder.display()))
         .envs(environment.iter().copied())
         .stdin(Stdio::null())
         .stdout(appended())
