@@ -11,15 +11,24 @@ const PREFIX: &str = "libfabric-2.1.0-";
 fn main() {
     println!("cargo:rerun-if-env-changed=WEIR_LIBFABRIC");
     println!("cargo:rerun-if-env-changed=XDG_CACHE_HOME");
-    let sources =
-        ["shim.c", "providers.c", "queue.c", "connection.c", "dial.c", "region.c", "offer.c", "verbs.c"];
+    let sources = [
+        "shim.c",
+        "registration.c",
+        "providers.c",
+        "queue.c",
+        "connection.c",
+        "dial.c",
+        "region.c",
+        "offer.c",
+        "verbs.c",
+    ];
     let reference = env::var_os("CARGO_FEATURE_REFERENCE").map(|_| "loop.c");
     let sources = sources.into_iter().chain(reference).map(|file| format!("src/libfabric/{file}"));
     let sources: Vec<String> = sources.collect();
     for source in &sources {
         println!("cargo:rerun-if-changed={source}");
     }
-    for header in ["api.h", "queue.h", "verbs.h"] {
+    for header in ["api.h", "fabric.h", "queue.h", "verbs.h"] {
         println!("cargo:rerun-if-changed=src/libfabric/{header}");
     }
     let mut build = cc::Build::new();

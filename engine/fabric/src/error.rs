@@ -29,6 +29,18 @@ pub enum FabricError {
         /// The provider.
         provider: String,
     },
+    /// An endpoint can't have so many keys.
+    #[error(
+        "the {provider} provider takes {max} auth keys for an endpoint and not {given}; name a smaller block of VNIs in `fabric_auth_key`"
+    )]
+    TooManyKeys {
+        /// The provider.
+        provider: String,
+        /// How many it was to have.
+        given: usize,
+        /// How many it can have.
+        max: usize,
+    },
     /// The provider's endpoints have no host and port.
     #[error(
         "the {provider} provider's addresses are no hosts and ports, so that they have to be published: leave `fabric_addresses` away, or set it to published"

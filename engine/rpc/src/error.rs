@@ -39,6 +39,7 @@ impl From<FabricError> for Status {
             | FabricError::Unreachable { .. } => Der::UNREACH,
             FabricError::Provider { .. }
             | FabricError::NoAuthKeys { .. }
+            | FabricError::TooManyKeys { .. }
             | FabricError::NoProtocol { .. }
             | FabricError::NoDevice { .. }
             | FabricError::ForeignAddresses { .. }

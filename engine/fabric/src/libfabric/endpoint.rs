@@ -170,7 +170,8 @@ impl LibfabricEndpoint {
     /// Gives a message to the provider, if that copies it at once. `None`: it doesn't, or others have to go first.
     fn post(&self, peer: &KnownPeer, parts: &[&[u8]], len: usize) -> Option<Posted> {
         let core = &self.core;
-        let copied = len <= core.capabilities.inject && (len <= JOIN_MAX || parts.len() == 1);
+        let most = core.capabilities.inject;
+        let copied = most > 0 && len <= most && (len <= JOIN_MAX || parts.len() == 1);
         if !copied || !peer.waiting.is_empty() || peer.has_moved() {
             return None;
         }

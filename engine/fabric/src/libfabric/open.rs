@@ -209,8 +209,8 @@ pub(crate) fn own_socket(bind: &Bind) -> Result<Own, FabricError> {
 /// only authentication codes keep tenants apart, which the log says.
 #[must_use]
 pub fn usable_keys(provider: &str, keys: Vec<AuthKey>) -> Vec<AuthKey> {
-    let lacks =
-        provider.starts_with("mercury/") || survey::facts(provider).is_ok_and(|facts| !facts.has_auth_keys());
+    let lacks = provider.starts_with("mercury/")
+        || survey::facts(provider, &keys).is_ok_and(|facts| !facts.has_auth_keys());
     if keys.is_empty() || !lacks {
         return keys;
     }
@@ -227,8 +227,8 @@ pub fn usable_keys(provider: &str, keys: Vec<AuthKey>) -> Vec<AuthKey> {
 /// # Errors
 /// When the provider is missing, the address is in use or not local, or the executor is a simulated one.
 pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricError> {
-    survey::probe(&options.provider).map_err(advise)?;
-    let facts = survey::facts(&options.provider)?.without(&options.without);
+    survey::probe_with(&options.provider, &options.auth_keys).map_err(advise)?;
+    let facts = survey::facts(&options.provider, &options.auth_keys)?.without(&options.without);
     if !options.auth_keys.is_empty() && !facts.has_auth_keys() {
         return Err(FabricError::NoAuthKeys { provider: options.provider.clone() });
     }
@@ -237,6 +237,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         .ok_or_else(|| FabricError::NoProtocol { provider: options.provider.clone() })?;
     let facts = if options.auth_keys.len() > 1 { facts.with_auth_keys() } else { facts };
     check_device(options, facts)?;
+    check_keys(options, facts)?;
     let published = facts.publishes(&options.provider, options.addressing)?;
     let wait = facts.wait();
     let own = place(facts.address_form(), published, options)?;
@@ -302,6 +303,20 @@ fn check_device(options: &Options, facts: Facts) -> Result<(), FabricError> {
         }
         _ => Ok(()),
     }
+}
+
+/// The keys have to be no more than an endpoint can have: the provider's own answer is the same as above.
+fn check_keys(options: &Options, facts: Facts) -> Result<(), FabricError> {
+    let (provider, given) = (&options.provider, options.auth_keys.len());
+    let takes = |count: usize| {
+        let auth_keys = u32::try_from(count).unwrap_or(u32::MAX);
+        raw::probe(provider, &sys::Needs { auth_keys, ..facts.needs() }).is_ok()
+    };
+    if given <= 1 || takes(given) {
+        return Ok(());
+    }
+    let max = (1..given).rev().find(|count| takes(*count)).unwrap_or_default();
+    Err(FabricError::TooManyKeys { provider: provider.clone(), given, max })
 }
 
 /// Says what to do when a provider's refusal doesn't.

@@ -415,6 +415,11 @@ impl Core {
     }
 
     pub(super) fn failed(&self, failure: &sys::Failure) {
+        if failure.context.is_null() {
+            // A message that the provider copied at once: whose it was is not told.
+            add(&self.counters.sends_failed, 1);
+            return;
+        }
         let Some((id, lease)) = self.ops.find_slab(failure.context) else { return };
         if let Some(lease) = lease {
             let single = matches!(self.receive, ReceiveMode::Standard { .. });
@@ -458,7 +463,7 @@ impl Core {
             return;
         }
         self.down.set(None);
-        // Registrations are bound to the endpoint on some providers, which can't be closed before them.
+        // Nobody uses them again. Those in use end with the endpoint where they are bound to it.
         self.pool.forget_kept();
         self.exposing.forget();
         if let Some(bell) = &self.bell {

@@ -100,13 +100,28 @@ fn wait_object(wait: Wait) -> c_int {
     }
 }
 
-/// Asks whether an offer's completion queues can be waited for in this way.
-pub(super) fn probe_wait(provider: &str, needs: &sys::Needs, wait: Wait) -> Result<(), FabricError> {
+/// A key as the provider takes it.
+fn raw_key(key: AuthKey) -> sys::RawAuthKey {
+    sys::RawAuthKey { service: key.service, vni: key.vni }
+}
+
+/// Asks whether an offer's completion queues can be waited for in this way, in a domain with this key.
+pub(super) fn probe_wait(
+    provider: &str,
+    needs: &sys::Needs,
+    key: Option<AuthKey>,
+    wait: Wait,
+) -> Result<(), FabricError> {
     let name = provider_name(provider)?;
-    // SAFETY: the string is terminated, the structure has the layout of the C side.
-    match unsafe { sys::weir_probe_wait(name.as_ptr(), needs, wait_object(wait)) } {
+    let key = key.map(raw_key);
+    let keys = key.as_slice();
+    let needs = sys::Needs { keys: keys.as_ptr(), key_count: keys.len() as u64, ..*needs };
+    let mut error = sys::CallError::NONE;
+    // SAFETY: the string is terminated, the structures have the layouts of the C side, and the key outlives the call.
+    match unsafe { sys::weir_probe_wait(name.as_ptr(), &raw const needs, wait_object(wait), &raw mut error) }
+    {
         0 => Ok(()),
-        code => Err(failure("fi_cq_open", code, provider)),
+        code => Err(failure(error.call(), code, provider)),
     }
 }
 
@@ -151,8 +166,7 @@ impl Raw {
         let address = args.address.map(text).transpose()?;
         let device = args.device.map(text).transpose()?;
         let pointer = |value: &Option<CString>| value.as_ref().map_or(null(), |value| value.as_ptr());
-        let raw_key = |key: &AuthKey| sys::RawAuthKey { service: key.service, vni: key.vni };
-        let keys: Vec<sys::RawAuthKey> = args.auth_keys.iter().map(raw_key).collect();
+        let keys: Vec<sys::RawAuthKey> = args.auth_keys.iter().copied().map(raw_key).collect();
         let mut key_ids = vec![0u64; keys.len()];
         let mut needs = sys::Needs { device: pointer(&device), ..args.needs };
         if !keys.is_empty() {
@@ -214,7 +228,8 @@ impl Raw {
         self.auth_keys.iter().find(|(_, id)| *id == entry).map(|(key, _)| *key)
     }
 
-    /// Closes the endpoint and its queues, and all that others have taken the place of; every later call is refused.
+    /// Closes the endpoint and its queues, with the registrations that are bound to it, and all that others have taken the
+    /// place of; every later call is refused.
     pub(super) fn stop(&self) {
         self.stopped.set(true);
         // SAFETY: open or stopped; the C side clears what it closes.
@@ -527,8 +542,8 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: registered in `Raw::register`, closed only here, before the domain.
-        unsafe { sys::weir_mr_close(self.mr) };
+        // SAFETY: registered in `Raw::register`, closed only here, before the domain: `raw` keeps that open.
+        unsafe { sys::weir_mr_close(self.raw.ptr, self.mr) };
     }
 }
 
@@ -539,7 +554,7 @@ mod tests {
 
     #[test]
     fn the_library_is_asked_for_the_device_by_name() {
-        let facts = survey::facts("tcp").expect("built in");
+        let facts = survey::facts("tcp", &[]).expect("built in");
         let on = |device| {
             let args = OpenArgs { device: Some(device), ..facts.on_loopback() };
             Raw::open(&args).map(|_| ()).map_err(|error| error.to_string())
@@ -553,7 +568,7 @@ mod tests {
     #[test]
     fn an_address_is_spelled_as_the_provider_does() {
         let (raw, _) =
-            Raw::open(&survey::facts("tcp").expect("built in").on_loopback()).expect("an endpoint");
+            Raw::open(&survey::facts("tcp", &[]).expect("built in").on_loopback()).expect("an endpoint");
         let own = Address::from_bytes(&raw.name().expect("a name")).expect("short enough");
         assert_eq!(raw.spell(&own), Some(format!("fi_sockaddr_in://{own}")));
         raw.stop();

@@ -22,6 +22,7 @@
 #include <rdma/fi_cxi_ext.h>
 
 #include "api.h"
+#include "fabric.h"
 #include "queue.h"
 #include "verbs.h"
 
@@ -84,31 +85,8 @@ struct weir_error {
 	int64_t code;
 };
 
-/* An endpoint that another one has taken the place of. */
-struct weir_retired {
-	struct fid_av *av;
-	struct fid_cq *cq;
-	struct fid_ep *ep;
-	struct weir_retired *next;
-};
-
 /* What shm puts into the peer's queue, and calls done then; what is longer has been copied when it is done. */
 #define SHM_QUEUED_MAX 4096
-struct weir_fabric {
-	struct fi_info *info;
-	struct fid_fabric *fabric;
-	struct fid_domain *domain;
-	struct fid_av *av;
-	struct fid_cq *cq;
-	struct fid_ep *ep;
-	uint64_t transfer_flags;
-	uint64_t flagged_max;
-	/* What a new endpoint is opened with. */
-	int wait;
-	uint64_t queue;
-	size_t min_multi_recv;
-	struct weir_retired *retired;
-};
 
 struct weir_completion {
 	void *context;
@@ -403,6 +381,7 @@ void weir_fabric_bury(struct weir_fabric *f, uint64_t but)
 
 static void close_current(struct weir_fabric *f)
 {
+	weir_end_bound(f);
 	close_endpoint(f->ep, f->cq, f->av);
 	f->ep = NULL;
 	f->cq = NULL;
@@ -476,19 +455,20 @@ int64_t weir_probe(const char *provider, const struct weir_needs *needs, struct 
 	return 0;
 }
 
-/* Whether completion queues of an offer can be waited for in this way: 0, or why not. Only opening one tells. */
-int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs, int wait)
+/* Whether completion queues of an offer can be waited for in this way: 0, or why not, and what said so. Only opening one tells. */
+int64_t weir_probe_wait(const char *provider, const struct weir_needs *needs, int wait, struct weir_error *error)
 {
 	struct weir_fabric f = { 0 };
 	int64_t ret = find(provider, NULL, NULL, needs, &f.info);
 
 	if (ret)
-		return ret;
-	ret = fi_fabric(f.info->fabric_attr, &f.fabric, NULL);
-	if (!ret)
-		ret = fi_domain(f.fabric, f.info, &f.domain, NULL);
-	if (!ret)
-		ret = weir_queue_open(f.domain, wait, 16, &f.cq);
+		return failed(error, "fi_getinfo", ret);
+	if ((ret = fi_fabric(f.info->fabric_attr, &f.fabric, NULL)))
+		failed(error, "fi_fabric", ret);
+	else if ((ret = fi_domain(f.fabric, f.info, &f.domain, NULL)))
+		failed(error, "fi_domain", ret);
+	else if ((ret = weir_queue_open(f.domain, wait, 16, &f.cq)))
+		failed(error, "fi_cq_open", ret);
 	if (f.cq)
 		fi_close(&f.cq->fid);
 	if (f.domain)
@@ -626,37 +606,6 @@ int64_t weir_cq_failure(struct weir_fabric *f, struct weir_failure *failure)
 	if (entry.err == FI_EADDRNOTAVAIL && entry.err_data_size <= sizeof failure->address)
 		failure->address_len = entry.err_data_size;
 	return 1;
-}
-
-/* Registers memory for a usage, a place in `accesses`. */
-int64_t weir_mr_register(struct weir_fabric *f, const void *buf, uint64_t len, uint32_t usage, uint64_t key, void **out,
-			 uint64_t *key_out, void **desc)
-{
-	static const uint64_t accesses[] = { FI_REMOTE_READ, FI_REMOTE_WRITE, FI_SEND, FI_RECV, FI_READ | FI_WRITE };
-	uint64_t access = weir_verbs_access(f->info, accesses[usage]);
-	struct fid_mr *mr;
-	int ret = fi_mr_reg(f->domain, buf, len, access, 0, key, 0, &mr, NULL);
-
-	if (ret)
-		return ret;
-	if (f->info->domain_attr->mr_mode & FI_MR_ENDPOINT) {
-		ret = fi_mr_bind(mr, &f->ep->fid, 0);
-		if (!ret)
-			ret = fi_mr_enable(mr);
-		if (ret) {
-			fi_close(&mr->fid);
-			return ret;
-		}
-	}
-	*out = mr;
-	*key_out = fi_mr_key(mr);
-	*desc = fi_mr_desc(mr);
-	return 0;
-}
-
-void weir_mr_close(void *mr)
-{
-	fi_close(&((struct fid_mr *)mr)->fid);
 }
 
 const char *weir_strerror(int64_t code)

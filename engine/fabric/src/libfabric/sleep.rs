@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_packets_make_readable_is_watched_only_during_sleep() {
-        let facts = survey::facts("tcp").expect("built in");
+        let facts = survey::facts("tcp", &[]).expect("built in");
         assert_eq!(facts.wait(), Wait::FdSet);
         let (raw, _) = Raw::open(&facts.on_loopback()).expect("an endpoint");
         let waker = Waker::new(&raw, Wait::FdSet).expect("a set");

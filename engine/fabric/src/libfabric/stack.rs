@@ -19,8 +19,12 @@ pub(super) fn advice(name: &str, call: &str, code: i64) -> Option<&'static str> 
     /// What fails where memory that is registered twice has one key (`verbs.h`).
     const KEEPS_REGISTRATIONS: &str = "fi_mr_reg (twice)";
     const EINVAL: i64 = -22;
+    const ENOSYS: i64 = -38;
     const ENODATA: i64 = -61;
     match (call, code) {
+        ("fi_domain", ENOSYS) if name == "cxi" => Some(
+            "the NIC has no service for who names none: set `fabric_auth_key` (a client's attach file has it, too), or have the job's launcher give a network",
+        ),
         _ if !offered_as(name).starts_with("verbs") => None,
         (KEEPS_REGISTRATIONS, _) => Some(
             "the library keeps registrations that have ended open to peers: set FI_MR_CACHE_MONITOR=disabled",
@@ -46,6 +50,13 @@ mod tests {
         assert!(told("verbs;ofi_rxm", "fi_enable", -22).contains("FI_UNIVERSE_SIZE"));
         assert!(told("verbs", "fi_getinfo", -61).contains("libibverbs.so.1"));
         assert_eq!([told("tcp", "fi_getinfo", -61), told("verbs", "fi_enable", -98)], ["", ""]);
+    }
+
+    #[test]
+    fn where_no_service_is_for_everybody_the_advice_is_to_name_one() {
+        let told = |name, call, code| advice(name, call, code).unwrap_or_default();
+        assert!(told("cxi", "fi_domain", -38).contains("fabric_auth_key"));
+        assert_eq!([told("tcp", "fi_domain", -38), told("cxi", "fi_domain", -12)], ["", ""]);
     }
 
     #[test]

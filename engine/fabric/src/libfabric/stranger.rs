@@ -61,7 +61,7 @@ mod tests {
 
     /// An endpoint on loopback that nothing arrives at, with posted memory.
     fn endpoint(executor: &Executor, receive: ReceiveMode) -> (Rc<Core>, Rc<Inbox>) {
-        let facts = survey::facts("tcp").expect("built in");
+        let facts = survey::facts("tcp", &[]).expect("built in");
         let (raw, caps) = Raw::open(&facts.on_loopback()).expect("an endpoint");
         let address = Address::from_bytes(&raw.name().expect("a name")).expect("an address");
         let options = Options { receive, ..Options::default() };

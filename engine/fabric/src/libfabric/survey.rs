@@ -6,8 +6,8 @@ use super::peers::ENTRIES_MAX;
 use super::raw::{OpenArgs, Raw};
 use super::{bell, raw, sys};
 use crate::{
-    Ability, Address, Addressing, Capabilities, FabricError, MrAccounting, MrMethod, MrMode, Offer, Protocol,
-    Wait,
+    Ability, Address, Addressing, AuthKey, Capabilities, FabricError, Launch, MrAccounting, MrMethod, MrMode,
+    Offer, Protocol, Wait, configured_client_key,
 };
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -28,6 +28,9 @@ const GAINS_BY_SET: &str = "tcp";
 
 /// What makes up the name of an endpoint that is opened to try something, beside the process: one is open at a time.
 const TRIAL: u64 = 0x7472_6961_6c00_0000;
+
+/// The call that fails where nothing can be opened at all.
+const DOMAIN: &str = "fi_domain";
 
 /// Completions that such an endpoint has room for.
 const TRIAL_QUEUE: u64 = 16;
@@ -174,8 +177,15 @@ fn plain(caps: u64) -> sys::Needs {
     }
 }
 
-/// Asks a provider for everything that matters here.
-fn ask(provider: &str) -> Result<Facts, FabricError> {
+/// The key for what is opened to try something: one of those that an endpoint is to have, else what the launcher gave. Where the
+/// network has no service for who names none, nothing is opened without.
+fn trial_key(provider: &str, keys: &[AuthKey]) -> Option<AuthKey> {
+    let given = || configured_client_key(None, provider, None, &Launch::from_environment()).ok().flatten();
+    keys.first().copied().or_else(given)
+}
+
+/// Asks a provider for everything that matters here, with this key where it has such.
+fn ask(provider: &str, key: Option<AuthKey>) -> Result<Facts, FabricError> {
     let has = |needs: sys::Needs| {
         raw::probe(provider, &needs).is_ok_and(|found| {
             found.abilities & needs.caps == needs.caps
@@ -201,19 +211,27 @@ fn ask(provider: &str) -> Result<Facts, FabricError> {
         channels: true,
         address_form: found.address_form,
     };
+    let key = key.filter(|_| facts.auth_keys);
     let has_user_ids = facts.av_user_id && {
         let needs = facts.needs();
-        raw::probe(provider, &needs).is_ok_and(|found| takes_user_ids(provider, needs, &found))
+        raw::probe(provider, &needs).is_ok_and(|found| takes_user_ids(provider, needs, key, &found))
     };
     let facts = Facts { av_user_id: has_user_ids, ..facts };
     let ways = if provider == GAINS_BY_SET { &[Wait::FdSet, Wait::Fd][..] } else { &[Wait::Fd] };
-    let wait = ways.iter().find(|wait| raw::probe_wait(provider, &facts.needs(), **wait).is_ok());
-    Ok(Facts { wait: wait.copied().unwrap_or(facts.wait), ..facts })
+    for wait in ways {
+        match raw::probe_wait(provider, &facts.needs(), key, *wait) {
+            Ok(()) => return Ok(Facts { wait: *wait, ..facts }),
+            // It has not come to what was to be tried.
+            Err(error @ FabricError::Provider { call: DOMAIN, .. }) => return Err(error),
+            Err(_) => {}
+        }
+    }
+    Ok(facts)
 }
 
 /// Whether a provider takes our numbers for peers: some advertise what they refuse at the first insertion. An endpoint that
 /// can't be opened for the trial counts as a refusal; doing without costs nothing but a look into a table.
-fn takes_user_ids(provider: &str, needs: sys::Needs, found: &sys::Caps) -> bool {
+fn takes_user_ids(provider: &str, needs: sys::Needs, key: Option<AuthKey>, found: &sys::Caps) -> bool {
     let name = (found.address_form == sys::ADDRESSES_NAMES).then(|| bell::fresh_name(TRIAL));
     let own = place(found.address_form, false, &Options::default());
     let tried = own.and_then(|own| {
@@ -224,7 +242,7 @@ fn takes_user_ids(provider: &str, needs: sys::Needs, found: &sys::Caps) -> bool 
             device: None,
             address: name.as_deref(),
             needs,
-            auth_keys: &[],
+            auth_keys: key.as_slice(),
             wait: Wait::Doorbell,
             delivery: false,
             queue: TRIAL_QUEUE,
@@ -240,15 +258,18 @@ fn takes_user_ids(provider: &str, needs: sys::Needs, found: &sys::Caps) -> bool 
     tried.is_ok()
 }
 
-/// The facts of a provider. They don't change while the process lives, and asking takes milliseconds.
-pub(super) fn facts(provider: &str) -> Result<Facts, FabricError> {
-    static KNOWN: OnceLock<Mutex<HashMap<String, Facts>>> = OnceLock::new();
+/// The facts of a provider, for an endpoint with these keys. They don't change while the process lives, and asking takes
+/// milliseconds.
+pub(super) fn facts(provider: &str, keys: &[AuthKey]) -> Result<Facts, FabricError> {
+    type Known = HashMap<(String, Option<AuthKey>), Facts>;
+    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+    let asked = (provider.to_owned(), trial_key(provider, keys));
     let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(facts) = known.get(provider) {
+    if let Some(facts) = known.get(&asked) {
         return Ok(*facts);
     }
-    let facts = ask(provider)?;
-    known.insert(provider.to_owned(), facts);
+    let facts = ask(provider, asked.1)?;
+    known.insert(asked, facts);
     Ok(facts)
 }
 
@@ -293,13 +314,18 @@ pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Ca
     }
 }
 
-/// What a provider on this machine can do.
+/// What a provider on this machine can do, for an endpoint with no key or the one that the launcher gave.
 ///
 /// # Errors
 /// When the library has no such provider, or it lacks what every endpoint needs: reliable datagrams with RMA, and a way to
 /// sleep until something arrives.
 pub fn probe(provider: &str) -> Result<Capabilities, FabricError> {
-    let facts = facts(provider)?;
+    probe_with(provider, &[])
+}
+
+/// The same for an endpoint with these keys.
+pub(super) fn probe_with(provider: &str, keys: &[AuthKey]) -> Result<Capabilities, FabricError> {
+    let facts = facts(provider, keys)?;
     let caps = raw::probe(provider, &facts.needs())?;
     check(provider, &caps, facts)?;
     Ok(capabilities(provider, &caps, facts))
@@ -332,7 +358,8 @@ pub fn providers() -> Result<Vec<Offer>, FabricError> {
             let needed = [("reliable datagrams", sys::FI_MSG), ("rma", BASE)];
             missing = needed.iter().filter(|(_, caps)| lacks(*caps)).map(|(name, _)| *name).collect();
             if missing.is_empty() {
-                missing.push("a wait object");
+                let opens = !matches!(found, Err(FabricError::Provider { call: DOMAIN, .. }));
+                missing.push(if opens { "a wait object" } else { "a domain that opens" });
             }
         }
         Offer { provider, capabilities: found.ok(), missing }
@@ -346,8 +373,8 @@ mod tests {
 
     #[test]
     fn only_a_provider_that_cannot_be_slept_on_is_refused_unless_it_is_found_by_name() {
-        let socket = facts("tcp").expect("built in");
-        let named = facts("shm").expect("built in");
+        let socket = facts("tcp", &[]).expect("built in");
+        let named = facts("shm", &[]).expect("built in");
         let of = |address_form| sys::Caps { address_form, ..sys::Caps::EMPTY };
         assert_eq!(check("tcp", &of(sys::ADDRESSES_SOCKETS), socket), Ok(()));
         assert_eq!(check("cxi", &of(sys::ADDRESSES_FOREIGN), socket), Ok(()));
@@ -360,14 +387,14 @@ mod tests {
 
     #[test]
     fn addresses_that_are_no_hosts_and_ports_are_published_and_others_where_that_is_wanted() {
-        let socket = facts("tcp").expect("built in");
+        let socket = facts("tcp", &[]).expect("built in");
         let foreign = Facts { address_form: sys::ADDRESSES_FOREIGN, ..socket };
         let publishes = |facts: Facts, addressing| facts.publishes("cxi", addressing);
         for (addressing, at_ports) in
             [(Addressing::ByProvider, false), (Addressing::Ports, false), (Addressing::Published, true)]
         {
             assert_eq!(publishes(socket, addressing), Ok(at_ports));
-            assert_eq!(publishes(facts("shm").expect("built in"), addressing), Ok(at_ports));
+            assert_eq!(publishes(facts("shm", &[]).expect("built in"), addressing), Ok(at_ports));
         }
         for addressing in [Addressing::ByProvider, Addressing::Published] {
             assert_eq!(publishes(foreign, addressing), Ok(true));
@@ -378,23 +405,23 @@ mod tests {
 
     #[test]
     fn whether_keys_can_be_told_apart_is_one_thing_and_whether_an_endpoint_has_several_another() {
-        let able = Facts { auth_keys: true, ..facts("tcp").expect("built in") };
+        let able = Facts { auth_keys: true, ..facts("tcp", &[]).expect("built in") };
         let told = |facts| {
             let found = capabilities("cxi", &sys::Caps::EMPTY, facts);
             (found.auth_keys, found.serves_auth_keys)
         };
         assert_eq!(told(able), (true, false), "one key or none");
         assert_eq!(told(able.with_auth_keys()), (true, true));
-        assert_eq!(told(facts("tcp").expect("built in")), (false, false));
+        assert_eq!(told(facts("tcp", &[]).expect("built in")), (false, false));
     }
 
     #[test]
     fn numbers_of_ours_are_an_ability_where_an_insertion_takes_one() {
         for provider in ["tcp", "shm", "tcp_rxm"] {
-            let facts = facts(provider).expect("built in");
+            let facts = facts(provider, &[]).expect("built in");
             let asked = Facts { av_user_id: true, ..facts }.needs();
             let found = raw::probe(provider, &asked);
-            let takes = found.is_ok_and(|found| takes_user_ids(provider, asked, &found));
+            let takes = found.is_ok_and(|found| takes_user_ids(provider, asked, None, &found));
             assert_eq!(facts.av_user_id, takes, "{provider}");
         }
         // It says that it can, and answers "bad flags".

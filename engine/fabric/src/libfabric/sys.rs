@@ -1,5 +1,5 @@
-//! The C face of libfabric (`shim.c`, `queue.c`), and what else is in C here. Layouts and constants here repeat what is there; a
-//! test compares them.
+//! The C face of libfabric (`shim.c`, `queue.c`, `registration.c`), and what else is in C here. Layouts and constants here
+//! repeat what is there; a test compares them.
 #![expect(unsafe_code, reason = "declarations of C functions")]
 
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -257,7 +257,12 @@ unsafe extern "C" {
     pub(super) fn weir_fabric_bury(f: *mut WeirFabric, but: u64);
     pub(super) fn weir_fabric_close(f: *mut WeirFabric);
     pub(super) fn weir_probe(provider: *const c_char, needs: *const Needs, caps: *mut Caps) -> i64;
-    pub(super) fn weir_probe_wait(provider: *const c_char, needs: *const Needs, wait: c_int) -> i64;
+    pub(super) fn weir_probe_wait(
+        provider: *const c_char,
+        needs: *const Needs,
+        wait: c_int,
+        error: *mut CallError,
+    ) -> i64;
     pub(super) fn weir_providers(names: *mut [c_char; 64], room: u64) -> i64;
     pub(super) fn weir_getname(f: *mut WeirFabric, address: *mut c_void, len: *mut u64) -> i64;
     pub(super) fn weir_straddr(
@@ -336,7 +341,7 @@ unsafe extern "C" {
         key_out: *mut u64,
         desc: *mut *mut c_void,
     ) -> i64;
-    pub(super) fn weir_mr_close(mr: *mut c_void);
+    pub(super) fn weir_mr_close(f: *mut WeirFabric, registration: *mut c_void);
     pub(super) fn weir_tcp_progress(fd: c_int, progress: *mut Progress) -> i64;
     pub(super) fn weir_tcp_dialled(fd: c_int, dialled: *mut Dialled) -> i64;
     pub(super) fn weir_receive(
