@@ -7,6 +7,7 @@ mod bell;
 mod channel;
 mod endpoint;
 mod expose;
+pub mod files;
 mod guard;
 pub(crate) mod hang_up;
 mod insert;
