@@ -35,7 +35,8 @@ fn capabilities(protocol: &str, virt_addr: bool, with_source: bool) -> Capabilit
         provider: format!("{PREFIX}{protocol}"),
         version: version(),
         library: format!("Mercury {}", version()),
-        multi_recv: !sm,
+        // Slabs of the library below are Mercury's business: what it hands out is copied.
+        multi_recv: false,
         source: with_source,
         source_err: false,
         av_user_id: false,
