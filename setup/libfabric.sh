@@ -35,6 +35,7 @@ fetch_source() {
 compile() {
     cd "$sources/tree"
     patch -p1 <"$WEIR_REPO/setup/libfabric-rxm.patch"
+    patch -p1 <"$WEIR_REPO/setup/libfabric-mr.patch"
     [[ -x configure ]] || ./autogen.sh
     local off=() provider
     for provider in rxd udp sockets sm2 lnx mrail psm2 psm3 efa opx ucx usnic bgq cxi lpp \
