@@ -35,6 +35,7 @@ fetch_source() {
 compile() {
     cd "$sources/tree"
     patch -p1 <"$WEIR_REPO/setup/libfabric-rxm.patch"
+    patch -p1 <"$WEIR_REPO/setup/libfabric-mr.patch"
     patch -p1 <"$WEIR_REPO/setup/libfabric-shm.patch"
     [[ -x configure ]] || ./autogen.sh
     local off=() provider

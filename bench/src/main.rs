@@ -4,6 +4,7 @@
 //! A bare number says more about the machine than about the program, so that each row carries a reference measured
 //! by the same code in the same run, and the ratio to it.
 
+mod counted;
 mod crowd;
 mod drawing;
 mod fabric;
@@ -153,6 +154,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         if !arguments.without_instructions {
             instructions::measure(&mut report, &arguments.providers);
         }
+        counted::measure(&mut report, &arguments.providers);
         report.save(&arguments.output)?;
     }
     let folder = arguments.output.parent().unwrap_or(std::path::Path::new("."));

@@ -15,6 +15,7 @@ pub mod libfabric;
 mod memory;
 #[cfg(feature = "mercury")]
 pub mod mercury;
+pub mod mercury_wire;
 mod message;
 mod monitor;
 mod mr_cache;

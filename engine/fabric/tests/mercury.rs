@@ -25,6 +25,7 @@ fn messages_of_every_size_arrive_whole() {
         let options = Options::near(provider, "127.0.0.1", 1);
         let [one, other] = [(); 2].map(|()| open(&rt, &options).expect("an endpoint"));
         assert_eq!((one.capabilities().provider.as_str(), one.capabilities().wait), (provider, Wait::Fd));
+        assert!(!one.capabilities().multi_recv, "{provider}: messages are copied, whatever takes them in");
         let (_sender, inbox) = (listen(&one), listen(&other));
         executor.block_on(async {
             let to = one.insert(&other.address()).expect("an address");

@@ -4,11 +4,13 @@
 mod port;
 mod tenants {
     pub mod attacks;
+    pub mod memory;
     pub mod recorder;
     pub mod stage;
 }
 
 use tenants::attacks;
+use tenants::memory;
 use tenants::stage::Stage;
 
 #[test]
@@ -30,6 +32,7 @@ fn on_tcp() {
 #[test]
 fn on_shm() {
     attacks::run_all(|| Stage::real("shm"));
+    memory::shared_within_a_node_is_one_users(&Stage::real("shm"));
 }
 
 #[cfg(feature = "mercury")]

@@ -146,6 +146,10 @@ fn messages_and_memory_of_one_network_are_out_of_reach_from_another() {
     let mut secret = victim.buffers().alloc(100).expect("memory");
     secret.fill(7);
     let exposure = victim.expose(&secret, 0..100, Access::Read).expect("exposed");
+    let mut target = victim.buffers().alloc(100).expect("memory");
+    target.fill(7);
+    let open_to_writes = victim.expose(&target, 0..100, Access::Write).expect("exposed");
+    let writable = open_to_writes.region();
     // Even the right address and the right key are worth nothing from the wrong network.
     let to = mallory.insert(&victim.address()).expect("an address");
     mallory.send(to, 0, &[b"hello"]).expect("accepted");
@@ -158,9 +162,22 @@ fn messages_and_memory_of_one_network_are_out_of_reach_from_another() {
         let stolen = mallory.read(to, &mut local, 0..100, region).await;
         assert!(stolen.is_err(), "{stolen:?}");
         assert!(local.iter().all(|byte| *byte == 0));
+        for peer in [to, claimed] {
+            let written = mallory.write(peer, &local, 0..100, writable).await;
+            assert!(written.is_err(), "{written:?}");
+        }
     });
+    assert!(target.iter().all(|byte| *byte == 7), "nothing was written");
+    // The same by somebody on the victim's network, who has the key as well.
+    let (home, friend, _) = open("friend", 100);
+    let to = friend.insert(&victim.address()).expect("an address");
+    site.world.block_on(&home, async move {
+        let local = friend.buffers().alloc(100).expect("memory");
+        assert_eq!(friend.write(to, &local, 0..100, writable).await, Ok(()));
+    });
+    assert!(target.iter().all(|byte| *byte == 0), "on the right network it is written");
     assert!(inbox.0.borrow().is_empty());
-    assert!(site.fabric.stats().other_network >= 3);
+    assert!(site.fabric.stats().other_network >= 5);
 }
 
 #[test]

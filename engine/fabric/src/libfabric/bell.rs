@@ -40,23 +40,23 @@ const PREFIX: &str = "weir-";
 const PORT_PREFIX: &str = "weir-port-";
 
 /// The word of the shared page that tells what its owner does.
-const STATE: usize = 0;
+pub(super) const STATE: usize = 0;
 
 /// The word that tells which generation of its owner's endpoint it is of.
-const GENERATION: usize = 1;
+pub(super) const GENERATION: usize = 1;
 
 /// The word that counts the channels that the owner was offered.
 const OFFERS: usize = 2;
 
 /// The word that tells which form of channels the owner takes; 0: none.
-const CHANNELS: usize = 3;
+pub(super) const CHANNELS: usize = 3;
 
 /// The word that tells whether the owner has a lock on the page's file for as long as it lives.
-const LOCK: usize = 4;
+pub(super) const LOCK: usize = 4;
 
 /// It has. Bells of earlier releases say 0: whether somebody has those can't be seen from another namespace, so they count as
 /// had. That an entry or a file stays too long does less harm than to take it from one who uses it.
-const LOCKED: u32 = 1;
+pub(super) const LOCKED: u32 = 1;
 
 /// Generations whose locks are held. Nobody takes longer over a page that he has opened by its name than the endpoint takes to be
 /// opened anew so many times.
@@ -70,13 +70,13 @@ const SETTLED: Duration = Duration::from_mins(1);
 const OFFERS_MAX: usize = 64;
 
 /// The owner is awake: it needs no ring.
-const AWAKE: u32 = 0;
+pub(super) const AWAKE: u32 = 0;
 
 /// The owner sleeps, or is about to.
-const ASLEEP: u32 = 1;
+pub(super) const ASLEEP: u32 = 1;
 
 /// The owner has opened its endpoint anew, and has another bell; or it has closed it, and has none.
-const MOVED: u32 = 2;
+pub(super) const MOVED: u32 = 2;
 
 /// Opens a file that is here. Everybody may make files here, so links are not followed, and a lease on one, with which its owner
 /// could hold others up for most of a minute, is an error.
@@ -85,7 +85,7 @@ pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?)
 }
 
-fn bell_path(name: &str) -> PathBuf {
+pub(super) fn bell_path(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.bell"))
 }
 
@@ -103,7 +103,7 @@ fn user() -> u32 {
 }
 
 /// The pid namespace of this process, as its number.
-fn namespace() -> u64 {
+pub(super) fn namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
 
@@ -394,8 +394,12 @@ impl Drop for Bell {
 
 /// The name of the endpoint that listens at a port of this node.
 pub(super) fn lookup(port: u16) -> Option<String> {
-    let name = port_file::read(&port_path(port))?;
-    is_name(&name).then_some(name)
+    holder(&port_path(port))
+}
+
+/// The name in a port's file.
+pub(super) fn holder(path: &Path) -> Option<String> {
+    port_file::read(path).filter(|name| is_name(name))
 }
 
 /// What became of a ring.

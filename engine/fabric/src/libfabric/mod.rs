@@ -8,6 +8,7 @@ mod channel;
 mod dial;
 mod endpoint;
 mod expose;
+pub mod files;
 mod guard;
 pub(crate) mod hang_up;
 mod insert;

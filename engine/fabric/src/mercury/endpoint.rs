@@ -1,9 +1,7 @@
 //! The fabric trait on Mercury.
 #![expect(unsafe_code, reason = "registering memory with Mercury, and moving it")]
 
-use super::names::Name;
 use super::ops::{Kind, Op, Queued};
-use super::pieces::Head;
 use super::ports::{self, Port};
 use super::progress::{Core, Exposed, explain};
 use super::raw::{Move, Registration, failure};
@@ -12,6 +10,8 @@ use crate::exposure::{Ending, Exposure, Registered};
 use crate::libfabric::hang_up::{cut_off, hang_up, hang_up_if_gone, stop_asking};
 use crate::libfabric::resolve;
 use crate::memory::{Access, Buffer, Memory, PAGE, RemoteRegion};
+use crate::mercury_wire::names::Name;
+use crate::mercury_wire::pieces::Head;
 use crate::{
     Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, Gone, PeerId, Sink,
     Transfer,

@@ -5,11 +5,9 @@
 //! differs from libfabric's own providers is in `docs/how-to/mercury.md`.
 
 mod endpoint;
-mod names;
 mod open;
 mod ops;
 mod peers;
-mod pieces;
 mod ports;
 mod progress;
 mod raw;

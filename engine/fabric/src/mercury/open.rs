@@ -1,13 +1,13 @@
 //! Opening an endpoint: which plugin, which address, what it can do.
 
 use super::endpoint::MercuryEndpoint;
-use super::names::Name;
-use super::pieces::HEAD_LEN;
 use super::ports::Port;
 use super::progress::{Core, Parts};
 use super::raw::{Raw, failure, version};
 use super::{PREFIX, PROTOCOLS, remains};
 use crate::libfabric::{self, Bind, MESSAGE_MAX, Options, own_socket};
+use crate::mercury_wire::names::Name;
+use crate::mercury_wire::pieces::HEAD_LEN;
 use crate::{Ability, BufferPool, Capabilities, Endpoint, FabricError, MrAccounting, MrMode, Offer, Wait};
 use std::rc::Rc;
 use weir_runtime::Handle;
@@ -35,7 +35,8 @@ fn capabilities(protocol: &str, virt_addr: bool, with_source: bool) -> Capabilit
         provider: format!("{PREFIX}{protocol}"),
         version: version(),
         library: format!("Mercury {}", version()),
-        multi_recv: !sm,
+        // Slabs of the library below are Mercury's business: what it hands out is copied.
+        multi_recv: false,
         source: with_source,
         source_err: false,
         av_user_id: false,

@@ -1,8 +1,8 @@
 //! The peers that an endpoint knows.
 
-use super::names::Name;
 use super::ops::Queue;
 use super::raw::PeerAddress;
+use crate::mercury_wire::names::Name;
 use crate::{Address, PeerId};
 use core::cell::Cell;
 use core::time::Duration;

@@ -1,15 +1,15 @@
 //! What happens when an endpoint is polled: messages, operations that have ended, some that never will.
 #![expect(unsafe_code, reason = "Mercury's descriptor is borrowed; operations under way are stopped")]
 
-use super::names::Name;
 use super::ops::{Fate, Kind, Op, Ops};
 use super::peers::Peers;
-use super::pieces::{Assembly, Head};
 use super::raw::{Arrived, Code, Raw, reason};
 use super::sys::{self, Event};
 use crate::counters::add;
 use crate::libfabric::hang_up::cut_off;
 use crate::memory::{Access, Memory};
+use crate::mercury_wire::names::Name;
+use crate::mercury_wire::pieces::{Assembly, Head};
 use crate::message::{Message, Source};
 use crate::{Address, BufferPool, Capabilities, FabricCounters, FabricError, Sink};
 use core::cell::{Cell, OnceCell, RefCell};

@@ -2,11 +2,14 @@
 
 mod address;
 mod channel;
+mod drive;
 mod entries;
+mod files;
 mod header;
 mod index;
 mod log;
 mod operations;
+mod pieces;
 mod requests;
 mod superblock;
 mod transaction;
@@ -28,7 +31,7 @@ impl core::fmt::Debug for Target {
 }
 
 /// All of them.
-pub const ALL: [Target; 9] = [
+pub const ALL: [Target; 12] = [
     Target { name: "superblock", run: superblock::run },
     Target { name: "checkpoint", run: header::run },
     Target { name: "log", run: log::run },
@@ -38,6 +41,9 @@ pub const ALL: [Target; 9] = [
     Target { name: "requests", run: requests::run },
     Target { name: "channel", run: channel::run },
     Target { name: "address", run: address::run },
+    Target { name: "pieces", run: pieces::run },
+    Target { name: "files", run: files::run },
+    Target { name: "drive", run: drive::run },
 ];
 
 /// The fuzzer of a name.

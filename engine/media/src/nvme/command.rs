@@ -85,21 +85,21 @@ const _: () = assert!(size_of::<AdminCommand>() == COMMAND_BYTES);
 
 /// What a namespace and its controller say of themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Identity {
+pub struct Identity {
     /// Number of the namespace.
-    pub(super) namespace: u32,
+    pub namespace: u32,
     /// Bytes of a logical block, as a power of two.
-    pub(super) block_shift: u8,
+    pub block_shift: u8,
     /// Logical blocks.
-    pub(super) blocks: u64,
+    pub blocks: u64,
     /// Most bytes of one command.
-    pub(super) bytes_max: usize,
+    pub bytes_max: usize,
     /// Whether there is a volatile cache: without one a flush has nothing to do.
-    pub(super) has_cache: bool,
+    pub has_cache: bool,
     /// Model and serial number.
-    pub(super) model: String,
+    pub model: String,
     /// Serial number.
-    pub(super) serial: String,
+    pub serial: String,
 }
 
 /// Runs an administrative command that fills `data`.
@@ -147,8 +147,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim().to_owned()
 }
 
-/// Understands what the drive has answered to Identify.
-fn identity(number: u32, space: &[u8], controller: &[u8]) -> Result<Identity, String> {
+/// Understands what a drive has answered to Identify, for the namespace of a number: the pages of namespace and controller.
+///
+/// # Errors
+/// Why it can't be used, in words.
+pub fn identity(number: u32, space: &[u8], controller: &[u8]) -> Result<Identity, String> {
     let blocks = u64::from_le_bytes(le(space, 0));
     let formatted = le::<1>(space, 26)[0];
     let format = usize::from((formatted & 0x0f) | ((formatted >> 1) & 0x30));
@@ -166,6 +169,9 @@ fn identity(number: u32, space: &[u8], controller: &[u8]) -> Result<Identity, St
         return Err(format!(
             "its blocks are 2^{block_shift} bytes long: format the namespace with blocks of 512 or 4096 bytes"
         ));
+    }
+    if blocks.leading_zeros() < block_shift.into() {
+        return Err(format!("it says that it has {blocks} blocks, more bytes than can be counted"));
     }
     let bytes_max = match le::<1>(controller, 77)[0] {
         0 => BYTES_MAX,
@@ -330,6 +336,7 @@ mod tests {
             (8, 9, 8, "without metadata"),
             (8, 13, 0, "512 or 4096"),
             (8, 0, 0, "2^0"),
+            (1 << 52, 12, 0, "more bytes"),
         ] {
             let (space, controller) = pages(blocks, shift, metadata, 0);
             let refused = identity(1, &space, &controller).expect_err("unusable");

@@ -5,8 +5,9 @@ use highway::{HighwayHash, HighwayHasher, Key};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
+use super::memory;
 use super::stage::{COUNT, KEY, MALLORY, SUM, Stage, VICTIM};
-use weir_fabric::{Access, Address, RemoteRegion};
+use weir_fabric::Address;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use weir_proto::{Epoch, TenantId};
 use weir_rpc::seal::TAG_LEN;
@@ -23,7 +24,8 @@ pub fn run_all(stage: impl Fn() -> Stage) {
     a_name_that_another_tenant_takes_is_still_free(&stage());
     altered_messages_are_refused_whatever_was_altered(&stage());
     answers_are_taken_from_the_server_only(&stage());
-    memory_is_reached_by_nobody_who_was_not_given_its_key(&stage());
+    memory::is_reached_by_nobody_who_was_not_given_its_key(&stage());
+    memory::is_reached_with_its_key_as_far_as_it_was_exposed_and_no_further(&stage());
     a_flood_of_strangers_leaves_nothing_behind(&stage());
     the_places_of_an_address_that_is_claimed_are_its_owners(&stage());
 }
@@ -291,52 +293,6 @@ fn answers_are_taken_from_the_server_only(stage: &Stage) {
     stage.pass(Duration::from_millis(30));
     let metrics = stage.victim.metrics();
     assert!(metrics.unauthenticated.get() + metrics.stray_replies.get() >= 100, "each lie was counted");
-}
-
-fn memory_is_reached_by_nobody_who_was_not_given_its_key(stage: &Stage) {
-    let victim = Rc::clone(stage.victim.endpoint());
-    let mallory = Rc::clone(&stage.mallory);
-    let mut secret = victim.buffers().alloc(4096).expect("memory");
-    secret.fill(7);
-    let exposures: Vec<_> =
-        (0..64).map(|_| victim.expose(&secret, 0..4096, Access::Read).expect("exposed")).collect();
-    let keys: Vec<u64> = exposures.iter().map(|exposure| exposure.region().key).collect();
-    let near = |a: u64, b: u64| a.abs_diff(b) < 1 << 32;
-    if victim.capabilities().provider.starts_with("mercury/") {
-        // Mercury's keys are small numbers one after another, or none: see the documentation.
-        return;
-    }
-    let guessable =
-        keys.iter().enumerate().any(|(at, key)| keys[..at].iter().any(|other| near(*key, *other)));
-    assert!(!guessable, "keys are spread over 64 bits: {keys:x?}");
-    if victim.capabilities().provider == "shm" {
-        // Processes of one user can read each other's memory whatever the provider does: see the documentation.
-        return;
-    }
-    let to = mallory.insert(&victim.address()).expect("an address");
-    let region = exposures[0].region();
-    let rt = stage.rt.clone();
-    let got = stage.run(async move {
-        let mut got = 0;
-        for n in 0..20u64 {
-            let mut local = mallory.buffers().alloc(64).expect("memory");
-            local.fill(1);
-            // Guesses of every kind: small numbers, neighbours of keys that were seen, random ones.
-            let key = match n % 4 {
-                0 => n,
-                1 => keys[0] ^ (1 << n),
-                2 => keys[1].wrapping_add(n),
-                _ => rt.random_u64(),
-            };
-            let guess = RemoteRegion { addr: region.addr, key, len: 64 };
-            let read = mallory.read(to, &mut local, 0..64, guess);
-            drop(rt.timeout(Duration::from_secs(5), read).await);
-            got += local.iter().filter(|byte| **byte != 1).count();
-        }
-        got
-    });
-    assert_eq!(got, 0, "bytes that guessing got");
-    assert!(secret.iter().all(|byte| *byte == 7));
 }
 
 fn a_flood_of_strangers_leaves_nothing_behind(stage: &Stage) {

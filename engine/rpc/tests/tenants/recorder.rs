@@ -1,6 +1,6 @@
 //! An endpoint that keeps a copy of every message it sends: what somebody on the path would have.
 
-use core::cell::RefCell;
+use core::cell::{OnceCell, RefCell};
 use core::ops::Range;
 use std::rc::{Rc, Weak};
 use weir_fabric::{
@@ -13,11 +13,13 @@ use weir_runtime::LocalBoxFuture;
 pub struct Recorder {
     inner: Rc<dyn Endpoint>,
     pub sent: RefCell<Vec<Vec<u8>>>,
+    /// What arrives is for it.
+    pub owner: OnceCell<Weak<dyn Sink>>,
 }
 
 impl Recorder {
     pub fn new(inner: Rc<dyn Endpoint>) -> Rc<Self> {
-        Rc::new(Self { inner, sent: RefCell::default() })
+        Rc::new(Self { inner, sent: RefCell::default(), owner: OnceCell::new() })
     }
 }
 
@@ -55,6 +57,7 @@ impl Endpoint for Recorder {
     }
 
     fn set_sink(&self, sink: Weak<dyn Sink>) {
+        let _ = self.owner.set(Weak::clone(&sink));
         self.inner.set_sink(sink);
     }
 

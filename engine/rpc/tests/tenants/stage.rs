@@ -142,8 +142,13 @@ impl Stage {
         self.server.replace(Some(server));
     }
 
+    /// One in nobody's hands yet.
+    pub fn another_endpoint(&self) -> Rc<dyn Endpoint> {
+        self.time.endpoint(&self.rt, None)
+    }
+
     pub fn another_client(&self, keys: Option<Keys>) -> Rc<Rpc> {
-        let endpoint = self.time.endpoint(&self.rt, None);
+        let endpoint = self.another_endpoint();
         Rpc::new(self.rt.clone(), endpoint, RpcConfig { keys, ..RpcConfig::default() })
     }
 

@@ -3,28 +3,33 @@
 use std::collections::{HashMap, VecDeque};
 
 /// Length of what stands before each piece: number of the message, index and count of its pieces.
-pub(super) const HEAD_LEN: usize = 8;
+pub const HEAD_LEN: usize = 8;
 
 /// Messages that are put together at once: the credits of eight senders. When there are more, the oldest goes of the sender that
 /// has the most.
-const PARTIAL_MAX: usize = 256;
+pub const PARTIAL_MAX: usize = 256;
 
 /// Messages of one sender that are put together at once: its credits. Its own oldest goes when there are more.
 const PARTIAL_EACH: usize = PARTIAL_MAX / 8;
 
 /// Most pieces of a message: the largest one in pieces of a kilobyte.
-const PIECES_MAX: u16 = 20;
+pub const PIECES_MAX: u16 = 20;
 
 /// The head of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Head {
-    pub(super) message: u32,
-    pub(super) index: u16,
-    pub(super) count: u16,
+pub struct Head {
+    /// Number of the message.
+    pub message: u32,
+    /// Which of its pieces this is.
+    pub index: u16,
+    /// How many it has.
+    pub count: u16,
 }
 
 impl Head {
-    pub(super) fn encode(self) -> [u8; HEAD_LEN] {
+    /// Its bytes.
+    #[must_use]
+    pub fn encode(self) -> [u8; HEAD_LEN] {
         let mut bytes = [0; HEAD_LEN];
         bytes[..4].copy_from_slice(&self.message.to_le_bytes());
         bytes[4..6].copy_from_slice(&self.index.to_le_bytes());
@@ -33,7 +38,8 @@ impl Head {
     }
 
     /// The head and what it stands before; `None` when that is no piece.
-    pub(super) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, body) = bytes.split_at_checked(HEAD_LEN)?;
         let message = u32::from_le_bytes(head[..4].try_into().ok()?);
         let index = u16::from_le_bytes(head[4..6].try_into().ok()?);
@@ -43,21 +49,22 @@ impl Head {
 }
 
 /// A message of which not all pieces have come.
+#[derive(Debug)]
 struct Partial {
     pieces: Vec<Option<Vec<u8>>>,
     len: usize,
 }
 
 /// Puts messages together, whatever order their pieces come in.
-#[derive(Default)]
-pub(super) struct Assembly {
+#[derive(Default, Debug)]
+pub struct Assembly {
     partial: HashMap<(u64, u32), Partial>,
     order: VecDeque<(u64, u32)>,
 }
 
 impl Assembly {
     /// Takes a piece from a sender. Returns the message when that was the last one missing.
-    pub(super) fn take(&mut self, source: u64, head: Head, body: &[u8], len_max: usize) -> Option<Vec<u8>> {
+    pub fn take(&mut self, source: u64, head: Head, body: &[u8], len_max: usize) -> Option<Vec<u8>> {
         let key = (source, head.message);
         let count = usize::from(head.count);
         if !self.partial.contains_key(&key) {
@@ -85,6 +92,12 @@ impl Assembly {
             whole.pieces.iter().flatten().for_each(|piece| bytes.extend_from_slice(piece));
             bytes
         })
+    }
+
+    /// Messages that are being put together.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.order.len()
     }
 
     /// Who has the most messages that are being put together.

@@ -18,14 +18,15 @@ enum Place {
 
 /// A peer's address that was taken apart. Only its canonical text goes to Mercury: addresses come from the network.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Name {
+pub struct Name {
     scheme: String,
     place: Place,
 }
 
 impl Name {
     /// Takes an address apart.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
         let place = if scheme == SM {
             let (pid, id) = rest.split_once('-')?;
@@ -39,7 +40,8 @@ impl Name {
     }
 
     /// The peer of this address, if an endpoint of that name can reach it.
-    pub(super) fn of_peer(&self, address: &Address) -> Option<Self> {
+    #[must_use]
+    pub fn of_peer(&self, address: &Address) -> Option<Self> {
         let bytes = address.as_bytes();
         let text = str::from_utf8(bytes.strip_suffix(&[0]).unwrap_or(bytes)).ok()?;
         let peer = Self::parse(text).filter(|peer| peer.scheme == self.scheme)?;
@@ -53,12 +55,14 @@ impl Name {
     }
 
     /// The address of the same scheme at another host and port.
-    pub(super) fn at(&self, socket: SocketAddr) -> Self {
+    #[must_use]
+    pub fn at(&self, socket: SocketAddr) -> Self {
         Self { scheme: self.scheme.clone(), place: Place::Socket(socket) }
     }
 
     /// Its text.
-    pub(super) fn text(&self) -> String {
+    #[must_use]
+    pub fn text(&self) -> String {
         match self.place {
             Place::Socket(socket) => format!("{}://{socket}", self.scheme),
             Place::Process(pid, id) => format!("{}://{pid}-{id}", self.scheme),
@@ -66,13 +70,18 @@ impl Name {
     }
 
     /// As an address of the fabric.
-    pub(super) fn address(&self) -> Result<Address, FabricError> {
+    ///
+    /// # Errors
+    /// When it is too long for one.
+    pub fn address(&self) -> Result<Address, FabricError> {
         let text = self.text();
         Address::from_bytes(text.as_bytes())
             .ok_or(FabricError::BadAddress { address: text, provider: self.scheme.clone() })
     }
 
-    pub(super) fn socket(&self) -> Option<SocketAddr> {
+    /// Its host and port, where it has them.
+    #[must_use]
+    pub fn socket(&self) -> Option<SocketAddr> {
         match self.place {
             Place::Socket(socket) => Some(socket),
             Place::Process(..) => None,
@@ -80,7 +89,8 @@ impl Name {
     }
 
     /// Whether the peer is a process of this node that has ended.
-    pub(super) fn is_dead(&self) -> bool {
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
         match self.place {
             Place::Socket(_) => false,
             Place::Process(pid, _) => !Path::new(&format!("/proc/{pid}")).exists(),
