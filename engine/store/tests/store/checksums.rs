@@ -252,7 +252,7 @@ fn a_bit_that_flips_at_any_moment_of_an_update_is_noticed_by_a_reader() {
 
 #[test]
 fn a_store_of_the_first_version_goes_on_in_its_own_form() {
-    let device = golden::load(1);
+    let device = golden::load("1");
     let disk: Rc<dyn Device> = Rc::new(device.clone());
     run(4, async move |handle| {
         let store = Store::open(&handle, disk, &owner(), quiet()).await.expect("it opens");
