@@ -76,8 +76,8 @@ pub(crate) struct Queue {
     /// How often those couldn't be read that couldn't be the last time; containers as long as the store is open, since one
     /// visit of them takes many reads.
     unread: BTreeMap<Subject, u32>,
-    /// Objects that are being visited.
-    pub(super) visited: BTreeSet<ObjectKey>,
+    /// Objects that are being visited, each with the horizon of the visit.
+    pub(super) visited: BTreeMap<ObjectKey, u64>,
     /// Destroyed containers with nodes that can't be read, each with the index key behind those that were met; `None`: nothing
     /// is left behind them.
     pub(crate) damaged: BTreeMap<Owner, Option<Vec<u8>>>,
@@ -232,6 +232,11 @@ impl Queue {
             // Its visit goes on behind what couldn't be read.
             Task::Container(pool, container, _) => self.crowd((pool, container), epoch),
         }
+    }
+
+    /// Up to which epoch an object's history is being visited; 0 when it isn't.
+    pub(crate) fn visits_up_to(&self, object: &ObjectKey) -> u64 {
+        self.visited.get(object).copied().unwrap_or(0)
     }
 
     /// A container has changed objects that aren't remembered.
