@@ -634,6 +634,11 @@ impl PoolError {
 }
 
 impl UpdateError {
+    /// Whether it says what is there or isn't, and not only that the change can't be made now or at its epoch.
+    pub(crate) const fn tells_state(&self) -> bool {
+        !matches!(self, Self::Undecided { .. } | Self::Restart { .. } | Self::Aggregated { .. })
+    }
+
     /// The number that crosses the wire.
     #[must_use]
     pub const fn der(&self) -> Der {

@@ -83,7 +83,7 @@ impl Shard {
             }
             Err(error) => {
                 for scope in scopes_of_punch(scope) {
-                    self.note_refusal(&touched, scope);
+                    self.note_refusal(&touched, scope, &error);
                 }
                 Err((error, self.core.journal.touched(&touched)))
             }

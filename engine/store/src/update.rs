@@ -48,8 +48,11 @@ impl Data<'_> {
 }
 
 impl Shard {
-    /// Who is refused has been told something about the present state.
-    pub(crate) fn note_refusal(&self, object: &ObjectKey, scope: Scope<'_>) {
+    /// Who is refused has been told something about the present state, unless it was no more than to come again.
+    pub(crate) fn note_refusal(&self, object: &ObjectKey, scope: Scope<'_>, refusal: &UpdateError) {
+        if !refusal.tells_state() {
+            return;
+        }
         self.core.timestamps.note_glance(object, scope, self.core.newest_epoch());
     }
 
@@ -401,7 +404,7 @@ impl<'a> Update<'a> {
     async fn refuse(&mut self, refusal: UpdateError) -> UpdateError {
         self.stored = None;
         let object = self.request.place();
-        self.shard.note_refusal(&object, self.request.scope_of_refusal());
+        self.shard.note_refusal(&object, self.request.scope_of_refusal(), &refusal);
         let seen = self.shard.core.journal.touched(&object);
         self.shard.core.make_durable(seen).await.map_or_else(UpdateError::Failed, |()| refusal)
     }
