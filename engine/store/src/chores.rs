@@ -59,6 +59,17 @@ pub(crate) async fn run(core: Rc<Core>) {
 }
 
 impl Core {
+    /// Those of these entries that are decisions are about to be forgotten. Nobody asks for those of containers that are
+    /// destroyed.
+    pub(crate) fn note_forgotten(&self, keys: &[Vec<u8>]) {
+        let catalog = self.catalog.borrow();
+        let is_asked_for = |(pool, container): (PoolNumber, ContainerNumber)| {
+            let pool = catalog.pools.get(&pool).filter(|pool| !pool.destroying);
+            pool.and_then(|pool| pool.containers.get(&container)).is_some_and(|found| !found.destroying)
+        };
+        self.transactions.borrow_mut().note_forgotten(keys, is_asked_for);
+    }
+
     /// Has an object visited that has versions of this epoch, which may hide others. Wakes background work that has
     /// nothing else to wait for.
     pub(crate) fn queue_for_aggregation(&self, object: ObjectKey, epoch: u64) {
@@ -177,7 +188,7 @@ async fn forget_decisions(core: &Core) -> Result<bool, ChoreError> {
             Err(error) => return Err(error),
         }
     }
-    core.transactions.borrow_mut().note_forgotten(&old);
+    core.note_forgotten(&old);
     let changes: Vec<Change> = old.into_iter().map(|key| Change::Remove { key }).collect();
     core.commit(&changes, None)?;
     Ok(true)
@@ -189,9 +200,8 @@ fn pass_over_lost(core: &Core, old: &mut Vec<Vec<u8>>) -> Result<(), ChoreError>
     let (tree, queue) = (core.tree.borrow(), core.aggregation.borrow());
     let is_lost = |key: &mut Vec<u8>| tree.behind_key(key).is_some_and(|behind| queue.lost.contains(&behind));
     for key in old.extract_if(.., is_lost) {
-        let mut transactions = core.transactions.borrow_mut();
-        transactions.note_forgotten(core::slice::from_ref(&key));
-        transactions.follow(&key, None)?;
+        core.note_forgotten(core::slice::from_ref(&key));
+        core.transactions.borrow_mut().follow(&key, None)?;
     }
     Ok(())
 }
