@@ -1,5 +1,6 @@
 //! What aggregation has to visit.
 
+use crate::chores::Unread;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::merge::{Left, Place};
@@ -78,11 +79,8 @@ pub(crate) struct Queue {
     unread: BTreeMap<Subject, u32>,
     /// Objects that are being visited, each with the horizon of the visit.
     pub(super) visited: BTreeMap<ObjectKey, u64>,
-    /// Destroyed containers with nodes that can't be read, each with the index key behind those that were met; `None`: nothing
-    /// is left behind them.
-    pub(crate) damaged: BTreeMap<Owner, Option<Vec<u8>>>,
-    /// Nodes with decisions that can't be read, by the index key behind them, empty when nothing is.
-    pub(crate) lost: BTreeSet<Vec<u8>>,
+    /// What reclaim and the forgetting of decisions couldn't read.
+    pub(crate) passed_over: Unread,
 }
 
 /// What background aggregation does next.
