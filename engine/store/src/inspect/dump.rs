@@ -130,7 +130,7 @@ impl Inspector {
     /// gone around and told of at the end. Takes memory for the log's changes, not for the lines.
     ///
     /// # Errors
-    /// When bytes that were asked for can't be read, or the pool or container isn't found whose entries are.
+    /// When bytes are asked for behind the device's end, or the pool or container isn't found whose entries are.
     pub async fn dump(
         &self,
         part: Part,
@@ -578,7 +578,26 @@ impl Inspector {
         }
         while at < size {
             let start = at / BLOCK as u64 * BLOCK as u64;
-            let block = self.device.read(start, weir_media::DmaBuf::new(BLOCK)).await?;
+            let block = match read(&self.device, start, BLOCK).await {
+                Ok(block) => block,
+                Err(reason) => {
+                    let end = size.min(start + BLOCK as u64);
+                    let line: Line = vec![
+                        ("offset", Field::Number(at)),
+                        ("unreadable", Field::Number(end - at)),
+                        ("reason", text(reason.clone())),
+                    ];
+                    let pushed = lines.push(line);
+                    if !lines.more {
+                        lines.found.damage("block", start, end - start, reason);
+                    }
+                    if pushed.is_break() {
+                        return Ok(());
+                    }
+                    at = end;
+                    continue;
+                }
+            };
             let skip = usize::try_from(at - start).unwrap_or(0);
             for bytes in block[skip..].chunks(usize::try_from(LINE).unwrap_or(BLOCK)) {
                 let readable: String = bytes

@@ -27,7 +27,7 @@ use crate::format::{
 use crate::recover::{FEATURES_KNOWN, find_copy};
 use finding::Findings;
 use std::rc::Rc;
-use weir_media::{BLOCK, Device, DmaBuf, MediaError};
+use weir_media::{BLOCK, Device, DmaBuf};
 
 /// A device can't be inspected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,9 +104,6 @@ pub enum InspectError {
         /// Bytes of the device.
         size: u64,
     },
-    /// The device can't be read where the bytes of a dump are.
-    #[error(transparent)]
-    Media(#[from] MediaError),
 }
 
 /// A store on a device, not opened.
