@@ -10,6 +10,7 @@ mod data;
 mod dump;
 mod finding;
 mod log;
+mod overlay;
 mod report;
 mod walk;
 
@@ -114,6 +115,8 @@ pub struct Inspector {
     headers: Vec<CopyReport>,
     checkpoint: Option<Checkpoint>,
     findings: Findings,
+    /// Most bytes of memory for what the log changes.
+    overlay_bytes: usize,
 }
 
 impl core::fmt::Debug for Inspector {
@@ -224,6 +227,7 @@ impl Inspector {
             headers: Vec::new(),
             checkpoint: None,
             findings: Findings::default(),
+            overlay_bytes: overlay::BYTES_MAX,
         };
         inspector.judge_superblocks();
         inspector.read_headers().await;
