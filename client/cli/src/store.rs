@@ -95,7 +95,7 @@ impl From<InspectError> for CliError {
             }
             InspectError::Superblocks { .. } => Self::Damaged(error.to_string()),
             InspectError::Beyond { .. } => Self::Usage(format!("--offset: {error}")),
-            InspectError::Version { .. } | InspectError::Media(_) => Self::Device(error.to_string()),
+            InspectError::Version { .. } => Self::Device(error.to_string()),
         }
     }
 }

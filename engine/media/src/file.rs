@@ -104,16 +104,48 @@ fn no_storage(path: &Path) -> MediaError {
     open_error(path, "opened", "it is neither a file nor a block device")
 }
 
+/// What has failed with an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Doing {
+    /// An open for reading and writing.
+    Open,
+    /// One for reading only.
+    Read,
+    /// The creation of a file.
+    Create,
+    /// A transfer of an open device.
+    Transfer,
+}
+
+impl Doing {
+    pub(crate) const fn opening(is_read_only: bool) -> Self {
+        if is_read_only { Self::Read } else { Self::Open }
+    }
+}
+
 /// What an operator can do about an error of the operating system.
-pub(crate) fn advice(error: &io::Error) -> String {
-    let hint = match error.raw_os_error() {
-        Some(libc::ENOSPC) => "; the file system lacks the space: free some, or ask for a smaller size",
-        Some(libc::EDQUOT) => "; a disk quota is used up",
-        Some(libc::EACCES | libc::EPERM) => "; the engine's user needs read and write permission",
-        Some(libc::EROFS) => "; the file system is mounted read-only",
-        Some(libc::ENOENT) => "; check the path, and that its volume is mounted",
-        Some(libc::EEXIST) => "; it exists already: open it instead",
-        Some(libc::EINVAL | libc::EOPNOTSUPP) => {
+pub(crate) fn advice(error: &io::Error, doing: Doing) -> String {
+    let hint = match (error.raw_os_error(), doing) {
+        (Some(libc::ENOSPC), Doing::Create) => {
+            "; the file system lacks the space: free some, or ask for a smaller size"
+        }
+        (Some(libc::ENOSPC), _) => "; the file system lacks the space: free some",
+        (Some(libc::EDQUOT), _) => "; a disk quota is used up",
+        (Some(libc::EACCES | libc::EPERM), Doing::Transfer) => "; the kernel refuses it to the engine's user",
+        (Some(libc::EPERM), _) => {
+            "; the file is immutable, or the device isn't among those that the engine's container may use"
+        }
+        (Some(libc::EACCES), Doing::Create) => {
+            "; the engine's user needs permission to write to the directory"
+        }
+        (Some(libc::EACCES), Doing::Read) => "; the user needs read permission",
+        (Some(libc::EACCES), Doing::Open) => "; the engine's user needs read and write permission",
+        // Whatever else fails with these is neither a path nor a file system that lacks something.
+        (_, Doing::Transfer) => "",
+        (Some(libc::EROFS), _) => "; the file system is mounted read-only",
+        (Some(libc::ENOENT), _) => "; check the path, and that its volume is mounted",
+        (Some(libc::EEXIST), _) => "; it exists already: open it instead",
+        (Some(libc::EINVAL | libc::EOPNOTSUPP), _) => {
             "; the file system must support O_DIRECT and fallocate, as ext4 and xfs do"
         }
         _ => "",
@@ -156,7 +188,8 @@ struct Opened {
 impl Opened {
     /// Looks at what was opened, which may take as long as the opening itself.
     fn look(path: &Path, opened: io::Result<Option<File>>, is_read_only: bool) -> Result<Self, MediaError> {
-        let fail = |error: io::Error| open_error(path, "opened", advice(&error));
+        let fail =
+            |error: io::Error| open_error(path, "opened", advice(&error, Doing::opening(is_read_only)));
         let file = opened.map_err(|error| match error.raw_os_error() {
             Some(libc::EBUSY) => MediaError::Busy { device: path.display().to_string() },
             _ => fail(error),
@@ -180,7 +213,7 @@ impl FileDevice {
     /// # Errors
     /// When the file exists or can't be created, when the file system lacks the space, or doesn't answer.
     pub fn create(handle: &Handle, path: &Path, size: u64) -> Result<Self, MediaError> {
-        let fail = |error: io::Error| open_error(path, "created", advice(&error));
+        let fail = |error: io::Error| open_error(path, "created", advice(&error, Doing::Create));
         let size = size.max(1).next_multiple_of(BLOCK as u64);
         let named = path.to_owned();
         let made = Patience::with_creation(path).wait("the open", move || open_options(true).open(named))?;
@@ -357,7 +390,7 @@ pub(crate) fn lock(path: &Path, file: &File, is_shared: bool) -> Result<(), Medi
     check(unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) }).map_err(|error| {
         match error.raw_os_error() {
             Some(libc::EWOULDBLOCK) => MediaError::Busy { device: path.display().to_string() },
-            _ => open_error(path, "opened", advice(&error)),
+            _ => open_error(path, "opened", advice(&error, Doing::opening(is_shared))),
         }
     })
 }
@@ -480,5 +513,26 @@ impl Device for FileDevice {
 
     fn wear(&self) -> Option<Wear> {
         self.watcher.as_ref().and_then(Watcher::wear)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_is_about_what_has_failed() {
+        let of = |code, doing| advice(&io::Error::from_raw_os_error(code), doing);
+        assert!(of(libc::EACCES, Doing::Open).ends_with("needs read and write permission"));
+        assert!(of(libc::EACCES, Doing::Read).ends_with("the user needs read permission"));
+        assert!(of(libc::EACCES, Doing::Create).ends_with("write to the directory"));
+        for doing in [Doing::Open, Doing::Read, Doing::Create] {
+            let denied = of(libc::EPERM, doing);
+            assert!(!denied.contains("write permission") && denied.contains("immutable"), "{denied}");
+        }
+        let denied = of(libc::EPERM, Doing::Transfer);
+        assert!(!denied.contains("permission") && denied.contains("the kernel refuses"), "{denied}");
+        assert!(of(libc::EINVAL, Doing::Open).contains("O_DIRECT"));
+        assert!(!of(libc::EINVAL, Doing::Transfer).contains("O_DIRECT"));
     }
 }

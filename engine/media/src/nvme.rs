@@ -10,7 +10,7 @@ mod watcher;
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError};
 use crate::features::Features;
-use crate::file::{advice, lock, no_ring, open_error, queue_polls};
+use crate::file::{Doing, advice, lock, no_ring, open_error, queue_polls};
 use crate::patience::Patience;
 use crate::pool::DmaPool;
 use crate::ringed::Ringed;
@@ -70,7 +70,7 @@ fn claim(path: &Path) -> Result<Option<File>, MediaError> {
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
             Ok(None)
         }
-        Err(error) => Err(open_error(&block, "claimed", advice(&error))),
+        Err(error) => Err(open_error(&block, "claimed", advice(&error, Doing::Read))),
     }
 }
 
@@ -78,7 +78,8 @@ fn claim(path: &Path) -> Result<Option<File>, MediaError> {
 fn open_namespace(path: &Path, is_read_only: bool) -> Result<(File, Option<File>), MediaError> {
     let mut options = OpenOptions::new();
     options.read(true).write(!is_read_only).custom_flags(libc::O_CLOEXEC);
-    let file = options.open(path).map_err(|error| open_error(path, "opened", advice(&error)))?;
+    let doing = Doing::opening(is_read_only);
+    let file = options.open(path).map_err(|error| open_error(path, "opened", advice(&error, doing)))?;
     lock(path, &file, is_read_only)?;
     Ok((file, if is_read_only { None } else { claim(path)? }))
 }

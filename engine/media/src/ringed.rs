@@ -2,7 +2,7 @@
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{DeviceStats, IoFuture, MediaError, check_transfer};
-use crate::file::advice;
+use crate::file::{Doing, advice};
 use crate::uring::{Ring, Transfer, Wire};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,7 +36,13 @@ impl<W: Wire + 'static> Ringed<W> {
         len: u64,
         error: &io::Error,
     ) -> MediaError {
-        MediaError::Io { device: self.name.clone(), operation, offset, len, reason: advice(error) }
+        MediaError::Io {
+            device: self.name.clone(),
+            operation,
+            offset,
+            len,
+            reason: advice(error, Doing::Transfer),
+        }
     }
 
     pub(crate) fn read(self: &Rc<Self>, offset: u64, buffer: DmaBuf) -> IoFuture<DmaBuf> {

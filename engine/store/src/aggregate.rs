@@ -22,6 +22,7 @@ use crate::tree::Tree;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 use weir_proto::{Key, ObjectId};
 
@@ -29,7 +30,7 @@ use weir_proto::{Key, ObjectId};
 pub(crate) const REMOVALS_MAX: usize = 64;
 
 /// Pause of a visit while somebody else visits the same object, as one that a client has asked for may.
-const PRESENCE_PAUSE: Duration = Duration::from_millis(1);
+pub(crate) const PRESENCE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Why background work couldn't be done.
 #[derive(Debug)]
@@ -118,14 +119,17 @@ impl Drop for Presence<'_> {
 
 impl<'a> Presence<'a> {
     /// Waits until nobody else visits the object. `None`: the store stops.
-    async fn new(core: &'a Core, object: ObjectKey) -> Option<Self> {
-        while !core.aggregation.borrow_mut().visited.insert(object) {
+    async fn new(core: &'a Core, object: ObjectKey, horizon: u64) -> Option<Self> {
+        loop {
+            if let Entry::Vacant(free) = core.aggregation.borrow_mut().visited.entry(object) {
+                free.insert(horizon);
+                return Some(Self(core, object));
+            }
             if core.is_stopped() || core.has_failed() {
                 return None;
             }
             core.rt.sleep(PRESENCE_PAUSE).await;
         }
-        Some(Self(core, object))
     }
 }
 
@@ -137,7 +141,7 @@ pub(crate) async fn visit_object(
     since: u64,
     horizon: u64,
 ) -> Result<bool, ChoreError> {
-    let Some(_presence) = Presence::new(core, object).await else { return Ok(true) };
+    let Some(_presence) = Presence::new(core, object, horizon).await else { return Ok(true) };
     let Some(snapshots) = snapshots_of(core, object) else { return Ok(true) };
     let mut visit = Visit::new(object, &snapshots, since, horizon);
     let ground = Ground::new(core, object, Rc::clone(&snapshots), horizon);
@@ -153,7 +157,7 @@ pub(crate) async fn visit_object(
 /// Goes on with an akey that a visit has left.
 pub(crate) async fn visit_akey(core: &Rc<Core>, rest: Rest, horizon: u64) -> Result<(), ChoreError> {
     let object = rest.object;
-    let Some(_presence) = Presence::new(core, object).await else { return Ok(()) };
+    let Some(_presence) = Presence::new(core, object, horizon).await else { return Ok(()) };
     let Some(snapshots) = snapshots_of(core, object) else { return Ok(()) };
     let mut visit = Visit::new(object, &snapshots, rest.since, horizon);
     let ground = Ground::new(core, object, Rc::clone(&snapshots), horizon);

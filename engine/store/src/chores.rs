@@ -3,6 +3,9 @@
 
 #[cfg(test)]
 mod tests;
+mod unread;
+
+pub(crate) use unread::Unread;
 
 use crate::aggregate::{ChoreError, Task, Whose, later, visit_akey, visit_object};
 use crate::error::{PoolError, UpdateError};
@@ -16,6 +19,7 @@ use crate::tree::Tree;
 use core::ops::ControlFlow;
 use core::time::Duration;
 use std::rc::Rc;
+use unread::Rest;
 use weir_media::BLOCK;
 use weir_proto::{ContainerId, Epoch, ObjectId};
 use weir_runtime::race;
@@ -59,6 +63,17 @@ pub(crate) async fn run(core: Rc<Core>) {
 }
 
 impl Core {
+    /// Those of these entries that are decisions are about to be forgotten. Nobody asks for those of containers that are
+    /// destroyed.
+    pub(crate) fn note_forgotten(&self, keys: &[Vec<u8>]) {
+        let catalog = self.catalog.borrow();
+        let is_asked_for = |(pool, container): (PoolNumber, ContainerNumber)| {
+            let pool = catalog.pools.get(&pool).filter(|pool| !pool.destroying);
+            pool.and_then(|pool| pool.containers.get(&container)).is_some_and(|found| !found.destroying)
+        };
+        self.transactions.borrow_mut().note_forgotten(keys, is_asked_for);
+    }
+
     /// Has an object visited that has versions of this epoch, which may hide others. Wakes background work that has
     /// nothing else to wait for.
     pub(crate) fn queue_for_aggregation(&self, object: ObjectKey, epoch: u64) {
@@ -160,38 +175,60 @@ pub(crate) fn decisions_from(core: &Core) -> u64 {
 /// Forgets decisions of transactions that nobody asks for any more. Returns whether there were any.
 async fn forget_decisions(core: &Core) -> Result<bool, ChoreError> {
     let mut old = core.transactions.borrow().old_decisions(decisions_from(core), DECISIONS_MAX, RECLAIM_STEP);
+    let are_unread = old.is_empty();
+    if are_unread {
+        old = core.aggregation.borrow_mut().passed_over.take_decisions(core.rt.wall_ns(), RECLAIM_STEP);
+    }
     if old.is_empty() {
         return Ok(false);
     }
     core.admit().await?;
     loop {
+        leave_new(core, &mut old, are_unread);
         pass_over_lost(core, &mut old)?;
         let keys = || old.iter().map(Vec::as_slice);
         match core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(keys())?)).await {
             Ok(()) => break,
-            Err(ChoreError::Page(_)) => {
+            Err(ChoreError::Page(error)) => {
                 let tree = core.tree.borrow();
-                let absent = old.iter().find_map(|key| tree.behind_key(key));
-                core.aggregation.borrow_mut().lost.extend(absent);
+                let Some(absent) = old.iter().find_map(|key| tree.behind_key(key)) else { continue };
+                let may_return = matches!(error, PageError::Media(_));
+                core.aggregation.borrow_mut().passed_over.pass_over_node(absent, may_return);
             }
             Err(error) => return Err(error),
         }
     }
-    core.transactions.borrow_mut().note_forgotten(&old);
+    leave_new(core, &mut old, are_unread);
+    core.note_forgotten(&old);
     let changes: Vec<Change> = old.into_iter().map(|key| Change::Remove { key }).collect();
     core.commit(&changes, None)?;
     Ok(true)
 }
 
-/// Takes those out of some decisions that lie in nodes which couldn't be read: they are forgotten until the next open, which
-/// finds them again, so that nobody reads such a node over and over.
+/// Of decisions that are forgotten already, but for the index, which couldn't be read where they are: leaves those that were
+/// made anew since.
+fn leave_new(core: &Core, old: &mut Vec<Vec<u8>>, are_unread: bool) {
+    let transactions = core.transactions.borrow();
+    let is_known = |key: &[u8]| {
+        key::transaction_from(key).is_ok_and(|(place, _)| transactions.decision(place).is_some())
+    };
+    old.retain(|key| !are_unread || !is_known(key));
+}
+
+/// Takes those out of some decisions that lie in nodes which couldn't be read: they are forgotten, and stay in the index until
+/// their nodes can be read, or until the next open, so that nobody reads such a node over and over.
 fn pass_over_lost(core: &Core, old: &mut Vec<Vec<u8>>) -> Result<(), ChoreError> {
-    let (tree, queue) = (core.tree.borrow(), core.aggregation.borrow());
-    let is_lost = |key: &mut Vec<u8>| tree.behind_key(key).is_some_and(|behind| queue.lost.contains(&behind));
-    for key in old.extract_if(.., is_lost) {
-        let mut transactions = core.transactions.borrow_mut();
-        transactions.note_forgotten(core::slice::from_ref(&key));
-        transactions.follow(&key, None)?;
+    let (tree, passed_over) = (core.tree.borrow(), &mut core.aggregation.borrow_mut().passed_over);
+    for key in core::mem::take(old) {
+        let Some(may_return) = tree.behind_key(&key).and_then(|behind| passed_over.lost(&behind)) else {
+            old.push(key);
+            continue;
+        };
+        core.note_forgotten(core::slice::from_ref(&key));
+        core.transactions.borrow_mut().follow(&key, None)?;
+        if may_return {
+            passed_over.keep(key, core.rt.wall_ns());
+        }
     }
     Ok(())
 }
@@ -271,7 +308,7 @@ fn has_doomed(core: &Core, whose: Whose) -> bool {
         pool.containers.iter().any(|(number, container)| {
             let owner = (*pool_number, *number);
             let is_doomed = container.destroying || pool.destroying;
-            is_doomed && whose.has(owner) && !queue.damaged.contains_key(&owner)
+            is_doomed && whose.has(owner) && !queue.passed_over.has(owner)
         })
     })
 }
@@ -290,6 +327,9 @@ async fn reclaim(core: &Rc<Core>) -> Result<bool, ChoreError> {
         return Ok(false);
     }
     core.admit().await?;
+    let now = core.rt.wall_ns();
+    let is_there = |owner| core.catalog.borrow_mut().container_mut(owner).is_some();
+    core.aggregation.borrow_mut().passed_over.begin_anew(now, is_there);
     let mut place = None;
     let changes = core.ask(|tree| {
         let changes = match find_doomed(core, tree, &mut place)? {
@@ -318,16 +358,17 @@ async fn reclaim(core: &Rc<Core>) -> Result<bool, ChoreError> {
         Ok::<_, Halt<ChoreError>>(changes)
     });
     let changes = match (changes.await, place) {
-        (Err(ChoreError::Page(_)), Some((container, from))) => {
+        (Err(ChoreError::Page(error)), Some((container, from))) => {
             // What lies behind goes all the same, and what is left of others.
             let behind = core.tree.borrow().behind_absent(&from);
-            core.aggregation.borrow_mut().damaged.insert(container, behind);
+            let may_return = matches!(error, PageError::Media(_));
+            core.aggregation.borrow_mut().passed_over.pass_over(container, behind, may_return, now);
             return Ok(true);
         }
         (changes, _) => changes?,
     };
     if changes.is_empty() {
-        core.aggregation.borrow_mut().damaged.values_mut().for_each(|behind| *behind = None);
+        core.aggregation.borrow_mut().passed_over.is_through();
         return Ok(false);
     }
     add(&core.counters.reclaimed, changes.len() as u64);
@@ -354,7 +395,7 @@ type Place = ((PoolNumber, ContainerNumber), Vec<u8>);
 /// `place` becomes that where it looks for entries.
 fn find_doomed(core: &Core, tree: &Tree, place: &mut Option<Place>) -> Result<Option<Doomed>, Fault> {
     let catalog = core.catalog.borrow();
-    let damaged = &core.aggregation.borrow().damaged;
+    let unread = &core.aggregation.borrow().passed_over;
     for (pool_number, pool) in &catalog.pools {
         let mut is_whole = true;
         for (number, container) in &pool.containers {
@@ -362,10 +403,10 @@ fn find_doomed(core: &Core, tree: &Tree, place: &mut Option<Place>) -> Result<Op
             if !container.destroying && !pool.destroying {
                 continue;
             }
-            let behind = match damaged.get(&(*pool_number, *number)) {
-                None => &Vec::new(),
-                Some(Some(behind)) => behind,
-                Some(None) => {
+            let behind = match unread.rest_of((*pool_number, *number)) {
+                Rest::All => &[][..],
+                Rest::Behind(behind) => behind,
+                Rest::Nothing => {
                     is_whole = false;
                     continue;
                 }
@@ -373,7 +414,7 @@ fn find_doomed(core: &Core, tree: &Tree, place: &mut Option<Place>) -> Result<Op
             let of_kind = |kind| key::container(kind, *pool_number, *number);
             // In the order of their keys.
             for prefix in [key::OBJECT, key::SNAPSHOT, key::TRANSACTION].map(of_kind) {
-                let from = behind.max(&prefix).clone();
+                let from = behind.max(&prefix).to_vec();
                 *place = Some(((*pool_number, *number), from.clone()));
                 if tree.first(&from, &prefix)?.is_some() {
                     return Ok(Some(Doomed::Entries(prefix, from)));

@@ -276,6 +276,14 @@ pub enum UpdateError {
         /// The newest epoch at which others were there.
         newest: Epoch,
     },
+    /// Aggregation has gone over what the object was at this epoch.
+    #[error("epoch {:#x} comes too late: history of the object was aggregated up to epoch {:#x}; store it at a newer one", epoch.0, newest.0)]
+    Aggregated {
+        /// The epoch of the change.
+        epoch: Epoch,
+        /// Up to this epoch history has gone.
+        newest: Epoch,
+    },
     /// A pool's prepared transactions take all the memory that they may.
     #[error(
         "prepared transactions of pool {pool} hold {kept} bytes of memory, and those of all pools may hold {limit}, of which some is kept for others; try again when some are decided, or raise index_memory"
@@ -626,6 +634,11 @@ impl PoolError {
 }
 
 impl UpdateError {
+    /// Whether it says what is there or isn't, and not only that the change can't be made now or at its epoch.
+    pub(crate) const fn tells_state(&self) -> bool {
+        !matches!(self, Self::Undecided { .. } | Self::Restart { .. } | Self::Aggregated { .. })
+    }
+
     /// The number that crosses the wire.
     #[must_use]
     pub const fn der(&self) -> Der {
@@ -640,6 +653,7 @@ impl UpdateError {
             Self::Checksum { .. } => Der::CSUM,
             Self::Undecided { .. } | Self::Crowded { .. } => Der::INPROGRESS,
             Self::Restart { .. } => Der::TX_RESTART,
+            Self::Aggregated { .. } => Der::EP_OLD,
             Self::Decided { decision: Decision::Committed(_), .. } => Der::ALREADY,
             Self::Decided { decision: Decision::Aborted, .. } => Der::OP_CANCELED,
             Self::Media(_) => Der::NVME_IO,

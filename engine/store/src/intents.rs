@@ -586,11 +586,18 @@ impl Transactions {
         old.map(|(_, (_, place))| key::transaction(*place, TransactionTail::Decision)).collect()
     }
 
-    /// Those of these entries that are decisions are about to be forgotten, while their containers are there.
-    pub(crate) fn note_forgotten(&mut self, keys: &[Vec<u8>]) {
+    /// Those of these entries that are decisions are about to be forgotten. `is_asked_for`: whether a container is there, so that
+    /// somebody may come back to its decisions.
+    pub(crate) fn note_forgotten(
+        &mut self,
+        keys: &[Vec<u8>],
+        is_asked_for: impl Fn((PoolNumber, ContainerNumber)) -> bool,
+    ) {
         let keys = keys.iter().filter(|key| key.first() == Some(&key::TRANSACTION));
         let places = keys.filter_map(|key| match key::transaction_from(key) {
-            Ok((place, TransactionTail::Decision)) => Some(place),
+            Ok((place, TransactionTail::Decision)) => {
+                Some(place).filter(|place| is_asked_for((place.0, place.1)))
+            }
             _ => None,
         });
         let times = places.filter_map(|place| Some(self.entries.get(&place)?.decision?.1));

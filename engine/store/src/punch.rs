@@ -83,7 +83,7 @@ impl Shard {
             }
             Err(error) => {
                 for scope in scopes_of_punch(scope) {
-                    self.note_refusal(&touched, scope);
+                    self.note_refusal(&touched, scope, &error);
                 }
                 Err((error, self.core.journal.touched(&touched)))
             }
@@ -115,6 +115,7 @@ impl Shard {
             let planned = self.core.ask(|tree| {
                 let epoch = clock();
                 check_epoch(epoch)?;
+                self.check_aggregated(touched, epoch.0)?;
                 for scope in scopes_of_punch(scope) {
                     self.check_write(touched, scope, epoch.0)?;
                 }
@@ -123,7 +124,10 @@ impl Shard {
                 Ok((epoch, changes))
             });
             let planned: Result<(Epoch, Vec<Change>), UpdateError> = planned.await;
-            let (epoch, changes) = planned?;
+            let (epoch, changes) = match planned {
+                Err(refusal) if self.await_visit(touched, &refusal).await => continue,
+                planned => planned?,
+            };
             // The way to the keys was just found.
             if changes.is_empty() || self.core.has_room_for_delete(&changes, 0).unwrap_or(false) {
                 return Ok((epoch, changes));

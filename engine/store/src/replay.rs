@@ -10,6 +10,7 @@ use crate::codec::Malformed;
 use crate::error::OpenError;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
 use crate::journal::{RECORD_MAX, Ring};
+use crate::key;
 use crate::paging::{Halt, check_entry};
 use crate::record::{Change, Records};
 use crate::recover::Opening;
@@ -192,10 +193,10 @@ async fn apply(
 fn apply_checked(core: &Core, change: &Change) -> Result<u64, Malformed> {
     match change {
         Change::Put { key, value } => drop(check_entry(&core.space.borrow(), key, value)?),
-        // Whether a decision is forgotten or goes with its container isn't told apart here: at worst more count as forgotten.
-        Change::Remove { key } => {
-            core.transactions.borrow_mut().note_forgotten(core::slice::from_ref(key));
+        Change::Remove { key } if key.first() == Some(&key::TRANSACTION) => {
+            core.note_forgotten(core::slice::from_ref(key));
         }
+        Change::Remove { .. } => {}
     }
     core.apply(change, None)
 }

@@ -273,6 +273,11 @@ impl Timestamps {
         newest.set(newest.get().max(epoch));
     }
 
+    /// Up to this epoch something was removed of what an object was.
+    pub(crate) fn removed_up_to(&self, object: &ObjectKey) -> u64 {
+        self.aggregated_of(object).get()
+    }
+
     /// The oldest epoch at which all is there of an object that ever was.
     pub(crate) fn limit_of_view(&self, object: &ObjectKey) -> u64 {
         self.aggregated_of(object).get().max(self.floor.get())

@@ -295,7 +295,9 @@ impl Shard {
                     self.plan_punch(tree, number, *object, scope, epoch.0, *conditions)
                 }
             };
-            if let Err(Halt::Failed(_)) = &planned {
+            if let Err(Halt::Failed(refusal)) = &planned
+                && refusal.tells_state()
+            {
                 let object = (self.number, number, operation.object());
                 for scope in operation.scopes_of_refusal() {
                     self.core.timestamps.note_read(&object, scope, epoch.0, id.reader());

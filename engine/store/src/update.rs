@@ -6,6 +6,7 @@ mod request;
 pub(crate) use blocks::{Staging, is_large};
 pub(crate) use request::{Request, check_epoch, check_keys};
 
+use crate::aggregate::PRESENCE_PAUSE;
 use crate::attribute::AttributeChange;
 use crate::codec::Malformed;
 use crate::draft::Draft;
@@ -47,8 +48,11 @@ impl Data<'_> {
 }
 
 impl Shard {
-    /// Who is refused has been told something about the present state.
-    pub(crate) fn note_refusal(&self, object: &ObjectKey, scope: Scope<'_>) {
+    /// Who is refused has been told something about the present state, unless it was no more than to come again.
+    pub(crate) fn note_refusal(&self, object: &ObjectKey, scope: Scope<'_>, refusal: &UpdateError) {
+        if !refusal.tells_state() {
+            return;
+        }
         self.core.timestamps.note_glance(object, scope, self.core.newest_epoch());
     }
 
@@ -122,11 +126,42 @@ impl Shard {
         Ok(())
     }
 
+    /// Refuses a change of an epoch that its client has chosen, where aggregation has removed history up to a newer one since
+    /// the open, or is about to: what was hidden could show again, and what is merged would hide the change.
+    pub(crate) fn check_aggregated(&self, object: &ObjectKey, epoch: u64) -> Result<(), UpdateError> {
+        let newest = self.visited_up_to(object).max(self.core.timestamps.removed_up_to(object));
+        if epoch < newest {
+            return Err(UpdateError::Aggregated { epoch: Epoch(epoch), newest: Epoch(newest) });
+        }
+        Ok(())
+    }
+
+    /// Up to which epoch a visit of aggregation relies on what was there at its begin.
+    fn visited_up_to(&self, object: &ObjectKey) -> u64 {
+        // What is newer than everything is no part of it, even before a horizon that a client has chosen.
+        self.core.aggregation.borrow().visits_up_to(object).min(self.core.newest_epoch())
+    }
+
+    /// Waits for the end of a visit of aggregation where that is why a change was refused. Returns whether it was.
+    pub(crate) async fn await_visit(&self, object: &ObjectKey, refusal: &UpdateError) -> bool {
+        let UpdateError::Aggregated { epoch, .. } = refusal else { return false };
+        let core = &self.core;
+        let is_amid = || epoch.0 < self.visited_up_to(object) && !core.is_stopped() && !core.has_failed();
+        let mut has_waited = false;
+        while is_amid() {
+            has_waited = true;
+            core.rt.sleep(PRESENCE_PAUSE).await;
+        }
+        has_waited
+    }
+
     /// Stores values of akeys of one dkey at an epoch, all or none. Durable when it returns, and visible to readers
-    /// only then. Operations on one object need distinct epochs.
+    /// only then. Operations on one object need distinct epochs. An epoch before others of the object is good as long as
+    /// aggregation hasn't come there; what was aggregated before the store was opened the caller has to know.
     ///
     /// # Errors
-    /// See [`UpdateError`]; nothing is stored then.
+    /// [`UpdateError::Aggregated`]: history of the object has gone up to a later epoch. Otherwise see [`UpdateError`]; nothing
+    /// is stored then.
     #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
     pub fn update<'a>(
         &'a self,
@@ -303,7 +338,10 @@ impl<'a> Update<'a> {
 
     /// Commits it once that can be done. Returns the number of its record.
     async fn go_on(&mut self) -> Result<u64, UpdateError> {
-        if let Some(refusal) = self.refusal.take() {
+        let object = self.request.place();
+        if let Some(refusal) = self.refusal.take()
+            && !self.shard.await_visit(&object, &refusal).await
+        {
             return Err(self.refuse(*refusal).await);
         }
         let core = &self.shard.core;
@@ -326,8 +364,15 @@ impl<'a> Update<'a> {
                 Stored::Writing(writing)
             });
         }
-        let mut draft = core.take_draft();
-        let planned = core.ask(|tree| self.plan(tree, &mut draft)).await;
+        let (mut draft, planned) = loop {
+            let mut draft = core.take_draft();
+            match core.ask(|tree| self.plan(tree, &mut draft)).await {
+                Err(refusal) if self.shard.await_visit(&object, &refusal).await => {
+                    core.give_back_draft(draft);
+                }
+                planned => break (draft, planned),
+            }
+        };
         // The container may have gone while data was written or index nodes were read.
         if self.shard.locate(self.container)? != self.request.container {
             return Err(UpdateError::ContainerMissing(self.container));
@@ -359,7 +404,7 @@ impl<'a> Update<'a> {
     async fn refuse(&mut self, refusal: UpdateError) -> UpdateError {
         self.stored = None;
         let object = self.request.place();
-        self.shard.note_refusal(&object, self.request.scope_of_refusal());
+        self.shard.note_refusal(&object, self.request.scope_of_refusal(), &refusal);
         let seen = self.shard.core.journal.touched(&object);
         self.shard.core.make_durable(seen).await.map_or_else(UpdateError::Failed, |()| refusal)
     }
@@ -378,6 +423,10 @@ impl<'a> Update<'a> {
         check_epoch(Epoch(epoch))?;
         let newest = core.timestamps.limit_of_write_at(self.hashes);
         self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
+        // A clock is always ahead of aggregation.
+        if let Clock::Stopped(_) = self.clock {
+            self.shard.check_aggregated(&object, epoch)?;
+        }
         let (known, spot) = core.lives.newest(tree, &object, hash, epoch);
         let pieces = (&self.pieces[..], self.data.bytes());
         let planned = self.shard.plan_update(tree, &self.request, known.as_ref(), pieces, draft, None)?;

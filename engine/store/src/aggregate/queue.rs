@@ -1,5 +1,6 @@
 //! What aggregation has to visit.
 
+use crate::chores::Unread;
 use crate::journal::ObjectKey;
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::merge::{Left, Place};
@@ -76,13 +77,10 @@ pub(crate) struct Queue {
     /// How often those couldn't be read that couldn't be the last time; containers as long as the store is open, since one
     /// visit of them takes many reads.
     unread: BTreeMap<Subject, u32>,
-    /// Objects that are being visited.
-    pub(super) visited: BTreeSet<ObjectKey>,
-    /// Destroyed containers with nodes that can't be read, each with the index key behind those that were met; `None`: nothing
-    /// is left behind them.
-    pub(crate) damaged: BTreeMap<Owner, Option<Vec<u8>>>,
-    /// Nodes with decisions that can't be read, by the index key behind them, empty when nothing is.
-    pub(crate) lost: BTreeSet<Vec<u8>>,
+    /// Objects that are being visited, each with the horizon of the visit.
+    pub(super) visited: BTreeMap<ObjectKey, u64>,
+    /// What reclaim and the forgetting of decisions couldn't read.
+    pub(crate) passed_over: Unread,
 }
 
 /// What background aggregation does next.
@@ -232,6 +230,11 @@ impl Queue {
             // Its visit goes on behind what couldn't be read.
             Task::Container(pool, container, _) => self.crowd((pool, container), epoch),
         }
+    }
+
+    /// Up to which epoch an object's history is being visited; 0 when it isn't.
+    pub(crate) fn visits_up_to(&self, object: &ObjectKey) -> u64 {
+        self.visited.get(object).copied().unwrap_or(0)
     }
 
     /// A container has changed objects that aren't remembered.

@@ -241,3 +241,60 @@ fn what_can_not_be_read_for_long_is_seldom_tried() {
         }
     });
 }
+
+/// Has the index on the device alone, where it can't be read while background work is done.
+async fn work_in_vain(core: &Rc<Core>, disk: &SimDisk) {
+    checkpoint(core).await;
+    core.tree.borrow().sweep_anew();
+    core.tree.borrow().evict(0, STAY, u64::MAX, usize::MAX);
+    disk.make_unreadable(0..u64::MAX);
+    let worked = work_out(core).await;
+    disk.make_readable();
+    worked.expect("the store goes on");
+}
+
+#[test]
+fn what_reclaim_could_not_read_goes_some_time_later() {
+    on_a_disk(async |_, disk, store, shard| {
+        let core = Rc::clone(&shard.core);
+        fill_nodes(&shard, 0).await;
+        shard.destroy_container(CONTAINER).await.expect("destroyed");
+        work_in_vain(&core, &disk).await;
+        work_out(&core).await.expect("it can be read");
+        assert!(core.catalog.borrow().has_destroyed(), "a device that may be ill isn't asked at once");
+        core.rt.sleep(Duration::from_mins(6)).await;
+        work_out(&core).await.expect("it can be read");
+        assert!(!core.catalog.borrow().has_destroyed() && shard.space().used() == 0, "space is lost");
+        assert_eq!(store.audit().await.problems, [""; 0]);
+    });
+}
+
+#[test]
+fn decisions_that_could_not_be_read_go_some_time_later() {
+    const DECISIONS: u128 = 40;
+    on_a_disk(async |_, disk, store, shard| {
+        let core = Rc::clone(&shard.core);
+        fill_nodes(&shard, 0).await;
+        for number in 0..DECISIONS {
+            shard.abort_transaction(CONTAINER, transaction(number)).await.expect("aborted");
+        }
+        core.rt.sleep(DECISIONS_KEPT + SOME_TIME).await;
+        work_in_vain(&core, &disk).await;
+        assert_eq!(shard.decision(CONTAINER, transaction(7)).await, Ok(None), "it is forgotten");
+        core.rt.sleep(Duration::from_mins(4)).await;
+        shard.abort_transaction(CONTAINER, transaction(7)).await.expect("aborted anew");
+        core.rt.sleep(Duration::from_mins(2)).await;
+        work_out(&core).await.expect("it can be read");
+        let left = core.ask(|tree| {
+            let mut left = 0;
+            tree.scan::<()>(&[key::TRANSACTION], |_, _| {
+                left += 1;
+                ControlFlow::Continue(())
+            })?;
+            Ok::<_, Halt<ChoreError>>(left)
+        });
+        assert_eq!(left.await.expect("sound"), 1, "entries are lost, or one that counts is");
+        assert!(shard.decision(CONTAINER, transaction(7)).await.expect("told").is_some());
+        assert_eq!(store.audit().await.problems, [""; 0]);
+    });
+}

@@ -4,7 +4,8 @@
 use super::blocks::BlockSet;
 use super::data::{are_inside, compare};
 use super::finding::{Finding, Findings, Severity};
-use super::log::{Overlay, TransactionChange};
+use super::log::Found;
+use super::overlay::{Along, Overlay};
 use super::report::{
     BlockCount, CheckpointReport, ContainerReport, DataReport, Depth, IndexReport, PoolReport, Region, Report,
 };
@@ -37,7 +38,7 @@ struct Map {
 struct Check<'a> {
     inspector: &'a Inspector,
     depth: Depth,
-    overlay: Overlay,
+    overlay: Overlay<'a>,
     findings: Findings,
     catalog: Catalog,
     /// What the entries of each transaction mean together.
@@ -46,8 +47,8 @@ struct Check<'a> {
     usage: BTreeMap<(PoolNumber, ContainerNumber), Usage>,
     /// Blocks of data extents that the checkpoint refers to.
     used: BlockSet,
-    /// Entries whose changes stand in the log, with what the checkpoint says.
-    overlaid: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Blocks of those of them whose entries the log changes.
+    overlaid: Vec<Run>,
     /// Who has entries, and where one of them is.
     owners: BTreeMap<(PoolNumber, ContainerNumber), (&'static str, u64)>,
     index: IndexReport,
@@ -58,17 +59,17 @@ impl Inspector {
     /// Looks at the store as deeply as asked for. Takes time in proportion to what is looked at.
     pub async fn report(&self, depth: Depth) -> Report {
         let mut findings = self.findings.clone();
-        let (log, changes) = self.read_log(&mut findings).await;
+        let (log, overlay) = self.read_log(&mut findings).await;
         let mut check = Check {
             inspector: self,
             depth,
-            overlay: changes.overlay,
+            overlay,
             findings,
             catalog: Catalog::default(),
             transactions: Transactions::default(),
             usage: BTreeMap::new(),
             used: BlockSet::new(self.data_blocks()),
-            overlaid: BTreeMap::new(),
+            overlaid: Vec::new(),
             owners: BTreeMap::new(),
             index: IndexReport::default(),
             data: DataReport::default(),
@@ -81,7 +82,7 @@ impl Inspector {
                 check.read_catalog(checkpoint.root).await;
             } else {
                 check.walk(&checkpoint, &map).await;
-                check.follow_transactions(changes.transactions);
+                check.follow_transactions().await;
             }
             check.apply_log().await;
             if depth > Depth::Outline && check.index.lost_nodes == 0 {
@@ -303,7 +304,7 @@ impl Check<'_> {
         if let Some(owner) = key::owner(key) {
             let usage = self.usage.entry(owner).or_default();
             usage.entries += entry_bytes(key.len(), value.len());
-            if !self.overlay.contains_key(key) {
+            if !self.overlay.has(key).await {
                 let offset = self.inspector.layout().data(place.block);
                 self.owners.entry(owner).or_insert(("index entry", offset));
             }
@@ -324,9 +325,10 @@ impl Check<'_> {
             Entry::Attribute { .. } => return,
             _ => return self.catalogue(key, value, place),
         };
-        let in_log = self.overlay.contains_key(key);
+        let in_log = self.overlay.has(key).await;
         if in_log {
-            self.overlaid.insert(key.to_vec(), value.to_vec());
+            let runs = Version::runs(value).unwrap_or_default();
+            self.overlaid.extend(runs.into_iter().filter(|run| self.used.has_room_for(*run)));
         }
         let Some(Payload::Blocks(blocks)) = &payload else { return };
         let offset = self.inspector.layout().data(place.block);
@@ -479,16 +481,25 @@ impl Check<'_> {
         }
     }
 
-    /// Whether an open makes sense of transactions at each of the log's changes; it ends with the first of which it can't.
-    fn follow_transactions(&mut self, changes: Vec<TransactionChange>) {
-        for TransactionChange { offset, len, change } in changes {
+    /// Whether an open makes sense of transactions at each of the log's changes; it ends with the first of which it can't. What a
+    /// transaction's entries mean together is found out at each of them, so the log is read once more.
+    async fn follow_transactions(&mut self) {
+        let (transactions, mut malformed) = (&mut self.transactions, None);
+        let mut follow = |_: &Inspector, found: &Found, change: Change, _: &mut Findings| {
             let (key, value) = match &change {
                 Change::Put { key, value } => (key, Some(value.as_slice())),
                 Change::Remove { key } => (key, None),
             };
-            if let Err(malformed) = self.transactions.follow(key, value) {
-                return self.findings.damage("log batch", offset, len, malformed.0.to_owned());
+            if malformed.is_none()
+                && let Err(fault) = transactions.follow(key, value)
+            {
+                malformed = Some((found.offset, u64::from(found.batch.len), fault.0.to_owned()));
             }
+        };
+        // What the reading itself finds is told of already.
+        self.inspector.read_changes(&mut Findings::default(), &mut follow).await;
+        if let Some((offset, len, reason)) = malformed {
+            return self.findings.damage("log batch", offset, len, reason);
         }
         let data = self.inspector.layout().data_offset;
         for ((pool, container, id), misfit) in self.transactions.misfits() {
@@ -500,14 +511,12 @@ impl Check<'_> {
     /// What the log's changes mean for blocks, data and catalog.
     async fn apply_log(&mut self) {
         let log_offset = self.inspector.layout().log_offset;
-        for value in core::mem::take(&mut self.overlaid).into_values() {
-            let runs = Version::runs(&value).unwrap_or_default();
-            let inside: Vec<Run> = runs.into_iter().filter(|run| self.used.has_room_for(*run)).collect();
-            for run in inside {
-                self.used.remove(run);
-            }
+        for run in core::mem::take(&mut self.overlaid) {
+            self.used.remove(run);
         }
-        for (key, value) in core::mem::take(&mut self.overlay) {
+        let mut overlay = core::mem::replace(&mut self.overlay, Overlay::new(self.inspector));
+        let mut changed = Along::new(&mut overlay, &[], None);
+        while let Some((key, value)) = changed.next_if(|_| true).await {
             if let Some(owner) = key::owner(&key).filter(|_| value.is_some()) {
                 self.owners.entry(owner).or_insert(("log record", log_offset));
             }

@@ -1,7 +1,8 @@
 //! Printing what is on a device, part by part, as lines of named fields.
 
 use super::finding::{Finding, Findings, Severity};
-use super::log::{LogWalk, Overlay};
+use super::log::LogWalk;
+use super::overlay::{Along, Overlay};
 use super::walk::Walk;
 use super::{InspectError, Inspector, read};
 use crate::catalog::Catalog;
@@ -127,10 +128,10 @@ impl Lines<'_> {
 
 impl Inspector {
     /// Gives the lines of a part to `sink` as they are found, up to the filter's limit or until it has enough. What is damaged is
-    /// gone around and told of at the end. Takes memory for the log's changes, not for the lines.
+    /// gone around and told of at the end. Takes memory for some of the log's changes, not for the lines.
     ///
     /// # Errors
-    /// When bytes that were asked for can't be read, or the pool or container isn't found whose entries are.
+    /// When bytes are asked for behind the device's end, or the pool or container isn't found whose entries are.
     pub async fn dump(
         &self,
         part: Part,
@@ -163,7 +164,7 @@ impl Inspector {
     }
 
     /// Pools and containers by number, the log's changes included.
-    async fn catalog(&self, overlay: &Overlay, findings: &mut Findings) -> Catalog {
+    async fn catalog(&self, overlay: &mut Overlay<'_>, findings: &mut Findings) -> Catalog {
         let mut catalog = Catalog::default();
         if let Some(checkpoint) = self.checkpoint {
             let below = [key::USAGE];
@@ -179,9 +180,10 @@ impl Inspector {
                 }
             }
         }
-        for (key, value) in overlay {
-            let followed = catalog.follow(key, value.as_deref());
-            let is_entry = value.as_ref().is_some_and(|value| Entry::decode(key, value).is_ok());
+        let mut changed = Along::new(overlay, &[], None);
+        while let Some((key, value)) = changed.next_if(|_| true).await {
+            let followed = catalog.follow(&key, value.as_deref());
+            let is_entry = value.as_ref().is_some_and(|value| Entry::decode(&key, value).is_ok());
             // One that isn't even an entry is told of with its batch.
             if let (Err(malformed), true) = (followed, is_entry) {
                 findings.damage("log record", self.layout().log_offset, 0, malformed.0.to_owned());
@@ -249,10 +251,10 @@ impl Inspector {
 
     async fn dump_entries(&self, filter: &Filter, lines: &mut Lines<'_>) -> Result<(), InspectError> {
         let mut findings = Findings::default();
-        let overlay = self.read_log(&mut findings).await.1.overlay;
+        let mut overlay = self.read_log(&mut findings).await.1;
         let is_named = filter.pool.is_some() || filter.container.is_some() || filter.object.is_some();
         let prefixes = if is_named {
-            let catalog = self.catalog(&overlay, &mut findings).await;
+            let catalog = self.catalog(&mut overlay, &mut findings).await;
             lines.found.take_in(findings);
             self.check_named(filter, &catalog, &lines.found)?;
             Self::prefixes(filter, &catalog)
@@ -267,7 +269,7 @@ impl Inspector {
                 continue;
             }
             let mut findings = Findings::default();
-            let flow = self.dump_range(&from, below.as_deref(), &overlay, lines, &mut findings).await;
+            let flow = self.dump_range(&from, below.as_deref(), &mut overlay, lines, &mut findings).await;
             lines.found.take_in(findings);
             if flow.is_break() {
                 break;
@@ -281,12 +283,12 @@ impl Inspector {
         &self,
         from: &[u8],
         below: Option<&[u8]>,
-        overlay: &Overlay,
+        overlay: &mut Overlay<'_>,
         lines: &mut Lines<'_>,
         findings: &mut Findings,
     ) -> ControlFlow<()> {
         let is_inside = |key: &[u8]| key >= from && below.is_none_or(|below| key < below);
-        let mut changed = overlay.range(from.to_vec()..).take_while(|(key, _)| is_inside(key)).peekable();
+        let mut changed = Along::new(overlay, from, below);
         if let Some(checkpoint) = self.checkpoint {
             let mut walk = Walk::new(self, checkpoint.root, from, below, findings).await;
             while let Some(leaf) = walk.next_leaf(findings).await {
@@ -296,18 +298,18 @@ impl Inspector {
                     if !is_inside(&key) {
                         continue;
                     }
-                    while let Some((earlier, value)) = changed.next_if(|(changed, _)| **changed < key) {
-                        self.entry_line(earlier, value.as_deref(), None, lines)?;
+                    while let Some((earlier, value)) = changed.next_if(|changed| *changed < key[..]).await {
+                        self.entry_line(&earlier, value.as_deref(), None, lines)?;
                     }
-                    match changed.next_if(|(changed, _)| **changed == key) {
+                    match changed.next_if(|changed| *changed == key[..]).await {
                         Some((_, value)) => self.entry_line(&key, value.as_deref(), None, lines)?,
                         None => self.entry_line(&key, Some(leaf.entries.value(at)), Some(node), lines)?,
                     }
                 }
             }
         }
-        for (key, value) in changed {
-            self.entry_line(key, value.as_deref(), None, lines)?;
+        while let Some((key, value)) = changed.next_if(|_| true).await {
+            self.entry_line(&key, value.as_deref(), None, lines)?;
         }
         ControlFlow::Continue(())
     }
@@ -578,7 +580,26 @@ impl Inspector {
         }
         while at < size {
             let start = at / BLOCK as u64 * BLOCK as u64;
-            let block = self.device.read(start, weir_media::DmaBuf::new(BLOCK)).await?;
+            let block = match read(&self.device, start, BLOCK).await {
+                Ok(block) => block,
+                Err(reason) => {
+                    let end = size.min(start + BLOCK as u64);
+                    let line: Line = vec![
+                        ("offset", Field::Number(at)),
+                        ("unreadable", Field::Number(end - at)),
+                        ("reason", text(reason.clone())),
+                    ];
+                    let pushed = lines.push(line);
+                    if !lines.more {
+                        lines.found.damage("block", start, end - start, reason);
+                    }
+                    if pushed.is_break() {
+                        return Ok(());
+                    }
+                    at = end;
+                    continue;
+                }
+            };
             let skip = usize::try_from(at - start).unwrap_or(0);
             for bytes in block[skip..].chunks(usize::try_from(LINE).unwrap_or(BLOCK)) {
                 let readable: String = bytes

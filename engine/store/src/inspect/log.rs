@@ -2,6 +2,7 @@
 
 use super::data::{are_inside, is_intact};
 use super::finding::Findings;
+use super::overlay::Overlay;
 use super::report::LogReport;
 use super::{Inspector, read};
 use crate::entry::{Entry, TransactionPart};
@@ -9,47 +10,15 @@ use crate::format::{
     BATCH_HEADER, Batch, BatchKind, CHECKPOINT_BLOCKS, Checkpoint, batch_header, probe_batch, seal_batch,
 };
 use crate::journal::Ring;
-use crate::key;
 use crate::record::{Change, Records};
 use crate::replay::BATCH_MAX;
 use crate::space::Runs;
 use crate::tail;
 use crate::value::Payload;
-use std::collections::BTreeMap;
 use weir_media::BLOCK;
 
-/// What the log says of keys: their new value, or that they are gone.
-pub(super) type Overlay = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
-
-/// A change of an entry of a transaction, with the batch that it stands in.
-pub(super) struct TransactionChange {
-    /// First byte of the batch on the device.
-    pub(super) offset: u64,
-    /// Its length in bytes.
-    pub(super) len: u64,
-    pub(super) change: Change,
-}
-
-/// What the log changes.
-#[derive(Default)]
-pub(super) struct LogChanges {
-    pub(super) overlay: Overlay,
-    /// All that concerns transactions, in its order: what a transaction's entries mean together is found out at each of them.
-    pub(super) transactions: Vec<TransactionChange>,
-}
-
-impl LogChanges {
-    fn add(&mut self, found: &Found, change: Change) {
-        if change.key().first() == Some(&key::TRANSACTION) {
-            let (offset, len, change) = (found.offset, found.batch.len.into(), change.clone());
-            self.transactions.push(TransactionChange { offset, len, change });
-        }
-        match change {
-            Change::Put { key, value } => self.overlay.insert(key, Some(value)),
-            Change::Remove { key } => self.overlay.insert(key, None),
-        };
-    }
-}
+/// Is given each change of the log with the batch that it stands in.
+pub(super) type Each<'a> = &'a mut dyn FnMut(&Inspector, &Found, Change, &mut Findings);
 
 /// A batch with its records.
 pub(super) struct Found {
@@ -297,45 +266,54 @@ impl<'a> LogWalk<'a> {
 
 impl Inspector {
     /// Reads the whole log and returns what it changes, as a recovery would apply it.
-    pub(super) async fn read_log(&self, findings: &mut Findings) -> (LogReport, LogChanges) {
-        let mut changes = LogChanges::default();
+    pub(super) async fn read_log(&self, findings: &mut Findings) -> (LogReport, Overlay<'_>) {
+        let mut overlay = Overlay::new(self);
+        let mut take = |inspector: &Self, found: &Found, change: Change, findings: &mut Findings| {
+            if let Change::Put { key, value } = &change
+                && let Some(reason) = inspector.change_fault(key, value)
+            {
+                findings.damage("log batch", found.offset, found.batch.len.into(), reason.to_owned());
+            }
+            overlay.add(change);
+        };
+        let report = self.read_changes(findings, &mut take).await;
+        (report, overlay)
+    }
+
+    /// Gives all changes of the log to `each`, in their order, as a recovery would apply them: without the records that the
+    /// checkpoint has already, but with those that later ones undo.
+    pub(super) async fn read_changes(&self, findings: &mut Findings, each: Each<'_>) -> LogReport {
         let Some(mut walk) = self.checkpoint.as_ref().and_then(|header| LogWalk::new(self, header, findings))
         else {
-            return (LogReport::default(), changes);
+            return LogReport::default();
         };
         let mut held: Option<Found> = None;
         let mut known = self.checkpoint.as_ref().map_or(0, |header| header.known);
         while let Some(found) = walk.next(findings).await {
             if let Some(before) = held.replace(found) {
-                self.lay(&before, &mut known, &mut changes, findings);
+                self.lay(&before, &mut known, findings, each);
             }
         }
         let mut report = walk.report;
         if let Some(last) = held {
             // A batch that was stable isn't dropped: of its data those are told who read it.
             if last.batch.sequence < walk.stable || is_intact(self, &last.records, findings).await {
-                self.lay(&last, &mut known, &mut changes, findings);
+                self.lay(&last, &mut known, findings, each);
             } else {
                 report.dropped = true;
                 let reason = "the data that the last batch refers to isn't complete: an open drops the batch, which nothing says was acknowledged";
                 findings.note("log batch", last.offset, last.batch.len.into(), reason.to_owned());
             }
         }
-        (report, changes)
+        report
     }
 
-    /// Takes in the changes of a batch, but for the first `known` records, which the checkpoint has already. Each change
-    /// is looked at, also those that later ones undo: an open applies them all.
-    fn lay(&self, found: &Found, known: &mut u64, changes: &mut LogChanges, findings: &mut Findings) {
+    /// Gives the changes of a batch, but for the first `known` records.
+    fn lay(&self, found: &Found, known: &mut u64, findings: &mut Findings, each: Each<'_>) {
         let skipped = found.records.len().min(usize::try_from(*known).unwrap_or(usize::MAX));
         *known -= skipped as u64;
         for change in found.records.changes(skipped) {
-            if let Change::Put { key, value } = &change
-                && let Some(reason) = self.change_fault(key, value)
-            {
-                findings.damage("log batch", found.offset, found.batch.len.into(), reason.to_owned());
-            }
-            changes.add(found, change);
+            each(self, found, change, findings);
         }
     }
 

@@ -10,6 +10,7 @@ mod data;
 mod dump;
 mod finding;
 mod log;
+mod overlay;
 mod report;
 mod walk;
 
@@ -27,7 +28,7 @@ use crate::format::{
 use crate::recover::{FEATURES_KNOWN, find_copy};
 use finding::Findings;
 use std::rc::Rc;
-use weir_media::{BLOCK, Device, DmaBuf, MediaError};
+use weir_media::{BLOCK, Device, DmaBuf};
 
 /// A device can't be inspected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,9 +105,6 @@ pub enum InspectError {
         /// Bytes of the device.
         size: u64,
     },
-    /// The device can't be read where the bytes of a dump are.
-    #[error(transparent)]
-    Media(#[from] MediaError),
 }
 
 /// A store on a device, not opened.
@@ -117,6 +115,8 @@ pub struct Inspector {
     headers: Vec<CopyReport>,
     checkpoint: Option<Checkpoint>,
     findings: Findings,
+    /// Most bytes of memory for what the log changes.
+    overlay_bytes: usize,
 }
 
 impl core::fmt::Debug for Inspector {
@@ -227,6 +227,7 @@ impl Inspector {
             headers: Vec::new(),
             checkpoint: None,
             findings: Findings::default(),
+            overlay_bytes: overlay::BYTES_MAX,
         };
         inspector.judge_superblocks();
         inspector.read_headers().await;

@@ -177,7 +177,7 @@ fn what_was_one_too_many_stays_forgotten_when_others_go_with_their_container() {
     }
     let old = table.old_decisions(0, 2, 9);
     assert_eq!(old, [decision(1, 1000)]);
-    table.note_forgotten(&old);
+    table.note_forgotten(&old, |_| true);
     table.follow(&old[0], None).expect("sound");
     assert_eq!(table.forgotten_until(500, 2), 1001);
     table.follow(&decision(2, 1002), None).expect("sound");

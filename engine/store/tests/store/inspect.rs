@@ -401,3 +401,30 @@ fn a_dump_of_the_space_map_goes_on_behind_what_is_unreadable() {
     let found: Vec<u64> = dumped.findings.iter().map(|one| one.offset).collect();
     assert_eq!(found, [first, last]);
 }
+
+#[test]
+fn a_dump_of_bytes_goes_on_behind_what_is_unreadable() {
+    let machine = Machine::new(11, SIZE);
+    machine.start(quiet());
+    machine.disk.make_unreadable(8 * 4096 + 5..8 * 4096 + 6);
+    let from = 7 * 4096 + 4000;
+    let dump = |limit| {
+        let device = machine.device();
+        machine.run(async move {
+            let store = Inspector::open(device).await.expect("a store");
+            let filter = Filter { limit, ..everything() };
+            dumped_by(&store, Part::Bytes { offset: from }, &filter).await.expect("the rest")
+        })
+    };
+    let (lines, dumped) = dump(300);
+    let offsets: Vec<u64> = lines.iter().map(|line| number(line, "offset")).collect();
+    assert_eq!(
+        offsets[..8],
+        [from, from + 16, from + 32, from + 48, from + 64, from + 80, 8 * 4096, 9 * 4096]
+    );
+    assert_eq!((number(&lines[6], "unreadable"), lines.len()), (4096, 300));
+    assert_eq!((dumped.damages, dumped.findings[0].offset, dumped.more), (1, 8 * 4096, true));
+    // What found no room isn't told of.
+    let (lines, dumped) = dump(6);
+    assert_eq!((lines.len(), dumped.damages, dumped.more), (6, 0, true));
+}

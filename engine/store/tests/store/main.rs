@@ -20,6 +20,7 @@ mod golden;
 mod holes;
 mod inspect;
 mod landing;
+mod late;
 mod long;
 mod model;
 mod open;

@@ -62,7 +62,7 @@ fn crash_at(seed: u64, at: u64) -> bool {
                 assert!(results.iter().all(Result::is_ok), "{results:?}");
             }
             noted.set(round);
-            shard.aggregate(CONTAINER, weir_proto::Epoch(8000)).await.expect("aggregated");
+            shard.aggregate(CONTAINER, weir_proto::Epoch(5000 + round)).await.expect("aggregated");
         }
     });
     drop(store);

@@ -4,13 +4,14 @@
 use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
+use uuid::Uuid;
 use weir_media::Device;
 use weir_media::health::Watched;
 use weir_media::sim::SimDiskOptions;
-use weir_proto::Epoch;
-use weir_proto::object::PunchScope;
+use weir_proto::object::{Conditions, PunchScope};
+use weir_proto::{Epoch, ObjectId};
 use weir_runtime::random::Random;
-use weir_store::{FetchError, ScrubConfig, ScrubReport, Store, StoreConfig};
+use weir_store::{Data, FetchError, Operation, ScrubConfig, ScrubReport, Store, StoreConfig, TransactionId};
 
 const SIZE: u64 = 24 << 20;
 
@@ -220,6 +221,54 @@ fn what_an_open_needs_is_written_anew_however_small_the_memory() {
     let store = machine.open(config);
     let shard = store.pool(POOL).expect("the pool");
     assert_eq!(shard.snapshots(CONTAINER).expect("the container"), taken);
+}
+
+#[test]
+fn prepared_transactions_outlast_rot_however_small_the_memory() {
+    const PREPARED: u64 = 60;
+    let machine = Machine::new(30, SIZE);
+    let config = StoreConfig {
+        checkpoint_interval: Duration::from_hours(1),
+        index_bytes: 256 << 10,
+        cache_bytes: 0,
+        ..scrubbing()
+    };
+    let (store, shard) = machine.start(config.clone());
+    fill(&machine, &shard, 2_000);
+    let (user, handle) = (shard.clone(), machine.handle());
+    machine.run(async move {
+        for number in 0..PREPARED {
+            let value = pattern(number, 1000);
+            let operation = Operation::Update {
+                object: ObjectId { hi: 0, lo: 1000 + number },
+                dkey: key("d"),
+                conditions: Conditions::NONE,
+                akeys: vec![single("a", &value)],
+                data: Data::Borrowed(&value),
+            };
+            let id = TransactionId(Uuid::from_u128(u128::from(number)));
+            user.prepare(CONTAINER, id, Epoch(handle.wall_ns()), &[operation]).await.expect("prepared");
+        }
+    });
+    write_checkpoint(&machine, &store);
+    let reader = shard.clone();
+    machine.run(async move {
+        for number in 80..2_000u64 {
+            get(&reader, &format!("d{number}"), "a", u64::MAX).await.expect("read");
+        }
+    });
+    assert!(store.stats().index.evictions > 100, "{:?}", store.stats());
+    for place in blocks(&machine, b"WNOD") {
+        machine.disk.rot(place + 70, 1);
+    }
+    let report = passes(&machine, &store, 2);
+    assert!(report.renewed > 2 && report.rotten.get(&None) > Some(&10), "{report:?}");
+    drop((store, shard));
+    machine.crash(weir_media::sim::CrashKeeps::Nothing);
+    let store = machine.open(config);
+    let shard = store.pool(POOL).expect("the pool");
+    let undecided = machine.run(async move { shard.undecided(CONTAINER).await.expect("told") });
+    assert_eq!(undecided.len() as u64, PREPARED);
 }
 
 #[test]

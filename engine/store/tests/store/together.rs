@@ -182,7 +182,16 @@ fn background_work_waits_for_data_that_is_on_the_way() {
         machine.run(async move {
             let pieces = (0..4u64).map(|at| {
                 let shard = user.clone();
-                handle.spawn(async move { write(&shard, 1, 1 + at, at * 4096, &pattern(at, BLOCK)).await })
+                handle.spawn(async move {
+                    let piece = pattern(at, BLOCK);
+                    match write(&shard, 1, 1 + at, at * 4096, &piece).await {
+                        // Later ones were merged before it came.
+                        Err(UpdateError::Aggregated { .. }) => {
+                            write(&shard, 1, 100 + at, at * 4096, &piece).await
+                        }
+                        done => done,
+                    }
+                })
             });
             let pieces: Vec<_> = pieces.collect();
             handle.yield_now().await;

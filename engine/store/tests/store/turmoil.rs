@@ -145,7 +145,10 @@ impl Cycle {
         let slot = &self.known.borrow().slots[place.slot];
         let has_gone = slot.generation != place.generation || slot.life != Life::There;
         let is_usual = match error {
-            UpdateError::NoSpace { .. } | UpdateError::Fragmented(_) | UpdateError::Restart { .. } => true,
+            UpdateError::NoSpace { .. }
+            | UpdateError::Fragmented(_)
+            | UpdateError::Restart { .. }
+            | UpdateError::Aggregated { .. } => true,
             UpdateError::PoolMissing(_)
             | UpdateError::ContainerMissing(_)
             | UpdateError::ContainerDestroying(_) => has_gone,

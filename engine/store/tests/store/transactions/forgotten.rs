@@ -77,3 +77,28 @@ fn a_decision_is_known_to_be_forgotten_after_a_restart_too() {
     restart(64 << 20, Duration::from_secs(10));
     restart(1 << 30, 2 * KEPT);
 }
+
+#[test]
+fn decisions_that_went_with_their_container_do_not_count_as_forgotten() {
+    let machine = Machine::new(8, 64 << 20);
+    let config = StoreConfig { checkpoint_interval: 2 * KEPT, ..StoreConfig::default() };
+    let (store, shard) = machine.start(config);
+    let (checkpoints, handle) = (store.stats().checkpoints, machine.handle());
+    let decided = machine.run(async move {
+        shard.create_container(OTHER).await.expect("a container");
+        for number in 0..50 {
+            shard.abort_transaction(OTHER, id(number)).await.expect("aborted");
+        }
+        let decided = handle.wall_ns();
+        shard.destroy_container(OTHER).await.expect("destroyed");
+        handle.sleep(Duration::from_secs(2)).await;
+        decided
+    });
+    assert!(store.stats().reclaimed > 50 && store.stats().checkpoints == checkpoints);
+    drop(store);
+    machine.crash(CrashKeeps::Nothing);
+    let store = machine.open(quiet());
+    assert!(store.stats().replayed_records > 50);
+    let shard = store.pool(POOL).expect("the pool");
+    assert!(!shard.may_have_forgotten(Epoch(decided)), "nobody asks for these, and no others are missing");
+}

@@ -88,3 +88,29 @@ fn what_a_late_commit_hides_before_a_snapshot_goes() {
     assert!(after.iter().all(|(before, after)| *before > 1 << 20 && *after < 1 << 20), "{after:?}");
     assert_eq!(after[0].1, after[1].1, "busy or not");
 }
+
+/// Who is told to come again, since a transaction is undecided, has been told nothing that others would have to heed.
+#[test]
+fn who_is_told_to_come_again_holds_up_nobody() {
+    let (machine, _store, shard, t) = start(74);
+    machine.run(async move {
+        plain(&shard, 9, "d", t + 100, b"newest").await.expect("stored");
+        let operations = [store_value(1, "d", b"one"), store_value(2, "new", b"object")];
+        shard.prepare(CONTAINER, id(1), Epoch(t + 10), &operations).await.expect("prepared");
+        let refused = plain(&shard, 1, "d", t + 200, b"no").await;
+        assert!(matches!(refused, Err(UpdateError::Undecided { .. })), "{refused:?}");
+        let refused = punch(&shard, object(1), PunchScope::Dkeys(vec![key("d")]), t + 200).await;
+        assert!(matches!(refused, Err(UpdateError::Undecided { .. })), "{refused:?}");
+        // Nor has a transaction whose object may be about to be created.
+        let mut below = store_value(2, "other", b"no");
+        if let Operation::Update { conditions, .. } = &mut below {
+            *conditions = Conditions::OBJECT_EXISTS;
+        }
+        let refused = shard.transact(CONTAINER, id(2), Epoch(t + 60), &[below]).await;
+        assert!(matches!(refused, Err(UpdateError::Undecided { .. })), "{refused:?}");
+        shard.abort_transaction(CONTAINER, id(1)).await.expect("aborted");
+        let late = [store_value(1, "d", b"late")];
+        shard.transact(CONTAINER, id(3), Epoch(t + 50), &late).await.expect("nobody was told anything of it");
+        plain(&shard, 2, "other", t + 30, b"late").await.expect("nor of this");
+    });
+}

@@ -1,0 +1,163 @@
+//! What reclaim and the forgetting of decisions have passed over because its nodes couldn't be read. What is damaged stays so
+//! until the next open; what the device only failed to read is tried again, more and more seldom.
+
+use super::DECISIONS_MAX;
+use crate::key::{ContainerNumber, PoolNumber};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+/// Pause before the first new attempt: half of the time for which a device's errors count against it, so that a place that
+/// can't be read doesn't put the device out of use.
+const PAUSE: Duration = Duration::from_mins(5);
+
+/// How often the pause doubles at most: to some hours.
+const DOUBLINGS_MAX: u32 = 6;
+
+/// A container.
+type Owner = (PoolNumber, ContainerNumber);
+
+/// When something is tried again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Retry {
+    /// Wall clock in nanoseconds; `None`: it is being tried.
+    at: Option<u64>,
+    /// How often it was put off.
+    failures: u32,
+}
+
+impl Retry {
+    /// It failed, at this time. What fails more than once in an attempt counts once.
+    fn put_off(&mut self, now: u64) {
+        let pause = PAUSE * (1 << self.failures.min(DOUBLINGS_MAX));
+        if self.at.is_none() {
+            self.failures = self.failures.saturating_add(1);
+            self.at = Some(now.saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)));
+        }
+    }
+
+    fn is_due(&self, now: u64) -> bool {
+        self.at.is_some_and(|at| at <= now)
+    }
+}
+
+/// What reclaim has to go through of a container.
+pub(super) enum Rest<'a> {
+    All,
+    /// What lies behind this index key.
+    Behind(&'a [u8]),
+    /// Nothing but what can't be read.
+    Nothing,
+}
+
+/// What was passed over.
+#[derive(Debug, Default)]
+pub(crate) struct Unread {
+    /// Destroyed containers with nodes that can't be read, each with the index key behind those that were met; `None`: nothing
+    /// is left behind them.
+    containers: BTreeMap<Owner, Option<Vec<u8>>>,
+    /// Those of them that may be readable another time.
+    again: BTreeMap<Owner, Retry>,
+    /// Nodes with decisions that can't be read, by the index key behind them, empty when nothing is; whether they may be another
+    /// time.
+    nodes: BTreeMap<Vec<u8>, bool>,
+    /// Keys of decisions in such as may.
+    decisions: VecDeque<Vec<u8>>,
+    retry: Retry,
+}
+
+impl Unread {
+    /// Where reclaim of a container goes on.
+    pub(super) fn rest_of(&self, owner: Owner) -> Rest<'_> {
+        match self.containers.get(&owner) {
+            None => Rest::All,
+            Some(Some(behind)) => Rest::Behind(behind),
+            Some(None) => Rest::Nothing,
+        }
+    }
+
+    pub(super) fn has(&self, owner: Owner) -> bool {
+        self.containers.contains_key(&owner)
+    }
+
+    /// Reclaim of a container goes on there. `may_return`: what couldn't be read may be another time.
+    pub(super) fn pass_over(&mut self, owner: Owner, behind: Option<Vec<u8>>, may_return: bool, now: u64) {
+        self.containers.insert(owner, behind);
+        if may_return {
+            self.again.entry(owner).or_default().put_off(now);
+        }
+    }
+
+    /// All that could be read is gone.
+    pub(super) fn is_through(&mut self) {
+        self.containers.values_mut().for_each(|behind| *behind = None);
+    }
+
+    /// Has containers gone through from their begin whose time has come. `is_there`: whether one isn't gone yet.
+    pub(super) fn begin_anew(&mut self, now: u64, is_there: impl Fn(Owner) -> bool) {
+        if self.again.is_empty() {
+            return;
+        }
+        self.again.retain(|owner, _| is_there(*owner));
+        for (owner, retry) in self.again.iter_mut().filter(|(_, retry)| retry.is_due(now)) {
+            retry.at = None;
+            self.containers.remove(owner);
+        }
+    }
+
+    /// Passes over the node with decisions that ends at this key.
+    pub(super) fn pass_over_node(&mut self, behind: Vec<u8>, may_return: bool) {
+        self.nodes.insert(behind, may_return);
+    }
+
+    /// Whether the node that ends at this key was passed over, and then whether it may be readable another time.
+    pub(super) fn lost(&self, behind: &[u8]) -> Option<bool> {
+        self.nodes.get(behind).copied()
+    }
+
+    /// A decision is still in the index that nobody remembers any more. Beyond some it is left to the next open.
+    pub(super) fn keep(&mut self, decision: Vec<u8>, now: u64) {
+        if self.decisions.len() < DECISIONS_MAX {
+            self.decisions.push_back(decision);
+            self.retry.put_off(now);
+        }
+    }
+
+    /// Takes some decisions whose time has come.
+    pub(super) fn take_decisions(&mut self, now: u64, most: usize) -> Vec<Vec<u8>> {
+        if self.decisions.is_empty() {
+            self.retry = Retry::default();
+        } else if self.retry.is_due(now) {
+            self.retry.at = None;
+            self.nodes.retain(|_, may_return| !*may_return);
+        }
+        if self.retry.at.is_some() {
+            return Vec::new();
+        }
+        let some = self.decisions.len().min(most);
+        self.decisions.drain(..some).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_again_is_tried_more_and_more_seldom() {
+        let (owner, minute) = ((1, 2), 60_000_000_000);
+        let (mut unread, mut tries) = (Unread::default(), Vec::new());
+        unread.pass_over((1, 3), None, false, 0);
+        for now in 0..1000 {
+            if !unread.has(owner) {
+                tries.push(now);
+                unread.pass_over(owner, Some(vec![1]), true, now * minute);
+                unread.pass_over(owner, None, true, now * minute);
+            }
+            unread.begin_anew(now * minute, |_| true);
+        }
+        assert_eq!(tries, [0, 6, 17, 38, 79, 160, 321, 642, 963]);
+        assert!(unread.has((1, 3)), "damage stays");
+        unread.begin_anew(2000 * minute, |_| false);
+        assert_eq!(unread.again, BTreeMap::new(), "what is gone isn't tried again");
+    }
+}
