@@ -569,19 +569,22 @@ mod tests {
         }
         let Some((mut child, name)) = elsewhere() else { return };
         let [bell, sock] = [bell_path(&name), socket_path(&name)];
-        let age = |path: &Path| {
+        let age = |path: &Path, age: Duration| {
             let file = fs::File::options().write(true).open(path).expect("it is there");
-            file.set_modified(std::time::SystemTime::now() - SETTLED).expect("its owner's");
+            file.set_modified(std::time::SystemTime::now() - age).expect("its owner's");
         };
-        age(&bell);
+        age(&bell, SETTLED);
         sweep();
         assert!(process(&name).is_none() && !is_dead(&name) && bell.exists());
         let mut own = Bell::new(&fresh_name(19)).expect("a bell");
         assert!(own.listen(7).is_err(), "the port is in use");
+        // Whoever else opens an endpoint meanwhile sweeps, too.
+        age(&bell, Duration::ZERO);
         drop(child.stdin.take());
         child.wait().expect("it has ended");
         assert!(is_dead(&name) && bell.exists() && sock.exists());
         own.listen(7).expect("nobody listens there any more");
+        age(&bell, SETTLED);
         sweep();
         assert!(!bell.exists() && sock.exists(), "one is old, and one was made just now");
         assert!(is_dead(&name), "it has no bell");
