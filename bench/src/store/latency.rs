@@ -20,9 +20,11 @@ async fn keep_checkpointing(store: Rc<Store>, handle: Handle) {
     }
 }
 
-/// Aggregates all that was overwritten, again and again, until dropped.
+/// Aggregates all that was overwritten, again and again, until dropped. The updates under way have epochs of their own, and the
+/// history that they are part of isn't gone over.
 async fn keep_aggregating(store: Rc<Store>, shard: Shard, handle: Handle) {
-    while shard.aggregate(CONTAINER, Epoch(store.newest_epoch().0)).await.is_ok() {
+    let horizon = || Epoch(store.newest_epoch().0.saturating_sub(OPERATIONS));
+    while shard.aggregate(CONTAINER, horizon()).await.is_ok() {
         handle.yield_now().await;
     }
 }

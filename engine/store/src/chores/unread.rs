@@ -147,13 +147,13 @@ mod tests {
         let (owner, minute) = ((1, 2), 60_000_000_000);
         let (mut unread, mut tries) = (Unread::default(), Vec::new());
         unread.pass_over((1, 3), None, false, 0);
-        for now in 0..1000 {
+        for at in 0..1000 {
             if !unread.has(owner) {
-                tries.push(now);
-                unread.pass_over(owner, Some(vec![1]), true, now * minute);
-                unread.pass_over(owner, None, true, now * minute);
+                tries.push(at);
+                unread.pass_over(owner, Some(vec![1]), true, at * minute);
+                unread.pass_over(owner, None, true, at * minute);
             }
-            unread.begin_anew(now * minute, |_| true);
+            unread.begin_anew(at * minute, |_| true);
         }
         assert_eq!(tries, [0, 6, 17, 38, 79, 160, 321, 642, 963]);
         assert!(unread.has((1, 3)), "damage stays");
