@@ -13,8 +13,6 @@ fn main() {
 
 #[cfg(feature = "spdk")]
 mod spdk {
-    use std::path::Path;
-
     /// What is linked: the device layer with its subsystem, the drivers of NVMe and of devices in memory, and the
     /// environment.
     const MODULES: [&str; 7] = [
@@ -30,35 +28,39 @@ mod spdk {
     /// Libraries of the system, which SPDK's own pkg-config file names privately.
     const SYSTEM: &str = "spdk_syslibs";
 
-    pub fn link() -> Result<(), pkg_config::Error> {
+    /// How the names of libraries begin of which all is linked: SPDK's subsystems and drivers, and DPDK's buses and kinds
+    /// of queues, make themselves known when they are loaded, and nobody calls them by name.
+    const WHOLE: [&str; 2] = ["spdk_", "rte_"];
+
+    pub fn link() -> Result<(), String> {
         println!("cargo:rerun-if-changed=src/spdk/shim.c");
         let mut include = Vec::new();
         let mut linked: Vec<String> = Vec::new();
         for module in MODULES.into_iter().chain([SYSTEM]) {
-            let found =
-                pkg_config::Config::new().cargo_metadata(false).statik(module == SYSTEM).probe(module)?;
+            let mut config = pkg_config::Config::new();
+            let found = config.cargo_metadata(false).statik(module == SYSTEM).probe(module);
+            let found = found.map_err(|error| error.to_string())?;
             for folder in &found.link_paths {
                 println!("cargo:rustc-link-search=native={}", folder.display());
             }
+            let has_archive = |library: &str| {
+                found.link_paths.iter().any(|folder| folder.join(format!("lib{library}.a")).exists())
+            };
             for library in &found.libs {
                 if linked.contains(library) {
                     continue;
                 }
                 linked.push(library.clone());
-                let is_static = found.link_paths.iter().any(|folder| has_archive(folder, library));
-                // Subsystems and drivers of SPDK make themselves known when they are loaded: nobody calls them by
-                // name.
-                let kind =
-                    if library.starts_with("spdk_") && is_static { "static:+whole-archive" } else { "dylib" };
+                let is_whole = WHOLE.iter().any(|prefix| library.starts_with(prefix));
+                if is_whole && !has_archive(library) {
+                    return Err(format!("there is no lib{library}.a, and only such libraries are linked"));
+                }
+                let kind = if is_whole { "static:+whole-archive" } else { "dylib" };
                 println!("cargo:rustc-link-lib={kind}={library}");
             }
             include.extend(found.include_paths);
         }
         cc::Build::new().file("src/spdk/shim.c").includes(include).warnings(false).compile("weir_spdk");
         Ok(())
-    }
-
-    fn has_archive(folder: &Path, library: &str) -> bool {
-        folder.join(format!("lib{library}.a")).exists()
     }
 }
