@@ -64,6 +64,10 @@ libfabric: setup-build ## Test fabric and RPC with a newer libfabric, or the one
 mercury: setup-build ## Lint and test what speaks Mercury, where pkg-config finds it
 	@setup/mercury.sh
 
+.PHONY: spdk
+spdk: setup-build ## Lint and test what drives devices by SPDK, where pkg-config finds it
+	@setup/spdk.sh
+
 .PHONY: sim
 sim: setup-build ## Run the simulated cluster over many seeds (SEEDS=1000)
 	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test sim -- --nocapture

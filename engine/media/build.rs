@@ -13,7 +13,7 @@ fn main() {
 
 #[cfg(feature = "spdk")]
 mod spdk {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     /// What is linked: the device layer with its subsystem, the drivers of NVMe and of devices in memory, and the
     /// environment.
@@ -30,35 +30,51 @@ mod spdk {
     /// Libraries of the system, which SPDK's own pkg-config file names privately.
     const SYSTEM: &str = "spdk_syslibs";
 
-    pub fn link() -> Result<(), pkg_config::Error> {
+    /// Libraries of Intel's, if SPDK was built with them. It names them by paths into the folder that it was built in,
+    /// where there may be nothing any more, and installs them beside its own.
+    const BESIDE: [&str; 2] = ["isal", "isal_crypto"];
+
+    /// How the names of libraries begin of which all is linked: SPDK's subsystems and drivers, and DPDK's buses and kinds
+    /// of queues, make themselves known when they are loaded, and nobody calls them by name.
+    const WHOLE: [&str; 2] = ["spdk_", "rte_"];
+
+    pub fn link() -> Result<(), String> {
         println!("cargo:rerun-if-changed=src/spdk/shim.c");
         let mut include = Vec::new();
         let mut linked: Vec<String> = Vec::new();
         for module in MODULES.into_iter().chain([SYSTEM]) {
-            let found =
-                pkg_config::Config::new().cargo_metadata(false).statik(module == SYSTEM).probe(module)?;
-            for folder in &found.link_paths {
+            let mut config = pkg_config::Config::new();
+            let found = config.cargo_metadata(false).statik(module == SYSTEM).probe(module);
+            let found = found.map_err(|error| error.to_string())?;
+            let by_path = found.link_files.iter().filter_map(|file| file.parent());
+            let folders: Vec<&Path> = found.link_paths.iter().map(PathBuf::as_path).chain(by_path).collect();
+            for folder in &folders {
                 println!("cargo:rustc-link-search=native={}", folder.display());
             }
-            for library in &found.libs {
-                if linked.contains(library) {
+            let has_archive =
+                |library: &str| folders.iter().any(|folder| folder.join(format!("lib{library}.a")).exists());
+            let beside = BESIDE.into_iter().filter(|library| module == SYSTEM && has_archive(library));
+            for library in found.libs.iter().map(String::as_str).chain(beside) {
+                if linked.iter().any(|known| known == library) {
                     continue;
                 }
-                linked.push(library.clone());
-                let is_static = found.link_paths.iter().any(|folder| has_archive(folder, library));
-                // Subsystems and drivers of SPDK make themselves known when they are loaded: nobody calls them by
-                // name.
-                let kind =
-                    if library.starts_with("spdk_") && is_static { "static:+whole-archive" } else { "dylib" };
+                linked.push(library.to_owned());
+                let is_whole = WHOLE.iter().any(|prefix| library.starts_with(prefix));
+                let kind = match (is_whole, BESIDE.contains(&library)) {
+                    (true, _) if !has_archive(library) => {
+                        return Err(format!(
+                            "there is no lib{library}.a, and only such libraries are linked"
+                        ));
+                    }
+                    (true, _) => "static:+whole-archive",
+                    (false, true) => "static",
+                    (false, false) => "dylib",
+                };
                 println!("cargo:rustc-link-lib={kind}={library}");
             }
             include.extend(found.include_paths);
         }
         cc::Build::new().file("src/spdk/shim.c").includes(include).warnings(false).compile("weir_spdk");
         Ok(())
-    }
-
-    fn has_archive(folder: &Path, library: &str) -> bool {
-        folder.join(format!("lib{library}.a")).exists()
     }
 }

@@ -14,6 +14,8 @@
 #include "spdk/thread.h"
 #include "spdk/version.h"
 
+/* Since this release SPDK knows itself what memory without huge pages needs. */
+#define KNOWS_NO_HUGE (SPDK_VERSION >= SPDK_VERSION_NUM(24, 1, 0))
 /* Since this release the configuration is loaded from memory, before and after the subsystems start. */
 #define LOADS_FROM_MEMORY (SPDK_VERSION >= SPDK_VERSION_NUM(24, 5, 0))
 /* Since this release the options tell their own size. */
@@ -109,9 +111,13 @@ int weir_spdk_start(const char *config, char *json, size_t json_len, const char 
 	options.mem_size = (int)memory_mib;
 	if (!huge_pages) {
 		options.no_pci = true;
+#if KNOWS_NO_HUGE
+		options.no_huge = true;
+#else
 		options.iova_mode = "va";
 		/* Memory that is no huge pages can't be allocated piece by piece. */
 		options.env_context = "--no-huge --legacy-mem";
+#endif
 	}
 	result = spdk_env_init(&options);
 	if (result < 0) {
