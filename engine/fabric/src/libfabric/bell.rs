@@ -549,18 +549,16 @@ mod tests {
         let mut command = unshare(&std::env::current_exe().expect("this program"));
         command.args(["--nocapture", "a_process_of_another_pid_namespace_is_seen"]).env(CHILD, "1");
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("runs");
-        let lines = io::BufReader::new(child.stdout.take().expect("piped")).lines();
-        let mut names = lines.map_while(Result::ok).filter(|line| is_name(line));
-        let name = names.next().expect("it says its name");
-        Some((child, name))
+        let mut lines = io::BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        Some((child, lines.find(|line| is_name(line)).expect("it says its name")))
     }
 
     #[test]
     fn a_process_of_another_pid_namespace_is_seen_to_live_and_to_have_ended() {
         if std::env::var_os(CHILD).is_some() {
             // Namespaces that come after one another may have the same number, and their processes too.
-            let random = std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.subsec_nanos().into());
-            let mut bell = Bell::new(&fresh_name(random)).expect("a bell");
+            let random = std::time::UNIX_EPOCH.elapsed().expect("it is later").subsec_nanos();
+            let mut bell = Bell::new(&fresh_name(random.into())).expect("a bell");
             bell.listen(7).expect("a port nobody uses");
             bell.advance(bell.next_generation()).expect("another bell");
             println!("\n{}", bell.name);
@@ -692,8 +690,7 @@ mod tests {
             assert_eq!((new.generation(), new.has_moved()), (generation, false));
             assert!(!has_rung(&bell));
             bell.arm();
-            assert_eq!(new.ring(), Rung::Yes);
-            assert!(has_rung(&bell));
+            assert!(new.ring() == Rung::Yes && has_rung(&bell));
             bell.disarm();
         }
         let path = bell_path(&bell.name);

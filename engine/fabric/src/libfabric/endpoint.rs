@@ -308,7 +308,10 @@ impl Endpoint for LibfabricEndpoint {
                 completer.complete(Err(FabricError::Cancelled));
             }
         }
-        if !retained {
+        if retained {
+            // Whether or not there is a watch that looks from time to time.
+            self.core.needs_look.set(true);
+        } else {
             self.core.raw.remove(gone.fi_addr);
         }
     }

@@ -87,8 +87,9 @@ pub(super) struct Core {
     pub(super) watch: Option<Watch>,
     /// Where the lock of its queue's buffers is, where there is one that is known.
     pub(super) region: RefCell<Option<Arc<Region>>>,
-    /// Something was thrown away because the lock was broken: the endpoint has to be looked after at once.
-    distrusted: Cell<bool>,
+    /// The endpoint has to be looked after at once: something was thrown away because the lock was broken, or there is one more
+    /// entry without use.
+    pub(super) needs_look: Cell<bool>,
     /// The endpoint could not be opened anew, and is tried again then.
     pub(super) down: Cell<Option<Instant>>,
     /// It was closed for good.
@@ -161,7 +162,7 @@ impl Core {
             channels: Channels::new(rt.now()),
             watch: watches.then(|| Watch::new([rt.random_u64(), rt.random_u64()])),
             region: RefCell::new(region),
-            distrusted: Cell::new(false),
+            needs_look: Cell::new(false),
             down: Cell::new(None),
             closed: Cell::new(false),
             remains: RefCell::default(),
@@ -263,7 +264,7 @@ impl Core {
         for _ in 0..BATCHES_MAX {
             let code = self.raw.read_queue(&mut batch.entries, &mut batch.sources);
             if (code > 0 || code == -sys::FI_EAVAIL) && self.is_compromised() {
-                self.distrusted.set(true);
+                self.needs_look.set(true);
                 return any;
             }
             if code == -sys::FI_EAVAIL {
@@ -497,7 +498,7 @@ impl EventSource for Core {
         }
         self.handed.set(0);
         let progress = self.look();
-        if self.watch.as_ref().is_some_and(Watch::polled) || self.distrusted.take() {
+        if self.watch.as_ref().is_some_and(Watch::polled) || self.needs_look.take() {
             self.look_after();
         }
         if !self.unrung.borrow().is_empty() {
@@ -533,7 +534,7 @@ impl EventSource for Core {
         if self.channels.count() > 0 {
             self.tend_channels();
         }
-        if self.look() || self.watch.is_some() && self.look_after() {
+        if self.look() || self.bell.is_some() && self.look_after() {
             self.armed.set(false);
             self.disarm();
             return false;
