@@ -18,7 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weir_media::file::FileDevice;
 use weir_media::{BLOCK, Device, DmaBuf, DmaPool, Slice};
@@ -49,6 +49,14 @@ const SEATS_MAX: usize = 16;
 const SEAT_ROUNDS: usize = 3;
 /// Batches of updates by which they are compared.
 const SEAT_BATCHES: u64 = 128;
+
+/// History goes sooner than an engine's: what is overwritten within seconds is more than the file holds.
+const RETENTION: Duration = Duration::from_millis(100);
+
+/// The configuration of stores that are measured beside others.
+fn config() -> StoreConfig {
+    StoreConfig { retention: RETENTION, ..StoreConfig::default() }
+}
 
 fn failed(what: &str, error: &dyn core::fmt::Display) -> BenchError {
     BenchError::Command { command: what.to_owned(), output: error.to_string() }
@@ -266,7 +274,10 @@ async fn rates(
     report: &mut Report,
 ) -> Result<(f64, f64), BenchError> {
     let none = || failed("a transfer", &"an operation failed");
-    let load = |first, count| Load::new(handle, shard, first, count, size.width, size.len).ok_or_else(none);
+    let load = |first, count| {
+        let load = Load::new(handle, shard, first, count, size.width, size.len);
+        load.map(Load::by_clock).ok_or_else(none)
+    };
     let stored = load(size.first, size.count)?;
     stored.updates(0).await.ok_or_else(none)?;
     stored.fetches(size.warm_up).await.ok_or_else(none)?;
@@ -297,8 +308,7 @@ async fn beside_raw(
     let pool = read_memory(&device);
     let seats = ("raw: from the best core", best);
     report.beside("raw: 32 in one write and one flush, from the worst core", worst, "op/s", seats, None);
-    let (store, shard) =
-        new_store(handle, used_file(handle, path, FILE_BYTES).await?, StoreConfig::default()).await?;
+    let (store, shard) = new_store(handle, used_file(handle, path, FILE_BYTES).await?, config()).await?;
     let memory = || pool.try_take(BLOCK);
     let raw = Raw { handle, device: &device, memory: &memory, width: WIDTH, len: BLOCK };
     let raw_writes = raw.writes(0, OPERATIONS).await.ok_or_else(none)?;
@@ -340,7 +350,7 @@ async fn small(
 async fn cached_fetches(handle: &Handle, path: &Path) -> Result<f64, BenchError> {
     let none = || failed("a transfer", &"an operation failed");
     let device = FileDevice::open(handle, path).map_err(|error| failed("open", &error))?;
-    let config = StoreConfig { cache_bytes: CACHE_BYTES, ..StoreConfig::default() };
+    let config = StoreConfig { cache_bytes: CACHE_BYTES, ..config() };
     let store = Store::open(handle, Rc::new(device), &load::owner(), config).await;
     let store = store.map_err(|error| failed("open", &error))?;
     let shard = store.pool(load::POOL).ok_or_else(none)?;

@@ -20,11 +20,9 @@ async fn keep_checkpointing(store: Rc<Store>, handle: Handle) {
     }
 }
 
-/// Aggregates all that was overwritten, again and again, until dropped. The updates under way have epochs of their own, and the
-/// history that they are part of isn't gone over.
+/// Aggregates all that was overwritten, again and again, until dropped.
 async fn keep_aggregating(store: Rc<Store>, shard: Shard, handle: Handle) {
-    let horizon = || Epoch(store.newest_epoch().0.saturating_sub(OPERATIONS));
-    while shard.aggregate(CONTAINER, horizon()).await.is_ok() {
+    while shard.aggregate(CONTAINER, Epoch(store.newest_epoch().0)).await.is_ok() {
         handle.yield_now().await;
     }
 }
@@ -41,7 +39,7 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
     // Nothing runs beside the updates but what is measured.
     let config = StoreConfig { background: false, ..StoreConfig::default() };
     let (store, shard) = new_file_store(handle, path, FILE_BYTES, config).await?;
-    let load = Load::new(handle, &shard, 1 << 32, OPERATIONS, WIDTH, BLOCK);
+    let load = Load::new(handle, &shard, 1 << 32, OPERATIONS, WIDTH, BLOCK).map(Load::by_clock);
     let load = load.ok_or_else(|| failed("a load", &"its data has no memory"))?;
     let epochs = |round: u64| round << 40;
     // Warm: the first updates make the index grow.

@@ -119,6 +119,8 @@ pub struct Load {
     fetch: Rc<[AkeyFetch; 1]>,
     /// Who compares large extents that are fetched.
     comparison: Comparison,
+    /// The newest epoch that the clock has given, where epochs are the clock's.
+    clock: Option<Rc<Cell<u64>>>,
 }
 
 impl Load {
@@ -163,12 +165,19 @@ impl Load {
             update: Rc::new([update]),
             fetch: Rc::new([fetch]),
             comparison: Comparison::ByReader,
+            clock: None,
         })
     }
 
     /// The same load with the same memory, for a reader who doesn't compare large extents, so that the store does.
     pub fn compared_here(&self) -> Self {
         Self { comparison: Comparison::Here, ..self.clone() }
+    }
+
+    /// The same load with epochs of the clock when an update commits, as an engine's clients have it. Beside aggregation it has to
+    /// be so: epochs that are chosen beforehand may be ones that that has gone over.
+    pub fn by_clock(self) -> Self {
+        Self { clock: Some(Rc::default()), ..self }
     }
 
     /// The same load under dkeys from another one on, with the same memory, which an engine keeps, too.
@@ -194,10 +203,22 @@ impl Load {
     async fn update_one(&self, number: u64, epoch: u64) -> bool {
         let (dkey, data) = (self.dkey(number), Data::Shared(self.data.clone()));
         let (epoch, none) = (Epoch(epoch + number + 1), Conditions::NONE);
-        self.shard.update(CONTAINER, OBJECT, &dkey, epoch, none, &*self.update, data).await.is_ok()
+        let Some(newest) = &self.clock else {
+            return self
+                .shard
+                .update(CONTAINER, OBJECT, &dkey, epoch, none, &*self.update, data)
+                .await
+                .is_ok();
+        };
+        let clock = || {
+            newest.set(self.handle.wall_ns().max(newest.get() + 1));
+            Epoch(newest.get())
+        };
+        let update = &*self.update;
+        self.shard.update_by_clock(CONTAINER, OBJECT, &dkey, &clock, none, update, data, &[]).await.is_ok()
     }
 
-    /// Stores all extents, with epochs from `epoch` on; updates per second.
+    /// Stores all extents, with epochs from `epoch` on, or those of the clock; updates per second.
     pub async fn updates(&self, epoch: u64) -> Option<f64> {
         rate(&self.handle, self.count, self.width, |worker| {
             let load = self.clone();
