@@ -18,7 +18,7 @@ use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::path::Path;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use weir_media::file::FileDevice;
 use weir_media::{BLOCK, Device, DmaBuf, DmaPool, Slice};
@@ -30,8 +30,8 @@ use self::load::{Load, float, new_store, rate};
 use crate::pin;
 use crate::report::{BenchError, Report};
 
-/// Size of the store's file: the working set with room to spare.
-const FILE_BYTES: u64 = 3 << 29;
+/// Size of the store's file: the working set, and all that overwrites leave behind until aggregation has come by.
+const FILE_BYTES: u64 = 3 << 30;
 /// Extents that are stored before updates are measured, and fetched. Other libraries have as many.
 const OPERATIONS: u64 = 8192;
 /// Updates of 64 B that are measured, a third of a second of them: neither what is touched for the first time nor one stall
@@ -49,14 +49,6 @@ const SEATS_MAX: usize = 16;
 const SEAT_ROUNDS: usize = 3;
 /// Batches of updates by which they are compared.
 const SEAT_BATCHES: u64 = 128;
-
-/// History goes sooner than an engine's: what is overwritten within seconds is more than the file holds.
-const RETENTION: Duration = Duration::from_millis(100);
-
-/// The configuration of stores that are measured beside others.
-fn config() -> StoreConfig {
-    StoreConfig { retention: RETENTION, ..StoreConfig::default() }
-}
 
 fn failed(what: &str, error: &dyn core::fmt::Display) -> BenchError {
     BenchError::Command { command: what.to_owned(), output: error.to_string() }
@@ -308,7 +300,8 @@ async fn beside_raw(
     let pool = read_memory(&device);
     let seats = ("raw: from the best core", best);
     report.beside("raw: 32 in one write and one flush, from the worst core", worst, "op/s", seats, None);
-    let (store, shard) = new_store(handle, used_file(handle, path, FILE_BYTES).await?, config()).await?;
+    let (store, shard) =
+        new_store(handle, used_file(handle, path, FILE_BYTES).await?, StoreConfig::default()).await?;
     let memory = || pool.try_take(BLOCK);
     let raw = Raw { handle, device: &device, memory: &memory, width: WIDTH, len: BLOCK };
     let raw_writes = raw.writes(0, OPERATIONS).await.ok_or_else(none)?;
@@ -350,7 +343,7 @@ async fn small(
 async fn cached_fetches(handle: &Handle, path: &Path) -> Result<f64, BenchError> {
     let none = || failed("a transfer", &"an operation failed");
     let device = FileDevice::open(handle, path).map_err(|error| failed("open", &error))?;
-    let config = StoreConfig { cache_bytes: CACHE_BYTES, ..config() };
+    let config = StoreConfig { cache_bytes: CACHE_BYTES, ..StoreConfig::default() };
     let store = Store::open(handle, Rc::new(device), &load::owner(), config).await;
     let store = store.map_err(|error| failed("open", &error))?;
     let shard = store.pool(load::POOL).ok_or_else(none)?;

@@ -9,7 +9,7 @@ use weir_runtime::Handle;
 use weir_store::{Shard, Store, StoreConfig};
 
 use super::load::{self, Load, float};
-use super::{CACHE_BYTES, OPERATIONS, Size, WIDTH, config, failed, floor};
+use super::{CACHE_BYTES, OPERATIONS, Size, WIDTH, failed, floor};
 use crate::pairs::{Pairs, median};
 use crate::pin;
 use crate::references::{LIBRARIES, Reference};
@@ -182,7 +182,7 @@ impl Match<'_> {
 /// Adds the rows of these sizes. The store has room for all values of 4 KiB in memory, as the libraries have it.
 pub async fn measure(sides: &Sides<'_>, measured: &[&Size], report: &mut Report) -> Result<(), BenchError> {
     let device = FileDevice::open(sides.handle, sides.path).map_err(|error| failed("open", &error))?;
-    let config = StoreConfig { cache_bytes: CACHE_BYTES, ..config() };
+    let config = StoreConfig { cache_bytes: CACHE_BYTES, ..StoreConfig::default() };
     let store = Store::open(sides.handle, Rc::new(device), &load::owner(), config).await;
     let store = store.map_err(|error| failed("open", &error))?;
     let shard = store.pool(load::POOL).ok_or_else(|| failed("a pool", &"it isn't there"))?;
