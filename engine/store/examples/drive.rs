@@ -111,14 +111,19 @@ async fn format(handle: &Handle, path: &Path) -> Result<(), Failure> {
 
 async fn load(handle: &Handle, path: &Path, start: u64) -> Result<(), Failure> {
     let (_store, shard) = open(handle, path).await?;
-    let akey = Key::new(b"data")?;
+    let (akey, newest) = (Key::new(b"data")?, Cell::new(0));
+    // Aggregation goes behind the clock.
+    let clock = || {
+        newest.set(handle.wall_ns().max(newest.get() + 1));
+        Epoch(newest.get())
+    };
     for first in (start..).step_by(usize::try_from(WIDTH)?) {
         let updates = join_all((first..first + WIDTH).map(async |number| {
             let ((dkey, value), data) = (value(number), pattern(number));
             let update =
                 AkeyUpdate { akey: akey.clone(), value, conditions: Conditions::NONE, checksums: Vec::new() };
-            let (epoch, none) = (Epoch(number + 1), Conditions::NONE);
-            shard.update(CONTAINER, OBJECT, &dkey, epoch, none, &[update], Data::Borrowed(&data)).await
+            let (none, data) = (Conditions::NONE, Data::Borrowed(&data));
+            shard.update_by_clock(CONTAINER, OBJECT, &dkey, &clock, none, &[update], data, &[]).await
         }));
         for result in updates.await {
             result?;
