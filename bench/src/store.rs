@@ -266,17 +266,14 @@ async fn rates(
     report: &mut Report,
 ) -> Result<(f64, f64), BenchError> {
     let none = || failed("a transfer", &"an operation failed");
-    let load = |first, count| {
-        let load = Load::new(handle, shard, first, count, size.width, size.len);
-        load.map(Load::by_clock).ok_or_else(none)
-    };
+    let load = |first, count| Load::new(handle, shard, first, count, size.width, size.len).ok_or_else(none);
     let stored = load(size.first, size.count)?;
-    stored.updates(0).await.ok_or_else(none)?;
+    stored.updates().await.ok_or_else(none)?;
     stored.fetches(size.warm_up).await.ok_or_else(none)?;
     let fetches = stored.fetches(size.rounds).await.ok_or_else(none)?;
     let measured = load(size.first + size.count, size.updates)?;
     let before = costs(store);
-    let updates = measured.updates(size.count).await.ok_or_else(none)?;
+    let updates = measured.updates().await.ok_or_else(none)?;
     let cost = Cost::between(before, costs(store), float(size.updates));
     report_cost(report, size.name, &cost, size.len);
     store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;

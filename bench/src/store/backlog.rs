@@ -38,7 +38,7 @@ async fn pile_up(store: &Store, load: &Load, percent: u64) -> Result<u64, BenchE
     let checkpoints = store.stats().checkpoints;
     let mut updates = 0;
     while is_short_of(store, percent) {
-        load.updates(0).await.ok_or_else(|| failed("a transfer", &"an operation failed"))?;
+        load.updates().await.ok_or_else(|| failed("a transfer", &"an operation failed"))?;
         updates += load.count;
     }
     if store.stats().checkpoints == checkpoints {
@@ -55,8 +55,8 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
     let device: Rc<dyn Device> = Rc::new(sparse(handle, path, DEVICE_BYTES)?);
     let last = Rc::downgrade(&device);
     let (store, shard) = new_store(handle, device, config.clone()).await?;
-    let load = Load::new(handle, &shard, TINY.first, KEYS, WIDTH, TINY.len).ok_or_else(none)?;
-    load.updates(0).await.ok_or_else(none)?;
+    let load = Load::new(handle, &shard, TINY.first, KEYS, WIDTH, TINY.len).ok_or_else(none)?.behind(0);
+    load.updates().await.ok_or_else(none)?;
     store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
     let percent = config.checkpoint_log_percent - STOP_BEFORE_PERCENT;
     let updates = pile_up(&store, &load, percent).await?;

@@ -41,14 +41,12 @@ pub fn run(arguments: &str) -> Result<(), BenchError> {
         let config = StoreConfig { background: false, ..StoreConfig::default() };
         let (store, shard) = new_store(&handle, device, config).await?;
         let base = operations(len);
-        let load = |count| {
-            Load::new(&handle, &shard, 1 << 32, count, WIDTH, len).map(Load::by_clock).ok_or_else(none)
-        };
+        let load = |count| Load::new(&handle, &shard, 1 << 32, count, WIDTH, len).ok_or_else(none);
         if kind == "update" {
-            load(count)?.updates(0).await.ok_or_else(none)?;
+            load(count)?.updates().await.ok_or_else(none)?;
         } else {
             let load = load(base)?;
-            load.updates(0).await.ok_or_else(none)?;
+            load.updates().await.ok_or_else(none)?;
             let load = if kind == "compare" { load.compared_here() } else { load };
             load.fetches(count / base).await.ok_or_else(none)?;
         }

@@ -70,7 +70,7 @@ impl Sides {
         let begin = number * COUNT;
         let updates = async || {
             let before = costs(&self.store);
-            let updates = load.updates(begin).await?;
+            let updates = load.updates().await?;
             Some((updates, Cost::between(before, costs(&self.store), float(COUNT))))
         };
         let own_first = number % 2 == 1;
@@ -135,7 +135,7 @@ pub async fn measure(
     let sides = Sides { handle: handle.clone(), device, used, tapped, store, shard };
     let goal = Some("at least 0.95 of raw");
     for (round, width) in (0..).zip(WIDTHS) {
-        let load = Load::new(handle, &sides.shard, 0, COUNT, width, LEN).ok_or_else(none)?.by_clock();
+        let load = Load::new(handle, &sides.shard, 0, COUNT, width, LEN).ok_or_else(none)?;
         sides.turn(round * TURNS, &load, &mut Turns::default()).await.ok_or_else(none)?;
         let mut turns = Turns::default();
         for turn in 1..TURNS {

@@ -28,8 +28,8 @@ async fn keep_aggregating(store: Rc<Store>, shard: Shard, handle: Handle) {
 }
 
 /// Time that 99 of 100 updates stay below, in microseconds.
-async fn p99_us(load: &Load, epoch: u64) -> Result<f64, BenchError> {
-    let times = load.update_times(epoch).await.unwrap_or_default();
+async fn p99_us(load: &Load) -> Result<f64, BenchError> {
+    let times = load.update_times().await.unwrap_or_default();
     let p99 = times.get(times.len() * 99 / 100);
     Ok(p99.ok_or_else(|| failed("an update", &"it failed"))?.as_secs_f64() * 1e6)
 }
@@ -39,16 +39,15 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
     // Nothing runs beside the updates but what is measured.
     let config = StoreConfig { background: false, ..StoreConfig::default() };
     let (store, shard) = new_file_store(handle, path, FILE_BYTES, config).await?;
-    let load = Load::new(handle, &shard, 1 << 32, OPERATIONS, WIDTH, BLOCK).map(Load::by_clock);
+    let load = Load::new(handle, &shard, 1 << 32, OPERATIONS, WIDTH, BLOCK);
     let load = load.ok_or_else(|| failed("a load", &"its data has no memory"))?;
-    let epochs = |round: u64| round << 40;
     // Warm: the first updates make the index grow.
-    p99_us(&load, epochs(1)).await?;
+    p99_us(&load).await?;
     let goal = Some("at most 2");
     let turns = Turns::watch(handle)?;
-    for (round, what) in [(2, "checkpoints"), (5, "aggregation")] {
+    for what in ["checkpoints", "aggregation"] {
         turns.take();
-        let idle = p99_us(&load, epochs(round)).await?;
+        let idle = p99_us(&load).await?;
         let (idle_longest, _) = turns.take();
         let before = store.stats();
         let (store_of_task, handle_of_task) = (Rc::clone(&store), handle.clone());
@@ -57,7 +56,7 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
         } else {
             handle.spawn(keep_aggregating(store_of_task, shard.clone(), handle_of_task))
         };
-        let busy = p99_us(&load, epochs(round + 1)).await;
+        let busy = p99_us(&load).await;
         task.abort();
         let (longest, most) = turns.take();
         let name = format!("store: p99 of 4 KiB updates during {what}");

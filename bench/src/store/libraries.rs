@@ -111,7 +111,6 @@ impl Match<'_> {
         let count = if turn == 0 { OPERATIONS } else { self.size.turn };
         let first = self.size.first + (((self.number + 1) << 8 | turn) << 20);
         Load::new(self.sides.handle, self.shard, first, count, self.size.width, self.size.len)
-            .map(Load::by_clock)
     }
 
     /// One turn of updates: the disk, the store, and the library.
@@ -125,10 +124,9 @@ impl Match<'_> {
         let load = self.load(turn).ok_or_else(none)?;
         let mut warm_up = load.under(load.first + (1 << 19));
         warm_up.count = WARM_UP;
-        let epoch = (self.number << 8 | turn) << 20;
         settle();
-        warm_up.updates(epoch).await.ok_or_else(none)?;
-        let own = load.updates(epoch + WARM_UP).await.ok_or_else(none)?;
+        warm_up.updates().await.ok_or_else(none)?;
+        let own = load.updates().await.ok_or_else(none)?;
         settle();
         let before = self.reference.turn("update", WARM_UP)?;
         let other = self.reference.turn("update", count)?;
@@ -140,13 +138,13 @@ impl Match<'_> {
         Ok(())
     }
 
-    /// One turn of overwrites of what is fetched, at epochs behind those of all updates.
+    /// One turn of overwrites of what is fetched.
     async fn overwrites(&mut self, turn: u64, stored: &Load, into: &mut Turns) -> Result<(), BenchError> {
         let none = || failed("a transfer", &"an operation failed");
-        let (epoch, count) = ((self.number << 8 | (2 * TURNS + turn)) << 20, self.size.overwritten);
+        let (seed, count) = ((self.number << 8 | turn) << 20, self.size.overwritten);
         settle();
-        stored.overwrites(epoch, WARM_UP).await.ok_or_else(none)?;
-        let own = stored.overwrites(epoch + WARM_UP, count).await.ok_or_else(none)?;
+        stored.overwrites(seed, WARM_UP).await.ok_or_else(none)?;
+        let own = stored.overwrites(seed + WARM_UP, count).await.ok_or_else(none)?;
         settle();
         self.reference.turn("overwrite", WARM_UP)?;
         into.overwrites.add(own, self.reference.turn("overwrite", count)?.rate);
@@ -157,7 +155,7 @@ impl Match<'_> {
     async fn turns(&mut self) -> Result<Turns, BenchError> {
         let none = || failed("a transfer", &"an operation failed");
         let stored = self.load(0).ok_or_else(none)?;
-        stored.updates(self.number << 28).await.ok_or_else(none)?;
+        stored.updates().await.ok_or_else(none)?;
         stored.fetches(self.size.warm_up).await.ok_or_else(none)?;
         self.updates(1, &mut Turns::default()).await?;
         let mut turns = Turns::default();

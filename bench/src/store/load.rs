@@ -119,8 +119,10 @@ pub struct Load {
     fetch: Rc<[AkeyFetch; 1]>,
     /// Who compares large extents that are fetched.
     comparison: Comparison,
-    /// The newest epoch that the clock has given, where epochs are the clock's.
-    clock: Option<Rc<Cell<u64>>>,
+    /// The newest epoch that the clock has given.
+    clock: Rc<Cell<u64>>,
+    /// Where epochs aren't the clock's: the one behind which they begin.
+    behind: Option<u64>,
 }
 
 impl Load {
@@ -165,7 +167,8 @@ impl Load {
             update: Rc::new([update]),
             fetch: Rc::new([fetch]),
             comparison: Comparison::ByReader,
-            clock: None,
+            clock: Rc::default(),
+            behind: None,
         })
     }
 
@@ -174,10 +177,10 @@ impl Load {
         Self { comparison: Comparison::Here, ..self.clone() }
     }
 
-    /// The same load with epochs of the clock when an update commits, as an engine's clients have it. Beside aggregation it has to
-    /// be so: epochs that are chosen beforehand may be ones that that has gone over.
-    pub fn by_clock(self) -> Self {
-        Self { clock: Some(Rc::default()), ..self }
+    /// The same load at epochs behind this one, the same for each extent every time, instead of the clock's. Aggregation may not
+    /// have gone over them.
+    pub fn behind(self, epoch: u64) -> Self {
+        Self { behind: Some(epoch), ..self }
     }
 
     /// The same load under dkeys from another one on, with the same memory, which an engine keeps, too.
@@ -200,32 +203,26 @@ impl Load {
         (worker..count).step_by(width)
     }
 
-    async fn update_one(&self, number: u64, epoch: u64) -> bool {
+    /// At the clock's epoch when it commits, as updates of an engine are.
+    async fn update_one(&self, number: u64) -> bool {
         let (dkey, data) = (self.dkey(number), Data::Shared(self.data.clone()));
-        let (epoch, none) = (Epoch(epoch + number + 1), Conditions::NONE);
-        let Some(newest) = &self.clock else {
-            return self
-                .shard
-                .update(CONTAINER, OBJECT, &dkey, epoch, none, &*self.update, data)
-                .await
-                .is_ok();
-        };
         let clock = || {
-            newest.set(self.handle.wall_ns().max(newest.get() + 1));
-            Epoch(newest.get())
+            let now = || self.handle.wall_ns().max(self.clock.get() + 1);
+            self.clock.set(self.behind.map_or_else(now, |epoch| epoch + number + 1));
+            Epoch(self.clock.get())
         };
-        let update = &*self.update;
+        let (update, none) = (&*self.update, Conditions::NONE);
         self.shard.update_by_clock(CONTAINER, OBJECT, &dkey, &clock, none, update, data, &[]).await.is_ok()
     }
 
-    /// Stores all extents, with epochs from `epoch` on, or those of the clock; updates per second.
-    pub async fn updates(&self, epoch: u64) -> Option<f64> {
+    /// Stores all extents; updates per second.
+    pub async fn updates(&self) -> Option<f64> {
         rate(&self.handle, self.count, self.width, |worker| {
             let load = self.clone();
             async move {
                 let mut all = true;
                 for number in load.numbers(worker) {
-                    all &= load.update_one(number, epoch).await;
+                    all &= load.update_one(number).await;
                 }
                 all
             }
@@ -233,16 +230,14 @@ impl Load {
         .await
     }
 
-    /// Overwrites `count` extents drawn at random, with epochs from `epoch` on; updates per second.
-    pub async fn overwrites(&self, epoch: u64, count: u64) -> Option<f64> {
+    /// Overwrites `count` extents drawn at random, others for each `seed`; updates per second.
+    pub async fn overwrites(&self, seed: u64, count: u64) -> Option<f64> {
         rate(&self.handle, count, self.width, |worker| {
             let load = self.clone();
             async move {
                 let mut all = true;
                 for at in (worker..count).step_by(usize::try_from(load.width).unwrap_or(1)) {
-                    let number = drawn(epoch + at) % load.count;
-                    // The epoch is to be this one whichever of the extents it is.
-                    all &= load.update_one(number, epoch + at - number).await;
+                    all &= load.update_one(drawn(seed + at) % load.count).await;
                 }
                 all
             }
@@ -251,7 +246,7 @@ impl Load {
     }
 
     /// Stores all extents and returns how long each update took, shortest first.
-    pub async fn update_times(&self, epoch: u64) -> Option<Vec<Duration>> {
+    pub async fn update_times(&self) -> Option<Vec<Duration>> {
         let times = Rc::new(RefCell::new(Vec::new()));
         rate(&self.handle, self.count, self.width, |worker| {
             let (load, times) = (self.clone(), Rc::clone(&times));
@@ -259,7 +254,7 @@ impl Load {
                 let mut all = true;
                 for number in load.numbers(worker) {
                     let begin = Instant::now();
-                    all &= load.update_one(number, epoch).await;
+                    all &= load.update_one(number).await;
                     times.borrow_mut().push(begin.elapsed());
                 }
                 all
@@ -329,10 +324,9 @@ mod tests {
             let (store, shard) =
                 new_store(&handle, Rc::new(MemoryDevice::new(1 << 28)), config).await.expect("a store");
             let load = Load::new(&handle, &shard, 1 << 32, 64, 8, 64).expect("a load");
-            load.updates(0).await.expect("stored");
+            load.updates().await.expect("stored");
             let entries = store.stats().entries;
-            load.overwrites(1 << 20, 32).await.expect("overwritten");
-            assert_eq!(store.newest_epoch(), Epoch((1 << 20) + 32));
+            load.overwrites(1, 32).await.expect("overwritten");
             assert_eq!(store.stats().entries, entries + 32, "a version each, and no other key");
         });
     }

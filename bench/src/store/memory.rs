@@ -50,12 +50,12 @@ pub async fn measure(handle: &Handle, report: &mut Report) -> Result<(), BenchEr
         report.beside(&format!("store in memory: {name}"), value, unit, ("DAOS's store alone", daos), goal);
     };
     let (count, rounds) = SMALL;
-    let load = Load::new(handle, &shard, 1 << 32, count, WIDTH, 64).ok_or_else(none)?.by_clock();
-    row("update 64 B", load.updates(0).await.ok_or_else(none)?, "op/s", DAOS_SMALL.0);
+    let load = Load::new(handle, &shard, 1 << 32, count, WIDTH, 64).ok_or_else(none)?;
+    row("update 64 B", load.updates().await.ok_or_else(none)?, "op/s", DAOS_SMALL.0);
     row("fetch 64 B", load.fetches(rounds).await.ok_or_else(none)?, "op/s", DAOS_SMALL.1);
     let (count, rounds) = LARGE;
-    let load = Load::new(handle, &shard, 2 << 32, count, 1, 1 << 20).ok_or_else(none)?.by_clock();
-    row("update 1 MiB", load.updates(0).await.ok_or_else(none)?, "MiB/s", DAOS_LARGE.0);
+    let load = Load::new(handle, &shard, 2 << 32, count, 1, 1 << 20).ok_or_else(none)?;
+    row("update 1 MiB", load.updates().await.ok_or_else(none)?, "MiB/s", DAOS_LARGE.0);
     let fetches = load.fetches(rounds).await.ok_or_else(none)?;
     row("fetch 1 MiB for a reader who compares", fetches, "MiB/s", DAOS_LARGE.1);
     let compared = load.compared_here().fetches(rounds).await.ok_or_else(none)?;

@@ -66,14 +66,14 @@ pub async fn measure(
     let load = Load::new(handle, &shard, TINY.first, 1, 1, TINY.len);
     let load = load.ok_or_else(|| failed("a load", &"its data has no memory"))?;
     let (mut snapshots, mut overwrites, mut writes) = (Vec::new(), Vec::new(), Vec::new());
-    load.updates(handle.wall_ns()).await.ok_or_else(|| failed("an update", &"it failed"))?;
+    load.updates().await.ok_or_else(|| failed("an update", &"it failed"))?;
     for _ in 0..STEPS {
         let (began, now) = (Instant::now(), handle.wall_ns());
         let kept = shard.add_snapshot(CONTAINER, Epoch(now)).await;
         kept.map_err(|error| failed("a snapshot", &error))?;
         snapshots.push(began.elapsed());
-        // At the next epoch.
-        let times = load.update_times(now).await.ok_or_else(|| failed("an overwrite", &"it failed"))?;
+        // At a later epoch.
+        let times = load.update_times().await.ok_or_else(|| failed("an overwrite", &"it failed"))?;
         overwrites.extend(times);
         let began = Instant::now();
         floor(&raw, TINY.len, 1).await.ok_or_else(|| failed("a raw write", &"it failed"))?;
