@@ -522,6 +522,39 @@ fn what_a_client_was_told_is_seen_by_others_whatever_clocks_say_and_engines_forg
     assert!(undecided > 3, "{undecided}");
 }
 
+#[test]
+fn what_a_client_has_given_up_is_not_committed_later() {
+    // One target can't be reached for longer than the client waits, and for less than engines wait for each other otherwise.
+    let (patience, apart) = (Duration::from_secs(2), Duration::from_secs(3));
+    for seed in 0..20 {
+        let cluster = Rc::new(Cluster::start(seed, 2, 1));
+        let (context, hasty, of_run) =
+            (cluster.context(MINUTE), cluster.context(patience), Rc::clone(&cluster));
+        cluster.run(async move {
+            let container = open_container(&context, properties("box", ContainerType::Object)).await;
+            let all = objects(&context, &container, 12).await;
+            let changed =
+                [0, 1].map(|rank| all.iter().find(|object| rank_of(object) == rank).expect("spread"));
+            for object in changed {
+                write_alone(&context, &container, object, 1).await;
+            }
+            let within = open_container(&hasty, properties("box", ContainerType::Object)).await;
+            of_run.fabric.partition(&[of_run.engine(0)], &[of_run.engine(1)]);
+            let together = Rc::clone(&of_run);
+            of_run.world.schedule(apart, move || together.fabric.heal());
+            let mut transaction = Transaction::begin(&hasty, &within);
+            for object in changed {
+                write(&mut transaction, object, 2, Conditions::NONE);
+            }
+            transaction.commit(&hasty).await.expect_err("one of the targets can't be asked");
+            context.runtime().sleep(Duration::from_secs(20)).await;
+            for object in changed {
+                assert_eq!(read(&context, object).await.expect("answers"), Some(1), "seed {seed}");
+            }
+        });
+    }
+}
+
 /// What a transaction of its own reads, that begins now.
 async fn read_within(context: &Context, container: &Container, object: &Object) -> Option<u64> {
     let transaction = Transaction::begin(context, container);

@@ -11,7 +11,9 @@ use weir_media::sim::SimDiskOptions;
 use weir_proto::object::{Conditions, PunchScope};
 use weir_proto::{Epoch, ObjectId};
 use weir_runtime::random::Random;
-use weir_store::{Data, FetchError, Operation, ScrubConfig, ScrubReport, Store, StoreConfig, TransactionId};
+use weir_store::{
+    Data, FetchError, Operation, ScrubConfig, ScrubReport, Shard, Store, StoreConfig, TransactionId,
+};
 
 const SIZE: u64 = 24 << 20;
 
@@ -189,21 +191,20 @@ fn metadata_that_rots_while_the_store_has_it_is_written_anew() {
     assert_eq!(passes(&machine, &store, 2).found, [], "nothing of it is left");
 }
 
-#[test]
-fn what_an_open_needs_is_written_anew_however_small_the_memory() {
-    let machine = Machine::new(29, SIZE);
-    let config = StoreConfig {
+/// Room for a few nodes of the index.
+fn with_little_memory() -> StoreConfig {
+    StoreConfig {
         checkpoint_interval: Duration::from_hours(1),
         index_bytes: 256 << 10,
         cache_bytes: 0,
         ..scrubbing()
-    };
-    let (store, shard) = machine.start(config.clone());
-    let taken: Vec<Epoch> = (1..=300).map(Epoch).collect();
-    let (keeper, wanted) = (shard.clone(), taken.clone());
-    machine.run(async move { keeper.set_snapshots(CONTAINER, &wanted).await.expect("taken") });
-    fill(&machine, &shard, 2_000);
-    write_checkpoint(&machine, &store);
+    }
+}
+
+/// Brings most nodes of the index out of memory, and has all of them rot on the device: the scrubber writes those anew that stay.
+/// The pool's shard after a crash.
+fn after_rot(machine: &Machine, store: Rc<Store>, shard: Shard) -> Shard {
+    write_checkpoint(machine, &store);
     let reader = shard.clone();
     machine.run(async move {
         for number in 80..2_000u64 {
@@ -211,15 +212,25 @@ fn what_an_open_needs_is_written_anew_however_small_the_memory() {
         }
     });
     assert!(store.stats().index.evictions > 100, "{:?}", store.stats());
-    for place in blocks(&machine, b"WNOD") {
+    for place in blocks(machine, b"WNOD") {
         machine.disk.rot(place + 70, 1);
     }
-    let report = passes(&machine, &store, 2);
+    let report = passes(machine, &store, 2);
     assert!(report.renewed > 2 && report.rotten.get(&None) > Some(&10), "{report:?}");
     drop((store, shard));
     machine.crash(weir_media::sim::CrashKeeps::Nothing);
-    let store = machine.open(config);
-    let shard = store.pool(POOL).expect("the pool");
+    machine.open(with_little_memory()).pool(POOL).expect("the pool")
+}
+
+#[test]
+fn what_an_open_needs_is_written_anew_however_small_the_memory() {
+    let machine = Machine::new(29, SIZE);
+    let (store, shard) = machine.start(with_little_memory());
+    let taken: Vec<Epoch> = (1..=300).map(Epoch).collect();
+    let (keeper, wanted) = (shard.clone(), taken.clone());
+    machine.run(async move { keeper.set_snapshots(CONTAINER, &wanted).await.expect("taken") });
+    fill(&machine, &shard, 2_000);
+    let shard = after_rot(&machine, store, shard);
     assert_eq!(shard.snapshots(CONTAINER).expect("the container"), taken);
 }
 
@@ -227,13 +238,7 @@ fn what_an_open_needs_is_written_anew_however_small_the_memory() {
 fn prepared_transactions_outlast_rot_however_small_the_memory() {
     const PREPARED: u64 = 60;
     let machine = Machine::new(30, SIZE);
-    let config = StoreConfig {
-        checkpoint_interval: Duration::from_hours(1),
-        index_bytes: 256 << 10,
-        cache_bytes: 0,
-        ..scrubbing()
-    };
-    let (store, shard) = machine.start(config.clone());
+    let (store, shard) = machine.start(with_little_memory());
     fill(&machine, &shard, 2_000);
     let (user, handle) = (shard.clone(), machine.handle());
     machine.run(async move {
@@ -250,23 +255,7 @@ fn prepared_transactions_outlast_rot_however_small_the_memory() {
             user.prepare(CONTAINER, id, Epoch(handle.wall_ns()), &[operation]).await.expect("prepared");
         }
     });
-    write_checkpoint(&machine, &store);
-    let reader = shard.clone();
-    machine.run(async move {
-        for number in 80..2_000u64 {
-            get(&reader, &format!("d{number}"), "a", u64::MAX).await.expect("read");
-        }
-    });
-    assert!(store.stats().index.evictions > 100, "{:?}", store.stats());
-    for place in blocks(&machine, b"WNOD") {
-        machine.disk.rot(place + 70, 1);
-    }
-    let report = passes(&machine, &store, 2);
-    assert!(report.renewed > 2 && report.rotten.get(&None) > Some(&10), "{report:?}");
-    drop((store, shard));
-    machine.crash(weir_media::sim::CrashKeeps::Nothing);
-    let store = machine.open(config);
-    let shard = store.pool(POOL).expect("the pool");
+    let shard = after_rot(&machine, store, shard);
     let undecided = machine.run(async move { shard.undecided(CONTAINER).await.expect("told") });
     assert_eq!(undecided.len() as u64, PREPARED);
 }
