@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::report::Report;
+use crate::report::{BenchError, Report};
 
 /// Requests of a run: enough that what is done once in a while, such as by the clock of an endpoint, hardly counts.
 const REQUESTS: u32 = 20_000;
@@ -96,20 +96,31 @@ fn is_of_weir(function: &str) -> bool {
     strange || ["_R", "_ZN", "weir_"].iter().any(|start| function.starts_with(start))
 }
 
+/// A provider that takes locks for each request: where none is counted there, none is counted anywhere.
+const LOCKS: &str = "tcp";
+
 /// Adds rows for each provider, where the library could be built.
-pub fn measure(report: &mut Report, providers: &[String]) {
+///
+/// # Errors
+/// When locks aren't counted.
+pub fn measure(report: &mut Report, providers: &[String]) -> Result<(), BenchError> {
     if !Path::new(LIBRARY).exists() {
-        return;
+        return Ok(());
     }
     for provider in providers {
         let run = |requests| Counts::of_run(provider, requests);
         let (Some(once), Some(twice)) = (run(REQUESTS), run(2 * REQUESTS)) else { continue };
         let each = twice.beyond(&once, REQUESTS, |place| is_of_weir(&function(place)));
+        if provider == LOCKS && each.theirs < 1.0 {
+            let output = format!("{provider} takes locks, but none were seen");
+            return Err(BenchError::Command { command: "counting locks".to_owned(), output });
+        }
         let name = |what: &str| format!("fabric {provider}: {what} per request");
         report.figure(&name("allocations"), each.allocations, "", Some("0"));
         report.figure(&name("locks of Weir's"), each.ours, "", Some("0"));
         report.figure(&name("locks of libfabric's"), each.theirs, "", None);
     }
+    Ok(())
 }
 
 #[cfg(test)]

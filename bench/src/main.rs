@@ -154,7 +154,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         if !arguments.without_instructions {
             instructions::measure(&mut report, &arguments.providers);
         }
-        counted::measure(&mut report, &arguments.providers);
+        counted::measure(&mut report, &arguments.providers)?;
         report.save(&arguments.output)?;
     }
     let folder = arguments.output.parent().unwrap_or(std::path::Path::new("."));

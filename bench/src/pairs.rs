@@ -13,6 +13,13 @@ pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// What 99 of 100 values stay below.
+pub fn p99(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_unstable_by(f64::total_cmp);
+    values.get(values.len() * 99 / 100).copied().unwrap_or(f64::NAN)
+}
+
 impl Pairs {
     /// Adds a turn of each side.
     pub fn add(&mut self, own: f64, reference: f64) {

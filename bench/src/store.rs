@@ -272,11 +272,13 @@ async fn rates(
     stored.fetches(size.warm_up).await.ok_or_else(none)?;
     let fetches = stored.fetches(size.rounds).await.ok_or_else(none)?;
     let measured = load(size.first + size.count, size.updates)?;
+    let checkpoint = async || store.checkpoint().await.map_err(|error| failed("a checkpoint", &error));
+    checkpoint().await?;
     let before = costs(store);
     let updates = measured.updates().await.ok_or_else(none)?;
     let cost = Cost::between(before, costs(store), float(size.updates));
     report_cost(report, size.name, &cost, size.len);
-    store.checkpoint().await.map_err(|error| failed("a checkpoint", &error))?;
+    checkpoint().await?;
     let cost = Cost::between(before, costs(store), float(size.updates));
     report_bytes(report, &format!("{} updates and the checkpoint behind them", size.name), &cost, size.len);
     Ok((updates, fetches))

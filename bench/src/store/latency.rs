@@ -11,6 +11,7 @@ use weir_store::{Shard, Store, StoreConfig};
 use super::load::{CONTAINER, Load, float, new_file_store};
 use super::turns::Turns;
 use super::{FILE_BYTES, OPERATIONS, WIDTH, failed};
+use crate::pairs::p99;
 use crate::report::{BenchError, Report};
 
 /// Checkpoints one behind the other, until dropped.
@@ -29,9 +30,8 @@ async fn keep_aggregating(store: Rc<Store>, shard: Shard, handle: Handle) {
 
 /// Time that 99 of 100 updates stay below, in microseconds.
 async fn p99_us(load: &Load) -> Result<f64, BenchError> {
-    let times = load.update_times().await.unwrap_or_default();
-    let p99 = times.get(times.len() * 99 / 100);
-    Ok(p99.ok_or_else(|| failed("an update", &"it failed"))?.as_secs_f64() * 1e6)
+    let times = load.update_times().await.ok_or_else(|| failed("an update", &"it failed"))?;
+    Ok(p99(times.into_iter().map(|time| time.as_secs_f64() * 1e6)))
 }
 
 /// Adds the rows. All updates overwrite the same extents.

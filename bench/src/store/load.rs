@@ -245,7 +245,7 @@ impl Load {
         .await
     }
 
-    /// Stores all extents and returns how long each update took, shortest first.
+    /// Stores all extents and returns how long each update took.
     pub async fn update_times(&self) -> Option<Vec<Duration>> {
         let times = Rc::new(RefCell::new(Vec::new()));
         rate(&self.handle, self.count, self.width, |worker| {
@@ -261,9 +261,7 @@ impl Load {
             }
         })
         .await?;
-        let mut times = times.take();
-        times.sort_unstable();
-        Some(times)
+        Some(times.take())
     }
 
     /// Fetches what [`Load::updates`] stored, `rounds` times; fetches per second. Each round asks for all extents in the

@@ -10,7 +10,7 @@ use weir_store::StoreConfig;
 
 use super::load::{CONTAINER, Load, float, new_file_store};
 use super::{FILE_BYTES, TINY, failed, floor, used_file};
-use crate::pairs::median;
+use crate::pairs::{median, p99};
 use crate::report::{BenchError, Report};
 
 /// Snapshots, each followed by an overwrite.
@@ -28,13 +28,8 @@ struct Figures {
 impl Figures {
     fn of(times: &[Duration]) -> Self {
         let total: Duration = times.iter().sum();
-        let mut sorted: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e6).collect();
-        sorted.sort_by(f64::total_cmp);
-        Self {
-            p50: median(sorted.iter().copied()),
-            p99: sorted.get(sorted.len() * 99 / 100).copied().unwrap_or(f64::NAN),
-            rate: float(times.len() as u64) / total.as_secs_f64(),
-        }
+        let each = || times.iter().map(|time| time.as_secs_f64() * 1e6);
+        Self { p50: median(each()), p99: p99(each()), rate: float(times.len() as u64) / total.as_secs_f64() }
     }
 }
 
