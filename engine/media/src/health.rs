@@ -39,8 +39,8 @@ const HANGING: Duration = Duration::from_secs(10);
 /// tries again.
 pub const HUNG: Duration = Duration::from_secs(65);
 
-/// Events older than this no longer count.
-const WINDOW: Duration = Duration::from_mins(10);
+/// How long errors count against a device, and slow transfers.
+pub const ERRORS_COUNT_FOR: Duration = Duration::from_mins(10);
 
 /// Errors within the window that make a device suspect.
 const ERRORS_SUSPECT: usize = 1;
@@ -230,7 +230,7 @@ impl Judge {
 
     fn forget(&mut self, now: Instant) {
         for events in [&mut self.errors, &mut self.slows] {
-            while events.front().is_some_and(|at| now - *at > WINDOW) {
+            while events.front().is_some_and(|at| now - *at > ERRORS_COUNT_FOR) {
                 events.pop_front();
             }
         }

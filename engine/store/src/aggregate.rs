@@ -22,7 +22,6 @@ use crate::tree::Tree;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::collections::BTreeSet;
-use std::collections::btree_map::Entry;
 use std::rc::Rc;
 use weir_proto::{Key, ObjectId};
 
@@ -30,7 +29,7 @@ use weir_proto::{Key, ObjectId};
 pub(crate) const REMOVALS_MAX: usize = 64;
 
 /// Pause of a visit while somebody else visits the same object, as one that a client has asked for may.
-pub(crate) const PRESENCE_PAUSE: Duration = Duration::from_millis(1);
+const PRESENCE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Why background work couldn't be done.
 #[derive(Debug)]
@@ -120,16 +119,14 @@ impl Drop for Presence<'_> {
 impl<'a> Presence<'a> {
     /// Waits until nobody else visits the object. `None`: the store stops.
     async fn new(core: &'a Core, object: ObjectKey, horizon: u64) -> Option<Self> {
-        loop {
-            if let Entry::Vacant(free) = core.aggregation.borrow_mut().visited.entry(object) {
-                free.insert(horizon);
-                return Some(Self(core, object));
-            }
+        while core.aggregation.borrow().visited.contains_key(&object) {
             if core.is_stopped() || core.has_failed() {
                 return None;
             }
             core.rt.sleep(PRESENCE_PAUSE).await;
         }
+        core.aggregation.borrow_mut().visited.insert(object, horizon);
+        Some(Self(core, object))
     }
 }
 

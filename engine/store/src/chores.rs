@@ -172,65 +172,19 @@ pub(crate) fn decisions_from(core: &Core) -> u64 {
     core.rt.wall_ns().saturating_sub(kept)
 }
 
-/// Forgets decisions of transactions that nobody asks for any more. Returns whether there were any.
+/// Forgets decisions of transactions that nobody asks for any more, whose nodes are in memory. Returns whether there were any.
 async fn forget_decisions(core: &Core) -> Result<bool, ChoreError> {
-    let mut old = core.transactions.borrow().old_decisions(decisions_from(core), DECISIONS_MAX, RECLAIM_STEP);
-    let are_unread = old.is_empty();
-    if are_unread {
-        old = core.aggregation.borrow_mut().passed_over.take_decisions(core.rt.wall_ns(), RECLAIM_STEP);
-    }
+    let old = core.transactions.borrow().old_decisions(decisions_from(core), DECISIONS_MAX, RECLAIM_STEP);
     if old.is_empty() {
         return Ok(false);
     }
     core.admit().await?;
-    loop {
-        leave_new(core, &mut old, are_unread);
-        pass_over_lost(core, &mut old)?;
-        let keys = || old.iter().map(Vec::as_slice);
-        match core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(keys())?)).await {
-            Ok(()) => break,
-            Err(ChoreError::Page(error)) => {
-                let tree = core.tree.borrow();
-                let Some(absent) = old.iter().find_map(|key| tree.behind_key(key)) else { continue };
-                let may_return = matches!(error, PageError::Media(_));
-                core.aggregation.borrow_mut().passed_over.pass_over_node(absent, may_return);
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    leave_new(core, &mut old, are_unread);
+    let keys = || old.iter().map(Vec::as_slice);
+    core.ask(|tree| Ok::<_, Halt<ChoreError>>(tree.reach(keys())?)).await?;
     core.note_forgotten(&old);
     let changes: Vec<Change> = old.into_iter().map(|key| Change::Remove { key }).collect();
     core.commit(&changes, None)?;
     Ok(true)
-}
-
-/// Of decisions that are forgotten already, but for the index, which couldn't be read where they are: leaves those that were
-/// made anew since.
-fn leave_new(core: &Core, old: &mut Vec<Vec<u8>>, are_unread: bool) {
-    let transactions = core.transactions.borrow();
-    let is_known = |key: &[u8]| {
-        key::transaction_from(key).is_ok_and(|(place, _)| transactions.decision(place).is_some())
-    };
-    old.retain(|key| !are_unread || !is_known(key));
-}
-
-/// Takes those out of some decisions that lie in nodes which couldn't be read: they are forgotten, and stay in the index until
-/// their nodes can be read, or until the next open, so that nobody reads such a node over and over.
-fn pass_over_lost(core: &Core, old: &mut Vec<Vec<u8>>) -> Result<(), ChoreError> {
-    let (tree, passed_over) = (core.tree.borrow(), &mut core.aggregation.borrow_mut().passed_over);
-    for key in core::mem::take(old) {
-        let Some(may_return) = tree.behind_key(&key).and_then(|behind| passed_over.lost(&behind)) else {
-            old.push(key);
-            continue;
-        };
-        core.note_forgotten(core::slice::from_ref(&key));
-        core.transactions.borrow_mut().follow(&key, None)?;
-        if may_return {
-            passed_over.keep(key, core.rt.wall_ns());
-        }
-    }
-    Ok(())
 }
 
 /// Visits of an object until one goes through without a new snapshot in between. After that it is left to the work in the

@@ -277,7 +277,7 @@ pub enum UpdateError {
         newest: Epoch,
     },
     /// Aggregation has gone over what the object was at this epoch.
-    #[error("epoch {:#x} comes too late: history of the object was aggregated up to epoch {:#x}; store it at a newer one", epoch.0, newest.0)]
+    #[error("epoch {:#x} comes too late: history of the object, or of one that shares its slot, was aggregated up to epoch {:#x}; store it at a newer one", epoch.0, newest.0)]
     Aggregated {
         /// The epoch of the change.
         epoch: Epoch,
@@ -634,7 +634,7 @@ impl PoolError {
 }
 
 impl UpdateError {
-    /// Whether it says what is there or isn't, and not only that the change can't be made now or at its epoch.
+    /// Whether it may say what is there or isn't, and not only that the change can't be made now or at its epoch.
     pub(crate) const fn tells_state(&self) -> bool {
         !matches!(self, Self::Undecided { .. } | Self::Restart { .. } | Self::Aggregated { .. })
     }

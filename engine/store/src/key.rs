@@ -256,12 +256,6 @@ pub(crate) fn transactions(pool: PoolNumber, number: ContainerNumber) -> Vec<u8>
     container(TRANSACTION, pool, number)
 }
 
-/// Bytes of what the entries of a transaction begin with: kind, pool, container and id.
-const TRANSACTION_LEN: usize = 1 + 2 * size_of::<u32>() + 16;
-
-/// What follows them in the key of a decision.
-const DECISION: u8 = 2;
-
 /// An entry of a transaction.
 pub(crate) fn transaction((pool, number, id): TransactionKey, tail: TransactionTail) -> Vec<u8> {
     let mut key = transactions(pool, number);
@@ -275,15 +269,9 @@ pub(crate) fn transaction((pool, number, id): TransactionKey, tail: TransactionT
             key.push(1);
             key.extend_from_slice(&version.to_be_bytes());
         }
-        TransactionTail::Decision => key.push(DECISION),
+        TransactionTail::Decision => key.push(2),
     }
     key
-}
-
-/// Of an entry of a snapshot or a transaction: whether a store without it isn't what it was. Decisions are many, and are
-/// forgotten in any case.
-pub(crate) fn is_needed_to_open(key: &[u8]) -> bool {
-    key.first() != Some(&TRANSACTION) || key.get(TRANSACTION_LEN) != Some(&DECISION)
 }
 
 /// The transaction that an entry belongs to, and what it holds.
@@ -296,7 +284,7 @@ pub(crate) fn transaction_from(key: &[u8]) -> Result<(TransactionKey, Transactio
     let tail = match decoder.u8()? {
         0 => TransactionTail::Operations(u16::from_be_bytes(decoder.array()?)),
         1 => TransactionTail::Version(u32::from_be_bytes(decoder.array()?)),
-        DECISION => TransactionTail::Decision,
+        2 => TransactionTail::Decision,
         _ => return Err(Malformed("an entry of a transaction is of unknown kind")),
     };
     if decoder.is_empty() {

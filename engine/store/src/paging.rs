@@ -38,10 +38,10 @@ const SWEEP_PAUSE: u64 = 256;
 /// Nodes that are never evicted have keys before this one.
 const FLOOR: [u8; 1] = [key::OBJECT];
 
-/// Nor are those with snapshots, which are few, and with prepared transactions, which are bounded: an open needs all of them.
+/// Nor are those with snapshots, which are few, and with transactions and decisions, which are bounded: an open needs all of them.
 /// When one rots on the device it can be written anew from here.
 pub(crate) const STAY: Stay<'static> =
-    Stay { below: &FLOOR, among: [&[key::SNAPSHOT], &[key::TRANSACTION + 1]], which: key::is_needed_to_open };
+    Stay { below: &FLOOR, among: [&[key::SNAPSHOT], &[key::TRANSACTION + 1]] };
 
 /// Why a question has no answer.
 #[derive(Debug)]

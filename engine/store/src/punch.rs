@@ -11,7 +11,7 @@ use crate::paging::Halt;
 use crate::record::{Change, growth};
 use crate::shard::Shard;
 use crate::tree::Tree;
-use crate::update::{check_epoch, check_keys};
+use crate::update::{Clock, check_epoch, check_keys};
 use crate::value::Event;
 use weir_proto::limits::AKEYS_MAX;
 use weir_proto::object::{Conditions, PunchScope};
@@ -35,7 +35,7 @@ impl Shard {
         epoch: Epoch,
         conditions: Conditions,
     ) -> Result<Epoch, UpdateError> {
-        self.punch_by_clock(container, object, scope, &|| epoch, conditions, &[]).await
+        self.punch_at(container, object, scope, Clock::Stopped(epoch), conditions, &[]).await
     }
 
     /// Like [`Shard::punch`], at the epoch that `clock` gives when the punch commits and with changes of attributes
@@ -49,6 +49,18 @@ impl Shard {
         object: ObjectId,
         scope: &PunchScope,
         clock: &dyn Fn() -> Epoch,
+        conditions: Conditions,
+        along: &[AttributeChange],
+    ) -> Result<Epoch, UpdateError> {
+        self.punch_at(container, object, scope, Clock::Running(clock), conditions, along).await
+    }
+
+    async fn punch_at(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        scope: &PunchScope,
+        clock: Clock<'_>,
         conditions: Conditions,
         along: &[AttributeChange],
     ) -> Result<Epoch, UpdateError> {
@@ -106,16 +118,16 @@ impl Shard {
         &self,
         touched: &ObjectKey,
         scope: &PunchScope,
-        clock: &dyn Fn() -> Epoch,
+        clock: Clock<'_>,
         conditions: Conditions,
     ) -> Result<(Epoch, Vec<Change>), UpdateError> {
         let mut checkpoints = 0;
         loop {
             self.core.admit().await.map_err(UpdateError::Failed)?;
             let planned = self.core.ask(|tree| {
-                let epoch = clock();
+                let epoch = clock.now();
                 check_epoch(epoch)?;
-                self.check_aggregated(touched, epoch.0)?;
+                self.check_aggregated(touched, clock)?;
                 for scope in scopes_of_punch(scope) {
                     self.check_write(touched, scope, epoch.0)?;
                 }
@@ -124,10 +136,7 @@ impl Shard {
                 Ok((epoch, changes))
             });
             let planned: Result<(Epoch, Vec<Change>), UpdateError> = planned.await;
-            let (epoch, changes) = match planned {
-                Err(refusal) if self.await_visit(touched, &refusal).await => continue,
-                planned => planned?,
-            };
+            let (epoch, changes) = planned?;
             // The way to the keys was just found.
             if changes.is_empty() || self.core.has_room_for_delete(&changes, 0).unwrap_or(false) {
                 return Ok((epoch, changes));

@@ -6,7 +6,6 @@ mod request;
 pub(crate) use blocks::{Staging, is_large};
 pub(crate) use request::{Request, check_epoch, check_keys};
 
-use crate::aggregate::PRESENCE_PAUSE;
 use crate::attribute::AttributeChange;
 use crate::codec::Malformed;
 use crate::draft::Draft;
@@ -127,37 +126,23 @@ impl Shard {
     }
 
     /// Refuses a change of an epoch that its client has chosen, where aggregation has removed history up to a newer one since
-    /// the open, or is about to: what was hidden could show again, and what is merged would hide the change.
-    pub(crate) fn check_aggregated(&self, object: &ObjectKey, epoch: u64) -> Result<(), UpdateError> {
-        let newest = self.visited_up_to(object).max(self.core.timestamps.removed_up_to(object));
+    /// the open, or is about to: what was hidden could show again, and what is merged would hide the change. What was removed is
+    /// remembered for objects that share a slot, so that one may be refused for another's sake. A clock is ahead of all of it.
+    pub(crate) fn check_aggregated(&self, object: &ObjectKey, clock: Clock<'_>) -> Result<(), UpdateError> {
+        let Clock::Stopped(epoch) = clock else { return Ok(()) };
+        // What is newer than everything is no part of a visit, even before a horizon that a client has chosen.
+        let visited = self.core.aggregation.borrow().visits_up_to(object).min(self.core.newest_epoch());
+        let newest = Epoch(visited.max(self.core.timestamps.removed_up_to(object)));
         if epoch < newest {
-            return Err(UpdateError::Aggregated { epoch: Epoch(epoch), newest: Epoch(newest) });
+            return Err(UpdateError::Aggregated { epoch, newest });
         }
         Ok(())
     }
 
-    /// Up to which epoch a visit of aggregation relies on what was there at its begin.
-    fn visited_up_to(&self, object: &ObjectKey) -> u64 {
-        // What is newer than everything is no part of it, even before a horizon that a client has chosen.
-        self.core.aggregation.borrow().visits_up_to(object).min(self.core.newest_epoch())
-    }
-
-    /// Waits for the end of a visit of aggregation where that is why a change was refused. Returns whether it was.
-    pub(crate) async fn await_visit(&self, object: &ObjectKey, refusal: &UpdateError) -> bool {
-        let UpdateError::Aggregated { epoch, .. } = refusal else { return false };
-        let core = &self.core;
-        let is_amid = || epoch.0 < self.visited_up_to(object) && !core.is_stopped() && !core.has_failed();
-        let mut has_waited = false;
-        while is_amid() {
-            has_waited = true;
-            core.rt.sleep(PRESENCE_PAUSE).await;
-        }
-        has_waited
-    }
-
     /// Stores values of akeys of one dkey at an epoch, all or none. Durable when it returns, and visible to readers
     /// only then. Operations on one object need distinct epochs. An epoch before others of the object is good as long as
-    /// aggregation hasn't come there; what was aggregated before the store was opened the caller has to know.
+    /// aggregation hasn't come there, nor to an object that shares its slot; what was aggregated before the store was opened the
+    /// caller has to know.
     ///
     /// # Errors
     /// [`UpdateError::Aggregated`]: history of the object has gone up to a later epoch. Otherwise see [`UpdateError`]; nothing
@@ -211,18 +196,18 @@ impl Shard {
     }
 }
 
-/// What gives an update its epoch.
+/// What gives a change its epoch.
 #[derive(Clone, Copy)]
-enum Clock<'a> {
+pub(crate) enum Clock<'a> {
     /// It always has the same.
     Stopped(Epoch),
     Running(&'a dyn Fn() -> Epoch),
 }
 
 impl Clock<'_> {
-    fn now(&self) -> Epoch {
+    pub(crate) fn now(self) -> Epoch {
         match self {
-            Self::Stopped(epoch) => *epoch,
+            Self::Stopped(epoch) => epoch,
             Self::Running(clock) => clock(),
         }
     }
@@ -338,10 +323,7 @@ impl<'a> Update<'a> {
 
     /// Commits it once that can be done. Returns the number of its record.
     async fn go_on(&mut self) -> Result<u64, UpdateError> {
-        let object = self.request.place();
-        if let Some(refusal) = self.refusal.take()
-            && !self.shard.await_visit(&object, &refusal).await
-        {
+        if let Some(refusal) = self.refusal.take() {
             return Err(self.refuse(*refusal).await);
         }
         let core = &self.shard.core;
@@ -364,15 +346,8 @@ impl<'a> Update<'a> {
                 Stored::Writing(writing)
             });
         }
-        let (mut draft, planned) = loop {
-            let mut draft = core.take_draft();
-            match core.ask(|tree| self.plan(tree, &mut draft)).await {
-                Err(refusal) if self.shard.await_visit(&object, &refusal).await => {
-                    core.give_back_draft(draft);
-                }
-                planned => break (draft, planned),
-            }
-        };
+        let mut draft = core.take_draft();
+        let planned = core.ask(|tree| self.plan(tree, &mut draft)).await;
         // The container may have gone while data was written or index nodes were read.
         if self.shard.locate(self.container)? != self.request.container {
             return Err(UpdateError::ContainerMissing(self.container));
@@ -423,10 +398,7 @@ impl<'a> Update<'a> {
         check_epoch(Epoch(epoch))?;
         let newest = core.timestamps.limit_of_write_at(self.hashes);
         self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
-        // A clock is always ahead of aggregation.
-        if let Clock::Stopped(_) = self.clock {
-            self.shard.check_aggregated(&object, epoch)?;
-        }
+        self.shard.check_aggregated(&object, self.clock)?;
         let (known, spot) = core.lives.newest(tree, &object, hash, epoch);
         let pieces = (&self.pieces[..], self.data.bytes());
         let planned = self.shard.plan_update(tree, &self.request, known.as_ref(), pieces, draft, None)?;

@@ -268,33 +268,3 @@ fn what_reclaim_could_not_read_goes_some_time_later() {
         assert_eq!(store.audit().await.problems, [""; 0]);
     });
 }
-
-#[test]
-fn decisions_that_could_not_be_read_go_some_time_later() {
-    const DECISIONS: u128 = 40;
-    on_a_disk(async |_, disk, store, shard| {
-        let core = Rc::clone(&shard.core);
-        fill_nodes(&shard, 0).await;
-        for number in 0..DECISIONS {
-            shard.abort_transaction(CONTAINER, transaction(number)).await.expect("aborted");
-        }
-        core.rt.sleep(DECISIONS_KEPT + SOME_TIME).await;
-        work_in_vain(&core, &disk).await;
-        assert_eq!(shard.decision(CONTAINER, transaction(7)).await, Ok(None), "it is forgotten");
-        core.rt.sleep(Duration::from_mins(4)).await;
-        shard.abort_transaction(CONTAINER, transaction(7)).await.expect("aborted anew");
-        core.rt.sleep(Duration::from_mins(2)).await;
-        work_out(&core).await.expect("it can be read");
-        let left = core.ask(|tree| {
-            let mut left = 0;
-            tree.scan::<()>(&[key::TRANSACTION], |_, _| {
-                left += 1;
-                ControlFlow::Continue(())
-            })?;
-            Ok::<_, Halt<ChoreError>>(left)
-        });
-        assert_eq!(left.await.expect("sound"), 1, "entries are lost, or one that counts is");
-        assert!(shard.decision(CONTAINER, transaction(7)).await.expect("told").is_some());
-        assert_eq!(store.audit().await.problems, [""; 0]);
-    });
-}

@@ -1,14 +1,14 @@
-//! What reclaim and the forgetting of decisions have passed over because its nodes couldn't be read. What is damaged stays so
-//! until the next open; what the device only failed to read is tried again, more and more seldom.
+//! What reclaim has passed over because its nodes couldn't be read. What is damaged stays so until the next open; what the device
+//! only failed to read is tried again, more and more seldom.
 
-use super::DECISIONS_MAX;
 use crate::key::{ContainerNumber, PoolNumber};
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use weir_media::health::ERRORS_COUNT_FOR;
 
 /// Pause before the first new attempt: half of the time for which a device's errors count against it, so that a place that
 /// can't be read doesn't put the device out of use.
-const PAUSE: Duration = Duration::from_mins(5);
+const PAUSE: Duration = Duration::from_secs(ERRORS_COUNT_FOR.as_secs() / 2);
 
 /// How often the pause doubles at most: to some hours.
 const DOUBLINGS_MAX: u32 = 6;
@@ -57,12 +57,6 @@ pub(crate) struct Unread {
     containers: BTreeMap<Owner, Option<Vec<u8>>>,
     /// Those of them that may be readable another time.
     again: BTreeMap<Owner, Retry>,
-    /// Nodes with decisions that can't be read, by the index key behind them, empty when nothing is; whether they may be another
-    /// time.
-    nodes: BTreeMap<Vec<u8>, bool>,
-    /// Keys of decisions in such as may.
-    decisions: VecDeque<Vec<u8>>,
-    retry: Retry,
 }
 
 impl Unread {
@@ -102,39 +96,6 @@ impl Unread {
             retry.at = None;
             self.containers.remove(owner);
         }
-    }
-
-    /// Passes over the node with decisions that ends at this key.
-    pub(super) fn pass_over_node(&mut self, behind: Vec<u8>, may_return: bool) {
-        self.nodes.insert(behind, may_return);
-    }
-
-    /// Whether the node that ends at this key was passed over, and then whether it may be readable another time.
-    pub(super) fn lost(&self, behind: &[u8]) -> Option<bool> {
-        self.nodes.get(behind).copied()
-    }
-
-    /// A decision is still in the index that nobody remembers any more. Beyond some it is left to the next open.
-    pub(super) fn keep(&mut self, decision: Vec<u8>, now: u64) {
-        if self.decisions.len() < DECISIONS_MAX {
-            self.decisions.push_back(decision);
-            self.retry.put_off(now);
-        }
-    }
-
-    /// Takes some decisions whose time has come.
-    pub(super) fn take_decisions(&mut self, now: u64, most: usize) -> Vec<Vec<u8>> {
-        if self.decisions.is_empty() {
-            self.retry = Retry::default();
-        } else if self.retry.is_due(now) {
-            self.retry.at = None;
-            self.nodes.retain(|_, may_return| !*may_return);
-        }
-        if self.retry.at.is_some() {
-            return Vec::new();
-        }
-        let some = self.decisions.len().min(most);
-        self.decisions.drain(..some).collect()
     }
 }
 

@@ -497,7 +497,9 @@ impl Check<'_> {
             }
         };
         // What the reading itself finds is told of already.
-        self.inspector.read_changes(&mut Findings::default(), &mut follow).await;
+        if self.overlay.has_transactions {
+            self.inspector.read_changes(&mut Findings::default(), &mut follow).await;
+        }
         if let Some((offset, len, reason)) = malformed {
             return self.findings.damage("log batch", offset, len, reason);
         }

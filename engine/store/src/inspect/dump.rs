@@ -165,9 +165,8 @@ impl Inspector {
 
     /// Pools and containers by number, the log's changes included.
     async fn catalog(&self, overlay: &mut Overlay<'_>, findings: &mut Findings) -> Catalog {
-        let mut catalog = Catalog::default();
+        let (mut catalog, below) = (Catalog::default(), [key::USAGE]);
         if let Some(checkpoint) = self.checkpoint {
-            let below = [key::USAGE];
             let mut walk = Walk::new(self, checkpoint.root, &[], Some(&below), findings).await;
             while let Some(leaf) = walk.next_leaf(findings).await {
                 for at in 0..leaf.entries.len() {
@@ -180,7 +179,7 @@ impl Inspector {
                 }
             }
         }
-        let mut changed = Along::new(overlay, &[], None);
+        let mut changed = Along::new(overlay, &[], Some(&below));
         while let Some((key, value)) = changed.next_if(|_| true).await {
             let followed = catalog.follow(&key, value.as_deref());
             let is_entry = value.as_ref().is_some_and(|value| Entry::decode(&key, value).is_ok());

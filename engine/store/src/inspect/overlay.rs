@@ -5,6 +5,7 @@ use super::Inspector;
 use super::finding::Findings;
 use super::log::Found;
 use super::report::LogReport;
+use crate::key;
 use crate::record::Change;
 use std::collections::BTreeMap;
 
@@ -69,15 +70,18 @@ impl Part {
 pub(super) struct Overlay<'a> {
     inspector: &'a Inspector,
     part: Part,
+    /// Whether some change is one of a transaction.
+    pub(super) has_transactions: bool,
 }
 
 impl<'a> Overlay<'a> {
     pub(super) fn new(inspector: &'a Inspector) -> Self {
-        Self { inspector, part: Part::new(&[], inspector.overlay_bytes) }
+        Self { inspector, part: Part::new(&[], inspector.overlay_bytes), has_transactions: false }
     }
 
     /// Takes in a change, the next one of the log.
     pub(super) fn add(&mut self, change: Change) {
+        self.has_transactions |= change.key().first() == Some(&key::TRANSACTION);
         self.part.add(change);
     }
 
@@ -86,11 +90,11 @@ impl<'a> Overlay<'a> {
         if self.part.has(key) {
             return;
         }
-        let mut part = Part::new(key, self.part.limit);
+        self.part = Part::new(key, self.part.limit);
+        let part = &mut self.part;
         // What is wrong with the log was told when it was read first.
         let mut take = |_: &Inspector, _: &Found, change: Change, _: &mut Findings| part.add(change);
         let _: LogReport = self.inspector.read_changes(&mut Findings::default(), &mut take).await;
-        self.part = part;
     }
 
     /// Whether the log says something of a key.

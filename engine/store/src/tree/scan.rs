@@ -179,12 +179,6 @@ impl Tree {
         behind_absent(&self.root, Some(from), None).break_value()?
     }
 
-    /// The lowest key behind the node of a key that isn't in memory, empty when nothing is behind it. `None` when all of the
-    /// key's nodes are.
-    pub(crate) fn behind_key(&self, key: &[u8]) -> Option<Vec<u8>> {
-        self.leaf(key).is_err().then(|| self.behind_absent(key).unwrap_or_default())
-    }
-
     /// Without `from` all entries below the node are visited.
     fn scan_node<B>(
         &self,

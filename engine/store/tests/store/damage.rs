@@ -174,6 +174,6 @@ fn decisions_in_a_damaged_leaf_hold_up_neither_others_nor_aggregation() {
         let removed = store.stats().aggregated - before;
         assert_eq!(removed, OBJECTS, "background work goes on");
         let errors = store.stats().index.errors + machine.device().stats().errors;
-        assert!((1..8).contains(&errors), "{errors} reads failed");
+        assert_eq!(errors, 0, "decisions stay in memory");
     }
 }

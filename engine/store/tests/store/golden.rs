@@ -359,12 +359,10 @@ fn write_image(image: &str) {
         shard.destroy_container(GONE).await.expect("destroyed");
         shard.change_attributes(&[attribute("short", None)]).await.expect("stored");
     });
-    for (number, device) in [(79, device.clone()), (81, device.clone())] {
-        run(number, async move |handle| match number {
-            79 => write_more(&handle, &device).await,
-            _ => write_later(&handle, &device).await,
-        });
-    }
+    let written = device.clone();
+    run(79, async move |handle| write_more(&handle, &written).await);
+    let written = device.clone();
+    run(81, async move |handle| write_later(&handle, &written).await);
     save(&device, image);
 }
 

@@ -235,8 +235,11 @@ fn what_an_open_needs_is_written_anew_however_small_the_memory() {
 }
 
 #[test]
-fn prepared_transactions_outlast_rot_however_small_the_memory() {
+fn transactions_and_decisions_outlast_rot_however_small_the_memory() {
     const PREPARED: u64 = 60;
+    // They fill leaves of their own.
+    const DECIDED: u128 = 2000;
+    let decided = |number| TransactionId(Uuid::from_u128((1 << 100) + number));
     let machine = Machine::new(30, SIZE);
     let (store, shard) = machine.start(with_little_memory());
     fill(&machine, &shard, 2_000);
@@ -254,10 +257,19 @@ fn prepared_transactions_outlast_rot_however_small_the_memory() {
             let id = TransactionId(Uuid::from_u128(u128::from(number)));
             user.prepare(CONTAINER, id, Epoch(handle.wall_ns()), &[operation]).await.expect("prepared");
         }
+        for number in 0..DECIDED {
+            user.abort_transaction(CONTAINER, decided(number)).await.expect("decided");
+        }
     });
     let shard = after_rot(&machine, store, shard);
-    let undecided = machine.run(async move { shard.undecided(CONTAINER).await.expect("told") });
+    let user = shard.clone();
+    let undecided = machine.run(async move { user.undecided(CONTAINER).await.expect("told") });
     assert_eq!(undecided.len() as u64, PREPARED);
+    machine.run(async move {
+        for number in 0..DECIDED {
+            assert!(shard.decision(CONTAINER, decided(number)).await.expect("told").is_some(), "{number}");
+        }
+    });
 }
 
 #[test]
