@@ -10,7 +10,7 @@ use weir_runtime::Handle;
 use weir_store::{Store, StoreConfig};
 
 use super::keys::{open_again, sparse};
-use super::load::{Load, float, new_store};
+use super::load::{Load, float, gone, new_store};
 use super::{TINY, failed};
 use crate::report::{BenchError, Report};
 
@@ -24,9 +24,6 @@ const KEYS: u64 = 8192;
 const STOP_BEFORE_PERCENT: u64 = 1;
 /// Longer than it takes to fill the log: the log is to ask, not the clock.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_hours(1);
-/// How often somebody looks whether a killed store has let go of its device.
-const LOOK: Duration = Duration::from_millis(1);
-
 fn is_short_of(store: &Store, percent: u64) -> bool {
     let log = store.stats().commit;
     log.log_used * 100 < log.log_capacity * percent
@@ -63,9 +60,7 @@ pub async fn measure(handle: &Handle, path: &Path, report: &mut Report) -> Resul
     let log = store.stats().commit.log_used;
     // As a kill leaves it: nothing is written any more, but for what was under way.
     drop((store, shard, load));
-    while last.strong_count() > 0 {
-        handle.sleep(LOOK).await;
-    }
+    gone(handle, last).await;
     let opened = open_again(handle, path, config).await?;
     let name = |what: &str| format!("store, a full log behind the checkpoint: {what}");
     report.figure(&name("restart after a kill"), opened.seconds, "s", Some("<= 5"));

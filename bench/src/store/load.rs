@@ -5,7 +5,7 @@ use core::ops::Range;
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
 use std::path::Path;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
 use crc_fast::CrcAlgorithm;
@@ -44,6 +44,16 @@ const fn drawn(seed: u64) -> u64 {
     let mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
+}
+
+/// How often somebody looks whether a killed store has let go of its device.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Waits until nobody has a device any more: what was under way has ended.
+pub async fn gone<D: ?Sized>(handle: &Handle, device: Weak<D>) {
+    while device.strong_count() > 0 {
+        handle.sleep(LOOK).await;
+    }
 }
 
 /// Runs `width` workers of `count` operations together; operations per second, `None` when one failed.
