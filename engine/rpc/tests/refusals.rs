@@ -194,8 +194,8 @@ impl Site {
     }
 }
 
-/// Sends a server that knows so many sessions what it refuses.
-fn refuse(what: &str, sessions: u64) {
+/// Sends a server that knows so many sessions what it refuses. Whether that was counted.
+fn refuse(what: &str, sessions: u64) -> bool {
     let names = REFUSALS.iter().find(|(known, _)| *known == what).expect("such a refusal").1;
     let site = Site::new(sessions);
     let message = site.refused(what);
@@ -207,9 +207,10 @@ fn refuse(what: &str, sessions: u64) {
     site.world.run_for(Duration::from_millis(1));
     let waiting = site.door.waiting.take();
     assert_eq!(waiting.len(), MESSAGES, "all that is counted has arrived");
-    steps::part(UNTRACED, || waiting.into_iter().for_each(|message| site.door.let_in(message)));
+    let is_traced = steps::part(|| waiting.into_iter().for_each(|message| site.door.let_in(message)));
     assert_eq!(site.counted(names) - before, (BEFORE + MESSAGES) as u64, "each was refused for what it is");
     assert_eq!(site.counted(&["requests"]), 8, "nothing was executed");
+    is_traced
 }
 
 /// Instructions of one refusal. `None` where they can't be counted.
@@ -226,13 +227,13 @@ fn main() {
     if let [_, role, what, sessions] = &arguments[..]
         && role == "refuse"
     {
-        refuse(what, sessions.parse().expect("a number"));
-        exit(0);
+        let is_traced = refuse(what, sessions.parse().expect("a number"));
+        exit(if is_traced { 0 } else { UNTRACED });
     }
     for (what, _) in REFUSALS {
         let (Some(one), Some(many)) = (cost(what, 1), cost(what, MANY)) else {
-            println!("processes may not be traced here: nothing was counted");
-            return;
+            println!("{what}: refused; processes may not be traced here, so that nothing was counted");
+            continue;
         };
         println!("{what}: {one} instructions with one session of others, {many} with {MANY}");
         assert!(many <= one + ALLOWED, "{what}: the more sessions, the dearer");

@@ -56,15 +56,17 @@ fn wait(pid: libc::pid_t) -> Turn {
     }
 }
 
-/// The child's side: `part` is what is counted. Ends the process with `untraced` where it may not be traced.
-pub fn part(untraced: i32, part: impl FnOnce()) {
+/// The child's side: `part` is what is counted. Whether it is: it is done in any case, also where the process may not be traced.
+pub fn part(part: impl FnOnce()) -> bool {
     // SAFETY: neither call touches memory.
     let stop = || unsafe { libc::raise(libc::SIGSTOP) };
     // SAFETY: as above.
     if unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) } != 0 {
-        std::process::exit(untraced);
+        part();
+        return false;
     }
     stop();
     part();
     stop();
+    true
 }
