@@ -252,10 +252,10 @@ impl Drop for UnderWay<'_> {
                     while rt.timeout(PIECE_TIME, &mut transfer).await.is_err() {
                         weak.upgrade().inspect(|inner| stalls.count(inner, caller));
                     }
-                    weak.upgrade().inspect(|inner| Stalls::end(inner, caller));
                 }
                 accesses.end();
             }
+            weak.upgrade().inspect(|inner| Stalls::end(inner, caller));
         });
     }
 }

@@ -66,7 +66,9 @@ impl Dials {
         given_up.sort_unstable();
         let is_one = |to: SocketAddr| given_up.binary_search(&to).is_ok();
         let attempts = connections(|fd| unanswered(fd).is_some_and(is_one));
-        let ended = attempts.into_iter().filter(|fd| end(*fd)).count();
+        // A number may be another connection's by now.
+        let is_still = |fd: &BorrowedFd<'_>| unanswered(*fd).is_some_and(is_one);
+        let ended = attempts.into_iter().filter(|fd| is_still(fd) && end(*fd)).count();
         tracing::debug!(connections = ended, "attempts at connections that nobody answers were ended");
     }
 }
@@ -150,6 +152,20 @@ mod tests {
         }
         executor.block_on(rt.sleep(SWEPT_EVERY + Duration::from_millis(200)));
         assert_eq!((inbox.failed.get(), hole.attempts()), (100, 0));
+    }
+
+    #[test]
+    fn attempts_at_peers_that_are_forgotten_end() {
+        let (executor, hole) = (Executor::new().expect("an executor"), Hole::new());
+        let (one, inbox) = endpoint(&executor);
+        for number in 0..100 {
+            let to = one.insert(&Address::from_socket(hole.place(number))).expect("an address");
+            one.send(to, 7, &[b"is anybody there"]).expect("accepted");
+            one.forget(to);
+        }
+        assert_eq!((hole.attempts(), inbox.failed.get()), (100, 100));
+        executor.block_on(executor.handle().sleep(SWEPT_EVERY + Duration::from_millis(200)));
+        assert_eq!(hole.attempts(), 0);
     }
 
     #[test]

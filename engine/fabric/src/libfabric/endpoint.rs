@@ -59,6 +59,12 @@ pub(super) struct LibfabricEndpoint {
 }
 
 impl LibfabricEndpoint {
+    /// Where connections with a peer are, on this side and on the other.
+    fn ends(&self, peer: PeerId) -> Option<(SocketAddr, SocketAddr)> {
+        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.address.socket());
+        self.core.address.socket().zip(socket)
+    }
+
     pub(super) fn start(
         rt: &Handle,
         core: Rc<Core>,
@@ -296,6 +302,9 @@ impl Endpoint for LibfabricEndpoint {
         let has_ended = gone.has_ended();
         add(&self.core.counters.peers_removed, 1);
         self.core.intake.borrow_mut().disown(peer);
+        if !gone.waiting.is_empty() {
+            self.core.stop_dialling(Some(&gone.address));
+        }
         for (op, _) in gone.waiting {
             self.core.fail(op, FabricError::Cancelled);
         }
@@ -308,10 +317,7 @@ impl Endpoint for LibfabricEndpoint {
                 completer.complete(Err(FabricError::Cancelled));
             }
         }
-        if retained {
-            // Whether or not there is a watch that looks from time to time.
-            self.core.needs_look.set(true);
-        } else {
+        if !retained {
             self.core.raw.remove(gone.fi_addr);
         }
     }
@@ -321,15 +327,13 @@ impl Endpoint for LibfabricEndpoint {
     }
 
     fn hang_up_if_gone(&self, peer: PeerId, gone: Gone) {
-        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.address.socket());
-        if let Some(ends) = self.core.address.socket().zip(socket) {
+        if let Some(ends) = self.ends(peer) {
             hang_up_if_gone(ends, gone, gone.silence());
         }
     }
 
     fn stop_asking(&self, peer: PeerId) {
-        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.address.socket());
-        if let Some(ends) = self.core.address.socket().zip(socket) {
+        if let Some(ends) = self.ends(peer) {
             stop_asking(ends);
         }
     }

@@ -49,7 +49,8 @@ pub(super) struct Region {
     lock: usize,
     owner: Owner,
     broken: AtomicBool,
-    /// Where this process has the list of its peers, as it was before anybody else could write there; 0: that isn't known.
+    /// Where this process has the list of its peers, read once; 0: that isn't known. It stands in memory that other processes of this
+    /// user may write to, who are trusted that far: they may read and write all of this process's.
     peers: usize,
 }
 

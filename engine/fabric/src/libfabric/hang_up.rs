@@ -158,7 +158,11 @@ pub(crate) fn hang_up_if_gone((own, peer): (SocketAddr, SocketAddr), gone: Gone,
         }
     }
     if ended > 0 {
-        tracing::info!(%peer, ?gone, connections = ended, "a peer gives no sign of life; connections to it were shut down");
+        let why = match gone {
+            Gone::Host | Gone::Process => "gives no sign of life",
+            Gone::Progress => "lets nothing end that others wait for",
+        };
+        tracing::info!(%peer, connections = ended, "a peer {why}; connections to it were shut down");
     }
     ended
 }

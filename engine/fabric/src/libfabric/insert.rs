@@ -128,7 +128,6 @@ impl Core {
         let fi_addr = self.insert_at(peers.has_user_ids(), slot, &address, generation)?;
         tracing::debug!(peer = %address, generation, "a peer has opened its endpoint anew");
         peers.renew(id, fi_addr, Rc::new(ringer));
-        self.needs_look.set(true);
         Ok(())
     }
 

@@ -315,7 +315,7 @@ fn check_keys(options: &Options, facts: Facts) -> Result<(), FabricError> {
     if given <= 1 || takes(given) {
         return Ok(());
     }
-    let max = (1..given).rev().find(|count| takes(*count)).unwrap_or_default();
+    let max = (1..given).take_while(|count| takes(*count)).last().unwrap_or_default();
     Err(FabricError::TooManyKeys { provider: provider.clone(), given, max })
 }
 

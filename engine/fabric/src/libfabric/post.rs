@@ -11,7 +11,7 @@ use super::sys;
 use crate::counters::add;
 use crate::memory::{Access, Buffer, Memory};
 use crate::message::SlabLease;
-use crate::{FabricError, PeerId};
+use crate::{Address, FabricError, PeerId};
 use core::ffi::c_void;
 use std::rc::Rc;
 
@@ -244,7 +244,8 @@ impl Core {
             Posted::Yes => Ok(()),
             Posted::Again if !behind && self.may_not_wait(id) => {
                 drop(self.ops.take(id));
-                self.stop_dialling(peer);
+                let address = self.peers.borrow().get(peer).map(|known| known.address.clone());
+                self.stop_dialling(address.as_ref());
                 Err(FabricError::Unreachable { reason: "too many peers wait for connections".to_owned() })
             }
             Posted::Again => {
@@ -259,18 +260,16 @@ impl Core {
         }
     }
 
-    /// Whether an operation is none of this side's own, and too many wait for connections.
+    /// Whether an operation is none of this side's own, and too many wait for connections. Only `tcp` itself has nobody wait for
+    /// anything else.
     fn may_not_wait(&self, id: OpId) -> bool {
-        let is_crowded = self.peers.borrow().waiting.is_crowded();
+        let is_crowded = self.raw.provider() == "tcp" && self.peers.borrow().waiting.is_crowded();
         is_crowded && self.ops.with(id, |op| matches!(op, Op::Send { context: 0, .. })) == Some(true)
     }
 
-    /// A peer is not waited for any more. Nobody may be there.
-    fn stop_dialling(&self, peer: PeerId) {
-        if !self.capabilities.connects() {
-            return;
-        }
-        let socket = self.peers.borrow().get(peer).and_then(|known| known.address.socket());
+    /// The peer at an address is not waited for any more. Nobody may be there.
+    pub(super) fn stop_dialling(&self, address: Option<&Address>) {
+        let socket = address.filter(|_| self.capabilities.connects()).and_then(Address::socket);
         if let Some(socket) = socket {
             self.dials.give_up(&self.rt, socket);
         }
@@ -304,6 +303,8 @@ impl Core {
     /// Tries what waits for a peer, whose turn it is. It has another one then, or nothing waits.
     fn retry_peer(&self, id: PeerId) -> bool {
         let (mut any, mut gave_up) = (false, false);
+        // Who hears of a failure may forget the peer.
+        let address = self.peers.borrow().get(id).map(|known| known.address.clone());
         let now = self.rt.now();
         let dead = self.peers.borrow().get(id).is_some_and(|peer| peer.is_dead(now));
         let patience = self.peers.borrow().waiting.patience();
@@ -330,7 +331,7 @@ impl Core {
             }
         }
         if gave_up {
-            self.stop_dialling(id);
+            self.stop_dialling(address.as_ref());
         }
         any
     }

@@ -12,7 +12,7 @@ use super::peers::Peers;
 use super::raw::{Raw, reason};
 use super::reopen::Remains;
 use super::sleep::Waker;
-use super::watch::{self, QUESTION, Watch};
+use super::watch::{self, Polls, QUESTION, Watch};
 use super::{stranger, sys};
 use crate::counters::{add, raise};
 use crate::memory::{Access, Memory};
@@ -87,9 +87,10 @@ pub(super) struct Core {
     pub(super) watch: Option<Watch>,
     /// Where the lock of its queue's buffers is, where there is one that is known.
     pub(super) region: RefCell<Option<Arc<Region>>>,
-    /// The endpoint has to be looked after at once: something was thrown away because the lock was broken, or there is one more
-    /// entry without use.
-    pub(super) needs_look: Cell<bool>,
+    /// Polls so far, where the endpoint looks after itself.
+    polls: Polls,
+    /// Something was thrown away because the lock was broken: the endpoint has to be looked after at once.
+    distrusted: Cell<bool>,
     /// The endpoint could not be opened anew, and is tried again then.
     pub(super) down: Cell<Option<Instant>>,
     /// It was closed for good.
@@ -162,7 +163,8 @@ impl Core {
             channels: Channels::new(rt.now()),
             watch: watches.then(|| Watch::new([rt.random_u64(), rt.random_u64()])),
             region: RefCell::new(region),
-            needs_look: Cell::new(false),
+            polls: Polls::default(),
+            distrusted: Cell::new(false),
             down: Cell::new(None),
             closed: Cell::new(false),
             remains: RefCell::default(),
@@ -264,7 +266,7 @@ impl Core {
         for _ in 0..BATCHES_MAX {
             let code = self.raw.read_queue(&mut batch.entries, &mut batch.sources);
             if (code > 0 || code == -sys::FI_EAVAIL) && self.is_compromised() {
-                self.needs_look.set(true);
+                self.distrusted.set(true);
                 return any;
             }
             if code == -sys::FI_EAVAIL {
@@ -498,7 +500,7 @@ impl EventSource for Core {
         }
         self.handed.set(0);
         let progress = self.look();
-        if self.watch.as_ref().is_some_and(Watch::polled) || self.needs_look.take() {
+        if self.bell.is_some() && self.polls.are_many() || self.distrusted.take() {
             self.look_after();
         }
         if !self.unrung.borrow().is_empty() {

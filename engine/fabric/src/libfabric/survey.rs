@@ -263,13 +263,15 @@ fn takes_user_ids(provider: &str, needs: sys::Needs, key: Option<AuthKey>, found
 pub(super) fn facts(provider: &str, keys: &[AuthKey]) -> Result<Facts, FabricError> {
     type Known = HashMap<(String, Option<AuthKey>), Facts>;
     static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
-    let asked = (provider.to_owned(), trial_key(provider, keys));
+    let key = trial_key(provider, keys);
     let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(facts) = known.get(&asked) {
+    // Where there are no keys, none makes a difference.
+    let of_any = known.get(&(provider.to_owned(), None)).filter(|facts| !facts.auth_keys);
+    if let Some(facts) = of_any.or_else(|| known.get(&(provider.to_owned(), key))) {
         return Ok(*facts);
     }
-    let facts = ask(provider, asked.1)?;
-    known.insert(asked, facts);
+    let facts = ask(provider, key)?;
+    known.insert((provider.to_owned(), key.filter(|_| facts.auth_keys)), facts);
     Ok(facts)
 }
 

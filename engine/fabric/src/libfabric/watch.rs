@@ -92,11 +92,24 @@ struct State {
     stuck: Option<Instant>,
 }
 
+/// Counts polls.
+#[derive(Default)]
+pub(super) struct Polls(Cell<u32>);
+
+impl Polls {
+    /// One more. Returns whether it is time for a look although the endpoint doesn't sleep.
+    #[inline]
+    pub(super) fn are_many(&self) -> bool {
+        let polls = self.0.get().wrapping_add(1);
+        self.0.set(polls);
+        polls.is_multiple_of(POLLS_PER_LOOK)
+    }
+}
+
 /// An endpoint's watch over itself.
 pub(super) struct Watch {
     question: [u8; QUESTION],
     state: Cell<State>,
-    polls: Cell<u32>,
 }
 
 impl Watch {
@@ -104,20 +117,12 @@ impl Watch {
     pub(super) fn new([one, other]: [u64; 2]) -> Self {
         let (mut question, halves) = ([0; QUESTION], [one.to_le_bytes(), other.to_le_bytes()]);
         question.copy_from_slice(halves.as_flattened());
-        Self { question, state: Cell::default(), polls: Cell::new(0) }
+        Self { question, state: Cell::default() }
     }
 
     /// What the endpoint sends itself.
     pub(super) fn question(&self) -> &[u8] {
         &self.question
-    }
-
-    /// Counts a poll. Returns whether it is time for a look although the endpoint doesn't sleep.
-    #[inline]
-    pub(super) fn polled(&self) -> bool {
-        let polls = self.polls.get().wrapping_add(1);
-        self.polls.set(polls);
-        polls.is_multiple_of(POLLS_PER_LOOK)
     }
 
     /// Whether an answer is missing.
@@ -365,7 +370,7 @@ mod tests {
 
     #[test]
     fn who_never_sleeps_looks_all_the_same() {
-        let watch = Watch::new([1, 2]);
-        assert_eq!((0..3 * POLLS_PER_LOOK).filter(|_| watch.polled()).count(), 3);
+        let polls = Polls::default();
+        assert_eq!((0..3 * POLLS_PER_LOOK).filter(|_| polls.are_many()).count(), 3);
     }
 }

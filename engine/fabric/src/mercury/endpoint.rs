@@ -16,6 +16,7 @@ use crate::{
     Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, Gone, PeerId, Sink,
     Transfer,
 };
+use core::net::SocketAddr;
 use core::ops::Range;
 use std::rc::{Rc, Weak};
 use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
@@ -80,6 +81,12 @@ struct Job {
 }
 
 impl MercuryEndpoint {
+    /// Where connections with a peer are, on this side and on the other.
+    fn ends(&self, peer: PeerId) -> Option<(SocketAddr, SocketAddr)> {
+        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.name.socket());
+        self.core.name.socket().zip(socket)
+    }
+
     pub(super) fn start(
         rt: &Handle,
         core: Rc<Core>,
@@ -343,15 +350,13 @@ impl Endpoint for MercuryEndpoint {
     }
 
     fn hang_up_if_gone(&self, peer: PeerId, gone: Gone) {
-        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.name.socket());
-        if let Some(ends) = self.core.name.socket().zip(socket) {
+        if let Some(ends) = self.ends(peer) {
             hang_up_if_gone(ends, gone, gone.silence());
         }
     }
 
     fn stop_asking(&self, peer: PeerId) {
-        let socket = self.core.peers.borrow().get(peer).and_then(|known| known.name.socket());
-        if let Some(ends) = self.core.name.socket().zip(socket) {
+        if let Some(ends) = self.ends(peer) {
             stop_asking(ends);
         }
     }

@@ -356,10 +356,7 @@ impl Endpoint for SimEndpoint {
 
     fn stop_asking(&self, peer: PeerId) {
         if let Some(address) = self.state.peer_address(peer) {
-            self.network
-                .asked
-                .borrow_mut()
-                .retain(|(from, to)| (from, to) != (&self.state.address, &address));
+            self.network.asked.borrow_mut().remove(&(self.state.address.clone(), address));
         }
     }
 
