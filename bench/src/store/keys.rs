@@ -33,6 +33,10 @@ const MANY: u64 = 10_000_000;
 /// those that are counted. Each checkpoint goes to other places, which a sparse file keeps.
 const DEVICE_BYTES_EACH: u64 = 6 * 1024;
 
+/// Bytes of the device of few files: on one that is nearly full checkpoints come as soon as half of what is free is wanted by nodes,
+/// which isn't what is measured here.
+const DEVICE_BYTES_MIN: u64 = 4 << 30;
+
 /// Longer than storing the files takes.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_hours(1);
 
@@ -43,17 +47,17 @@ const WIDTH: u64 = 128;
 const MORE_DIVISOR: u64 = 10;
 
 /// Files stored between two looks whether the store has written a checkpoint by itself.
-const STEP: u64 = 4096;
+const STEP: u64 = 512;
 
 /// Part of the files stored from one checkpoint to the end of the next, in percent, after which the store is killed, or where
 /// that was too long of this part, and so on.
 const KILLED_AT_PERCENT: u64 = 75;
 
 /// How often a shorter part is tried.
-const KILL_TRIES: usize = 4;
+const KILL_TRIES: usize = 8;
 
 /// Files whose data is kept, before the kill: an open compares that of the last batch.
-const KEPT: u64 = 4096;
+const KEPT: u64 = 2 * WIDTH;
 
 /// Memory that the index may take for each file while they are stored: the goal.
 const INDEX_BYTES_EACH: usize = 400;
@@ -285,7 +289,7 @@ pub async fn measure(
     let asked = std::env::var("WEIR_BENCH_KEYS").ok().and_then(|keys| keys.parse().ok());
     let files: u64 = asked.unwrap_or(FILES).max(2 * KEPT);
     let keys = Keys { handle, path, files, data: Slice::from(DmaBuf::copy_of(&[7; BLOCK])) };
-    let inner = sparse(handle, path, (files * DEVICE_BYTES_EACH).max(1 << 28))?;
+    let inner = sparse(handle, path, (files * DEVICE_BYTES_EACH).max(DEVICE_BYTES_MIN))?;
     let device = Rc::new(Tapped::new(Rc::new(inner)));
     device.forget(Some(keys.data.clone()));
     let memory = keys.store(&device, is_alone, report).await?;
