@@ -5,23 +5,23 @@
 
 mod steps;
 mod tenants {
+    pub mod forgery;
     pub mod recorder;
 }
 
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use highway::{HighwayHash, HighwayHasher, Key};
 use std::process::{Command, exit};
 use std::rc::{Rc, Weak};
 
+use tenants::forgery::Said;
 use tenants::recorder::Recorder;
 use weir_fabric::sim::Fabric;
 use weir_fabric::{Endpoint, FabricError, Message, PeerId, Sink};
 use weir_proto::capability::SystemKey;
-use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
-use weir_proto::{Epoch, TenantId, TenantKey};
+use weir_proto::{TenantId, TenantKey};
 use weir_rpc::seal::TAG_LEN;
-use weir_rpc::wire::{self, Header, Kind};
+use weir_rpc::wire::{self, Kind};
 use weir_rpc::{CallOptions, ClientId, Keys, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::Handle;
 use weir_runtime::sim::{Node, World};
@@ -54,12 +54,6 @@ const REFUSALS: [(&str, &[&str]); 6] = [
     ("a request that was executed", &["impostors"]),
     ("a hello that was answered", &["impostors"]),
 ];
-
-fn seal(key: &TenantKey, message: &[u8]) -> Vec<u8> {
-    let key = key.derive("hello", &[]);
-    let words = core::array::from_fn(|at| u64::from_le_bytes(key[at * 8..][..8].try_into().expect("eight")));
-    HighwayHasher::new(Key(words)).hash128(message).map(u64::to_le_bytes).concat()
-}
 
 /// Stands between the network and the server: lets in what arrives at once, or when it is told to.
 struct Door {
@@ -144,24 +138,17 @@ impl Site {
         self.world.run_for(Duration::from_micros(10));
     }
 
+    fn said(&self, tenant: TenantId, client: ClientId, number: u64) -> Said {
+        Said { tenant, client, number, wall_ns: self.rt.wall_ns() }
+    }
+
     fn hello(&self, tenant: TenantId, key: &TenantKey) -> Vec<u8> {
-        let body = wire::encode_hello(&(PROTOCOL_MIN..=PROTOCOL_MAX), &[7; 16]);
-        let client = ClientId::new(tenant.0);
-        let mut header = Header::new(Kind::Hello, PROTOCOL_MAX, client, 1, Epoch(self.rt.wall_ns()));
-        (header.greeting, header.sealed, header.tenant) = (true, true, tenant.0);
-        header.body_len = u32::try_from(body.len()).expect("small");
-        let address = self.mallory.address();
-        let length = [u8::try_from(address.as_bytes().len()).expect("small")];
-        let message = [&header.encode()[..], &length, address.as_bytes(), &body].concat();
-        let tag = seal(key, &message);
-        [message, tag].concat()
+        self.said(tenant, ClientId::new(tenant.0), 1).hello(&self.mallory.address(), key)
     }
 
     fn forged(&self, client: ClientId, tenant: TenantId) -> Vec<u8> {
-        let mut header = Header::new(Kind::Request, PROTOCOL_MAX, client, 1000, Epoch(self.rt.wall_ns()));
-        (header.opcode, header.body_len, header.sealed, header.tenant) = (ECHO, 6, true, tenant.0);
-        header.deadline = self.rt.wall_ns() + 60_000_000_000;
-        [&header.encode()[..], b"forged", &[0x77; TAG_LEN]].concat()
+        let garbage = |_: &[u8]| vec![0x77; TAG_LEN];
+        self.said(tenant, client, 1000).request(ECHO, b"forged", Some(&garbage))
     }
 
     /// The first message of a kind that the victim has sent.

@@ -4,6 +4,7 @@
 mod port;
 mod tenants {
     pub mod attacks;
+    pub mod forgery;
     pub mod memory;
     pub mod recorder;
     pub mod stage;

@@ -1,14 +1,14 @@
 //! The attacks, each on a fresh stage.
 
 use core::time::Duration;
-use highway::{HighwayHash, HighwayHasher, Key};
 use std::net::Ipv4Addr;
 use std::rc::Rc;
 
+use super::forgery::{Forger, Said};
 use super::memory;
 use super::stage::{COUNT, KEY, MALLORY, SUM, Stage, VICTIM};
 use weir_fabric::Address;
-use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
+use weir_proto::limits::PROTOCOL_MAX;
 use weir_proto::{Epoch, TenantId};
 use weir_rpc::seal::TAG_LEN;
 use weir_rpc::wire::{self, HEADER_LEN, Header, Kind};
@@ -62,24 +62,10 @@ fn a_key_of_nobody_is_denied_at_once_and_opens_nothing(stage: &Stage) {
     assert!(stage.server_metric("unauthenticated") >= 3);
 }
 
-/// Makes a tag for a message.
-type Forger = dyn Fn(&[u8]) -> Vec<u8>;
-
 /// A request in the victim's name, sealed with nothing, with garbage, or by Mallory's own key.
-fn forged(stage: &Stage, request: u64, tenant: TenantId, seal: Option<&Forger>) -> Vec<u8> {
-    let mut header =
-        Header::new(Kind::Request, PROTOCOL_MAX, stage.victim.id(), request, Epoch(stage.rt.wall_ns()));
-    header.opcode = COUNT;
-    header.body_len = 6;
-    header.deadline = stage.rt.wall_ns() + 60_000_000_000;
-    header.tenant = tenant.0;
-    header.sealed = seal.is_some();
-    let mut bytes = [&header.encode()[..], b"forged"].concat();
-    if let Some(seal) = seal {
-        let tag = seal(&bytes);
-        bytes.extend(tag);
-    }
-    bytes
+fn forged(stage: &Stage, number: u64, tenant: TenantId, seal: Option<&Forger<'_>>) -> Vec<u8> {
+    let said = Said { tenant, client: stage.victim.id(), number, wall_ns: stage.rt.wall_ns() };
+    said.request(COUNT, b"forged", seal)
 }
 
 fn forged_requests_reach_no_handler(stage: &Stage) {
@@ -184,16 +170,8 @@ fn a_hello_is_worth_nothing_from_elsewhere(stage: &Stage) {
 
 /// A hello by Mallory's own key, under any name, that says it is from `address`.
 fn hello_from(stage: &Stage, client: ClientId, address: &Address) -> Vec<u8> {
-    let body = wire::encode_hello(&(PROTOCOL_MIN..=PROTOCOL_MAX), &[7; 16]);
-    let mut header = Header::new(Kind::Hello, PROTOCOL_MAX, client, 1 << 40, Epoch(stage.rt.wall_ns()));
-    (header.greeting, header.sealed, header.tenant) = (true, true, MALLORY.0);
-    header.body_len = u32::try_from(body.len()).expect("small");
-    let length = [u8::try_from(address.as_bytes().len()).expect("small")];
-    let hello = [&header.encode()[..], &length, address.as_bytes(), &body].concat();
-    let key = KEY.tenant(MALLORY).derive("hello", &[]);
-    let words = core::array::from_fn(|at| u64::from_le_bytes(key[at * 8..][..8].try_into().expect("eight")));
-    let tag = HighwayHasher::new(Key(words)).hash128(&hello);
-    [hello, tag.map(u64::to_le_bytes).concat()].concat()
+    let said = Said { tenant: MALLORY, client, number: 1 << 40, wall_ns: stage.rt.wall_ns() };
+    said.hello(address, &KEY.tenant(MALLORY))
 }
 
 /// Names are chosen by clients, and told to everybody who sees a message. Whoever is first with another tenant's, when a server
