@@ -3,7 +3,7 @@
 //!
 //! States: *normal*; *suspect* after an error or many slow transfers, which ends by itself after a quiet while, and while
 //! the drive warns or is worn out; *faulty* after a flush that failed (what was written before may be lost), after many
-//! errors, after a transfer that hung for long, or when the drive calls itself unreliable.
+//! errors (reads of the same place are one), after a transfer that hung for long, or when the drive calls itself unreliable.
 //!
 //! A faulty device is not used any more: every transfer is refused with [`MediaError::Faulty`], also of background work, so
 //! that nothing builds on what it may have lost. A transfer that hangs ends with the same error after [`HUNG`]: nobody waits
@@ -17,6 +17,7 @@ use crate::features::Features;
 use crate::pool::DmaPool;
 use crate::wear::Wear;
 use core::cell::RefCell;
+use core::ops::Range;
 use core::pin::Pin;
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -45,7 +46,7 @@ pub const ERRORS_COUNT_FOR: Duration = Duration::from_mins(10);
 /// Errors within the window that make a device suspect.
 const ERRORS_SUSPECT: usize = 1;
 
-/// Errors within the window that make a device faulty.
+/// Errors within the window that make a device faulty; reads of the same bytes that fail are one.
 const ERRORS_FAULTY: usize = 8;
 
 /// What is to be done about a faulty device.
@@ -130,6 +131,23 @@ impl core::fmt::Display for Flight {
     }
 }
 
+/// A transfer that failed.
+#[derive(Debug)]
+struct Failure {
+    at: Instant,
+    /// The bytes among which some can't be read; `None`: it was no read.
+    place: Option<Range<u64>>,
+}
+
+impl Failure {
+    /// The bytes that this one and a later read have in common, where that tells nothing new of the device.
+    fn repeated_by(&self, read: &Range<u64>) -> Option<Range<u64>> {
+        let place = self.place.as_ref()?;
+        let both = place.start.max(read.start)..place.end.min(read.end);
+        (!both.is_empty()).then_some(both)
+    }
+}
+
 /// Counts of transfer times by bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferTimes {
@@ -176,8 +194,8 @@ struct Judge {
     flushes: TransferTimes,
     slow: u64,
     refused: u64,
-    /// When errors and slow transfers happened, within the window.
-    errors: VecDeque<Instant>,
+    /// Errors and slow transfers, within the window.
+    errors: VecDeque<Failure>,
     slows: VecDeque<Instant>,
     last_error: String,
     /// Why the device is faulty for good.
@@ -197,7 +215,9 @@ impl Judge {
     }
 
     fn end(&mut self, serial: u64, now: Instant, error: Option<&MediaError>) {
-        let Some(Flight { begin, operation, .. }) = self.in_flight.remove(&serial) else { return };
+        let Some(Flight { begin, operation, offset, len, .. }) = self.in_flight.remove(&serial) else {
+            return;
+        };
         let time = now - begin;
         let is_transfer = match operation {
             Operation::Read => Some(&mut self.reads),
@@ -213,9 +233,9 @@ impl Judge {
         }
         // Only what the device did counts: a transfer outside it is the caller's fault.
         let Some(error @ MediaError::Io { .. }) = error else { return };
-        self.errors.push_back(now);
+        let read = (operation == Operation::Read).then(|| offset..offset.saturating_add(len));
+        self.note_failure(now, read);
         self.last_error = error.to_string();
-        self.forget(now);
         if operation == Operation::Flush {
             self.fault.get_or_insert_with(|| {
                 format!("a flush failed, so that writes before it may be lost: {error}")
@@ -228,12 +248,26 @@ impl Judge {
         }
     }
 
-    fn forget(&mut self, now: Instant) {
-        for events in [&mut self.errors, &mut self.slows] {
-            while events.front().is_some_and(|at| now - *at > ERRORS_COUNT_FOR) {
-                events.pop_front();
+    /// One bad sector that is read over and over is no reason to do without all others: bytes that can't be read count once,
+    /// from the last time on.
+    fn note_failure(&mut self, at: Instant, read: Option<Range<u64>>) {
+        self.forget(at);
+        let common =
+            |read| (0..).zip(&self.errors).find_map(|(i, known)| Some((i, known.repeated_by(read)?)));
+        let place = match read.as_ref().and_then(common) {
+            Some((known, both)) => {
+                self.errors.remove(known);
+                Some(both)
             }
-        }
+            None => read,
+        };
+        self.errors.push_back(Failure { at, place });
+    }
+
+    fn forget(&mut self, now: Instant) {
+        let is_over = |at: Instant| now - at > ERRORS_COUNT_FOR;
+        while self.errors.pop_front_if(|failure| is_over(failure.at)).is_some() {}
+        while self.slows.pop_front_if(|at| is_over(*at)).is_some() {}
     }
 
     /// The transfer that has been under way for the longest time, and for how long.

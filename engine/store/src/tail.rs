@@ -28,8 +28,7 @@ const READ_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(
 /// How often it is read.
 pub(crate) const READS_MAX: usize = READ_PAUSES.len() + 1;
 
-/// How many blocks behind the end of the log may be unreadable. Each costs the device two errors at most, and eight put it out of
-/// use.
+/// How many blocks behind the end of the log may be unreadable: each is an error of the device, of which eight put it out of use.
 pub(crate) const UNREADABLE_MAX: usize = 2;
 
 /// How far behind the end of the log the next intact batch stands at most, where one has been lost at `distance`, or can't be read.

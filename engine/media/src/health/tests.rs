@@ -70,6 +70,36 @@ fn errors_make_a_device_suspect_for_a_while_and_many_make_it_faulty_for_good() {
 }
 
 #[test]
+fn a_place_that_can_not_be_read_counts_once_however_often_it_is_tried() {
+    let (world, node, disk, device) = watched(12, SimDiskOptions::default());
+    let read = |offset, len| {
+        let device = Rc::clone(&device);
+        world.block_on(&node, async move { device.read(offset, DmaBuf::new(len)).await.map(drop) })
+    };
+    let bad = |number: u64| number * 65536 + 4096;
+    (0..8).for_each(|number| disk.make_unreadable(bad(number)..bad(number) + 1));
+    for _ in 0..100 {
+        // With what lies before it, alone, and with what lies behind.
+        for (offset, len) in [(0, 8192), (4096, 4096), (4096, 65536)] {
+            assert!(read(offset, len).is_err());
+        }
+        read(8192, 4096).expect("another place");
+        world.run_for(Duration::from_mins(1));
+        let found = health(&device);
+        assert!(found.state == DeviceState::Suspect && found.reason.starts_with("1 failed"), "{found:?}");
+    }
+    world.run_for(Duration::from_mins(10));
+    assert_eq!(health(&device).state, DeviceState::Normal);
+    // The longest first, which shows nothing of how many places are bad.
+    assert!(read(0, 1 << 19).is_err());
+    for number in 0..8 {
+        assert_eq!(health(&device).state, DeviceState::Suspect, "{number} places");
+        assert!(read(bad(number), 4096).is_err());
+    }
+    assert_eq!(health(&device).state, DeviceState::Faulty);
+}
+
+#[test]
 fn one_failed_flush_makes_a_device_faulty() {
     let failing = SimDiskOptions { error_probability: 1.0, ..SimDiskOptions::default() };
     let (world, node, _, device) = watched(3, failing);

@@ -4,11 +4,9 @@
 use crate::key::{ContainerNumber, PoolNumber};
 use core::time::Duration;
 use std::collections::BTreeMap;
-use weir_media::health::ERRORS_COUNT_FOR;
 
-/// Pause before the first new attempt: half of the time for which a device's errors count against it, so that a place that
-/// can't be read doesn't put the device out of use.
-const PAUSE: Duration = Duration::from_secs(ERRORS_COUNT_FOR.as_secs() / 2);
+/// Pause before the first new attempt: nobody waits for more than the room, and a device that may be ill has other things to do.
+const PAUSE: Duration = Duration::from_mins(5);
 
 /// How often the pause doubles at most: to some hours.
 const DOUBLINGS_MAX: u32 = 6;

@@ -3,9 +3,11 @@
 use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
+use weir_media::Device;
+use weir_media::health::{DeviceState, Watched};
 use weir_proto::object::Conditions;
 use weir_proto::{ContainerId, Epoch, ObjectId};
-use weir_store::{Data, PoolError, Shard, StoreConfig, TransactionId};
+use weir_store::{Data, PoolError, Shard, Store, StoreConfig, TransactionId};
 
 const DISK: u64 = 64 << 20;
 
@@ -124,7 +126,27 @@ fn what_reclaim_can_not_read_it_does_not_ask_for_again() {
     machine.sleep(Duration::from_mins(20));
     assert!(shard.containers().iter().any(|left| left.container == CONTAINER && left.destroying));
     let errors = machine.device().stats().errors;
-    assert!((1..5).contains(&errors), "{errors} reads failed: a device with eight is put out of use");
+    assert!((1..5).contains(&errors), "{errors} reads failed");
+}
+
+#[test]
+fn a_leaf_that_can_not_be_read_does_not_put_the_device_out_of_use() {
+    let machine = filled(6);
+    machine.lose_all(&value(CONTAINER, OBJECTS));
+    let handle = machine.handle();
+    let device: Rc<dyn Device> = Rc::new(Watched::new(&handle, machine.device()));
+    let watched = Rc::clone(&device);
+    let store = machine.run(async move { Store::open(&handle, watched, &owner(), config(true)).await });
+    let store = store.expect("it opens");
+    for round in 1..=20 {
+        machine.sleep(Duration::from_secs(30));
+        let health = device.health().expect("it is watched");
+        assert_eq!(health.state, DeviceState::Suspect, "after {} s: {}", round * 30, health.reason);
+    }
+    let errors = device.stats().errors;
+    assert!(errors > 8, "only {errors} reads failed");
+    let removed = store.stats().aggregated;
+    assert!(removed > 2 * OBJECTS - NEAR, "{removed} of {OBJECTS} twice were removed");
 }
 
 #[test]
