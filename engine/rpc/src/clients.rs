@@ -2,7 +2,7 @@
 
 use crate::entries::Entries;
 use crate::id_map::IdMap;
-use crate::load::PAUSE_MAX;
+use crate::load::Slot;
 use crate::pace::Paces;
 use crate::register::Register;
 use crate::seal::{Nonce, SealKey};
@@ -105,7 +105,7 @@ pub(crate) struct Client {
     /// Which of its requests may start the next transfer; see [`crate::pace`].
     paces: Paces,
     /// When its next request that is sent away may come.
-    slot: Instant,
+    slot: Slot,
     /// Until when its allowance of answers that bring about nothing is used up.
     answered: Instant,
     /// Until when it may ask again for what it has asked for, unless it has acknowledged all of it.
@@ -201,10 +201,10 @@ impl Clients {
     pub(crate) fn stay_away(
         &mut self,
         id: Caller,
-        next: impl FnOnce(&mut Instant, usize) -> Duration,
-    ) -> Duration {
+        next: impl FnOnce(&mut Slot, usize) -> Option<Duration>,
+    ) -> Option<Duration> {
         let busy = self.busy;
-        self.known.get_mut(id).map_or(PAUSE_MAX, |client| next(&mut client.slot, busy))
+        self.known.get_mut(id).and_then(|client| next(&mut client.slot, busy))
     }
 
     /// Whether a client may have one more answer to a message that brings about nothing.
@@ -308,7 +308,7 @@ impl Clients {
                 is_asked: false,
                 acked: 0,
                 paces: Paces::default(),
-                slot: Instant::default(),
+                slot: Slot::default(),
                 answered: Instant::default(),
                 owed: Instant::default(),
                 tenant,

@@ -1,7 +1,10 @@
 //! When a server that has no room asks a client to come back.
 //!
 //! Those that are sent away get times one after another, as far apart as requests are finished here: a queue in time
-//! instead of memory. So ten thousand clients come back one by one and not all at once, and the server keeps two numbers.
+//! instead of memory. So ten thousand clients come back one by one and not all at once, and the server keeps a few numbers.
+//!
+//! Where none is finished for a while, the requests under way take that long at least, and places are as far apart as if
+//! they were to end now. So a server that is stuck is asked the more seldom the longer it is.
 
 use core::cell::Cell;
 use core::time::Duration;
@@ -13,53 +16,104 @@ const PAUSE_MIN: Duration = Duration::from_micros(500);
 /// Longest pause that is asked for; clients believe no longer one.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// Pauses of those for whom the queue is too long are up to this much shorter, so that they don't come all at once.
+const SPREAD: Duration = Duration::from_millis(250);
+
+/// The golden ratio's part behind the point, in 64 bits: multiples of it lie evenly in any range, however many there are.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Time for one request before any has been finished: a target answers some hundred thousand in a second.
 const GAP_FIRST: u64 = 5_000;
 
-/// Longest time between two finished requests that counts: what is longer was idleness.
+/// Longest time between two finished requests that counts: what is longer was idleness, or else the server is stuck.
 const GAP_MAX: u64 = 10_000_000;
+
+/// When the next one of a queue that is sent away may come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Slot {
+    at: Instant,
+    /// How often the server had been stuck.
+    stalls: u32,
+}
 
 /// How fast requests are finished, and until when places are given out.
 pub(crate) struct Load {
     /// Nanoseconds from one finished request to the next, smoothed over about sixteen.
     gap: Cell<u64>,
     last: Cell<Instant>,
-    /// When the next one that is sent away may come.
-    slot: Cell<Instant>,
+    slot: Cell<Slot>,
+    /// When somebody was first sent away since a request was finished that had to find room.
+    full_since: Cell<Option<Instant>>,
+    /// How often the server was stuck: places that were given out then are void.
+    stalls: Cell<u32>,
+    /// How many found the queue too long.
+    unplaced: Cell<u64>,
 }
 
 impl Default for Load {
     fn default() -> Self {
-        Self { gap: Cell::new(GAP_FIRST), last: Cell::default(), slot: Cell::default() }
+        Self {
+            gap: Cell::new(GAP_FIRST),
+            last: Cell::default(),
+            slot: Cell::default(),
+            full_since: Cell::default(),
+            stalls: Cell::default(),
+            unplaced: Cell::default(),
+        }
     }
 }
 
 impl Load {
-    /// A request was finished.
-    pub(crate) fn finished(&self, now: Instant) {
+    /// A request was finished. `leaves_room`: not one that is executed also where there is none.
+    pub(crate) fn finished(&self, leaves_room: bool, now: Instant) {
         let gap = now.nanos_since(self.last.get()).min(GAP_MAX);
         self.last.set(now);
         self.gap.set((self.gap.get() * 15 + gap) / 16);
+        if leaves_room
+            && let Some(since) = self.full_since.take()
+            && now.nanos_since(since) > GAP_MAX
+        {
+            self.stalls.set(self.stalls.get().wrapping_add(1));
+        }
     }
 
-    /// How long the next one that is sent away should stay away.
-    pub(crate) fn pause(&self, now: Instant) -> Duration {
+    /// How long the next one that is sent away should stay away, while so many requests are `running`; `None`: longer than a
+    /// client would.
+    pub(crate) fn pause(&self, running: u64, now: Instant) -> Option<Duration> {
         let mut slot = self.slot.get();
-        let pause = self.next(&mut slot, 1, now);
+        let pause = self.next(&mut slot, (1, running), now);
         self.slot.set(slot);
         pause
     }
 
     /// The same for a queue of somebody's own, who gets one of so many `shares` of what is finished here.
-    pub(crate) fn next(&self, slot: &mut Instant, shares: usize, now: Instant) -> Duration {
+    pub(crate) fn next(
+        &self,
+        slot: &mut Slot,
+        (shares, running): (usize, u64),
+        now: Instant,
+    ) -> Option<Duration> {
+        let full_since = self.full_since.get().unwrap_or(now);
+        self.full_since.set(Some(full_since));
         let earliest = now + PAUSE_MIN;
-        let place = (*slot).max(earliest);
+        let place = if slot.stalls == self.stalls.get() { slot.at.max(earliest) } else { earliest };
         if place - now >= PAUSE_MAX {
-            return PAUSE_MAX;
+            return None;
         }
+        let stalled = now.nanos_since(full_since);
+        let least = if stalled > GAP_MAX { stalled / running.max(1) } else { 1 };
         let shares = u64::try_from(shares.max(1)).unwrap_or(u64::MAX);
-        *slot = place + Duration::from_nanos(self.gap.get().max(1).saturating_mul(shares)).min(PAUSE_MAX);
-        place - now
+        let apart = Duration::from_nanos(self.gap.get().max(least).saturating_mul(shares)).min(PAUSE_MAX);
+        *slot = Slot { at: place + apart, stalls: self.stalls.get() };
+        Some(place - now)
+    }
+
+    /// How long one should stay away for whom the queue is too long.
+    pub(crate) fn longest(&self) -> Duration {
+        let number = self.unplaced.get().wrapping_add(1);
+        self.unplaced.set(number);
+        let part = number.wrapping_mul(GOLDEN) >> 32;
+        PAUSE_MAX.saturating_sub(Duration::from_nanos((part * u64::from(SPREAD.subsec_nanos())) >> 32))
     }
 }
 
@@ -67,34 +121,89 @@ impl Load {
 mod tests {
     use super::*;
 
+    fn begin() -> Instant {
+        Instant::default() + Duration::from_secs(1)
+    }
+
     #[test]
     fn who_shares_the_server_with_others_comes_back_as_much_more_rarely_and_in_a_queue_of_its_own() {
-        let (load, now) = (Load::default(), Instant::default() + Duration::from_secs(1));
-        let mut slot = Instant::default();
-        let pauses: Vec<Duration> = (0..100_000).map(|_| load.next(&mut slot, 4, now)).collect();
-        assert_eq!((pauses[0], pauses[1]), (PAUSE_MIN, PAUSE_MIN + Duration::from_nanos(4 * GAP_FIRST)));
-        assert_eq!(pauses[99_999], PAUSE_MAX);
-        assert_eq!(load.pause(now), PAUSE_MIN, "the others don't wait for that");
+        let (load, now) = (Load::default(), begin());
+        let mut slot = Slot::default();
+        let pauses: Vec<_> = (0..100_000).map(|_| load.next(&mut slot, (4, 10), now)).collect();
+        let second = PAUSE_MIN + Duration::from_nanos(4 * GAP_FIRST);
+        assert_eq!((pauses[0], pauses[1]), (Some(PAUSE_MIN), Some(second)));
+        assert_eq!(pauses[99_999], None);
+        assert_eq!(load.pause(10, now), Some(PAUSE_MIN), "the others don't wait for that");
     }
 
     #[test]
     fn those_sent_away_come_back_as_far_apart_as_requests_are_finished() {
         let load = Load::default();
-        let mut now = Instant::default() + Duration::from_secs(1);
+        let mut now = begin();
         for _ in 0..200 {
             now += Duration::from_micros(100);
-            load.finished(now);
+            load.finished(true, now);
         }
-        let pauses: Vec<Duration> = (0..50).map(|_| load.pause(now)).collect();
+        let pauses: Vec<Duration> = (0..50).map(|_| load.pause(10, now).expect("a place")).collect();
         assert_eq!(pauses[0], PAUSE_MIN);
         for pair in pauses.windows(2) {
             let apart = pair[1].saturating_sub(pair[0]);
             assert!(apart > Duration::from_micros(90) && apart < Duration::from_micros(110), "{apart:?}");
         }
         // However many come, none is sent away for longer than it believes.
-        let longest = (0..100_000).map(|_| load.pause(now)).max().expect("many");
-        assert_eq!(longest, PAUSE_MAX);
+        let longest = (0..100_000).filter_map(|_| load.pause(10, now)).max().expect("many");
+        assert!(longest < PAUSE_MAX && load.pause(10, now).is_none());
         // And when the crowd has gone, so has the queue.
-        assert_eq!(load.pause(now + Duration::from_secs(5)), PAUSE_MIN);
+        load.finished(true, now + Duration::from_secs(5));
+        assert_eq!(load.pause(10, now + Duration::from_secs(5)), Some(PAUSE_MIN));
+    }
+
+    #[test]
+    fn a_server_that_finishes_nothing_is_asked_more_and_more_seldom_until_it_does() {
+        let (load, mut now) = (Load::default(), begin());
+        let (mut shared, mut own) = (Vec::new(), Slot::default());
+        for _ in 0..10 {
+            let (first, second) = (load.pause(100, now), load.pause(100, now));
+            shared.push(second.zip(first).map_or(PAUSE_MAX, |(second, first)| second.saturating_sub(first)));
+            now += PAUSE_MAX;
+            load.finished(false, now);
+        }
+        assert_eq!(shared[0], Duration::from_nanos(GAP_FIRST));
+        for (second, apart) in (1..).zip(&shared[1..]) {
+            assert_eq!(
+                *apart,
+                Duration::from_millis(10 * second),
+                "after {second} s; what is urgent doesn't count"
+            );
+        }
+        let pauses: Vec<_> = (0..4).map(|_| load.next(&mut own, (8, 100), now)).collect();
+        assert!(pauses[1] > Some(Duration::from_millis(700)) && pauses[2].is_none(), "{pauses:?}");
+        load.finished(true, now);
+        assert_eq!(load.pause(100, now), Some(PAUSE_MIN), "places are given out anew");
+        assert_eq!(load.next(&mut own, (8, 100), now), Some(PAUSE_MIN));
+        let next = load.next(&mut own, (8, 100), now);
+        assert!(next < Some(Duration::from_millis(100)), "{next:?}");
+    }
+
+    #[test]
+    fn a_server_that_was_idle_for_long_is_not_taken_for_one_that_is_stuck() {
+        let load = Load::default();
+        load.finished(true, begin());
+        let now = begin() + Duration::from_hours(1);
+        let [first, second] = [0, 1].map(|_| load.pause(100, now).expect("a place"));
+        let apart = second.saturating_sub(first);
+        assert!(apart < Duration::from_millis(1), "{apart:?}");
+    }
+
+    #[test]
+    fn those_for_whom_the_queue_is_too_long_do_not_come_all_at_once() {
+        let load = Load::default();
+        let mut parts = [0; 25];
+        for _ in 0..10_000 {
+            let early = PAUSE_MAX.saturating_sub(load.longest());
+            assert!(early < SPREAD);
+            parts[usize::try_from(early.as_millis() / 10).expect("few")] += 1;
+        }
+        assert!(parts.iter().all(|count| (390..410).contains(count)), "{parts:?}");
     }
 }

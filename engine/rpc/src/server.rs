@@ -6,7 +6,6 @@ use crate::clients::{Caller, ServedSession, Stranger};
 use crate::desk::{Counter, Handler};
 use crate::entries::Finished;
 use crate::error::Status;
-use crate::load::PAUSE_MAX;
 use crate::metrics::{add, sub};
 use crate::replies::{Admission, Others};
 use crate::request::Request;
@@ -80,13 +79,15 @@ pub(crate) struct Task {
     accesses: Option<(Account, Instant)>,
     /// How many requests had begun when it came, where its client had no other under way.
     lone: Option<u64>,
+    /// It is executed also where there is no room.
+    urgent: bool,
     finished: Cell<bool>,
 }
 
 impl Running {
     /// Counts a request in that was admitted.
     #[inline(always)]
-    fn new(inner: Rc<Inner>, caller: Caller, header: &Header, lone: Option<u64>) -> Self {
+    fn new(inner: Rc<Inner>, caller: Caller, header: &Header, (lone, urgent): (Option<u64>, bool)) -> Self {
         add(&inner.metrics.requests, 1);
         add(&inner.metrics.running, 1);
         let task = inner.spare_tasks.take(|place| {
@@ -94,6 +95,7 @@ impl Running {
             place.request = header.request;
             place.version = header.version;
             place.lone = lone;
+            place.urgent = urgent;
             place.finished.set(false);
         });
         Self { inner, task }
@@ -151,7 +153,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         let inner = &self.inner;
         sub(&inner.metrics.running, 1);
-        inner.load.finished(inner.rt.now());
+        inner.load.finished(!self.task.urgent, inner.rt.now());
         if !self.task.finished.get() {
             inner.clients.borrow_mut().forget(self.task.caller, self.task.request);
         }
@@ -457,7 +459,7 @@ impl Inner {
         let Some(inner) = self.weak.upgrade() else { return };
         let bulk = segments.is_some();
         let lone = (others.client == 0).then(|| self.turns.begun());
-        let mut running = Running::new(Rc::clone(&inner), caller, header, lone);
+        let mut running = Running::new(Rc::clone(&inner), caller, header, (lone, served.urgent));
         let mut request = Request::new(inner, caller, header, message, layout, deadline);
         if let Some(segments) = segments {
             let accesses = Account::open(&running.inner, caller, header.request);
@@ -580,15 +582,18 @@ impl Inner {
         add(&self.metrics.overloaded, 1);
         let overdrawn = others >= self.config.running_per_client;
         add(&self.metrics.overdrawn, u64::from(overdrawn));
+        let running = self.metrics.running.get();
         let pause = if others == 0 {
-            self.load.pause(now)
+            self.load.pause(running, now)
         } else {
-            self.clients.borrow_mut().stay_away(to.caller, |slot, busy| self.load.next(slot, busy, now))
+            let next = |slot: &mut _, busy| self.load.next(slot, (busy, running), now);
+            self.clients.borrow_mut().stay_away(to.caller, next)
         };
-        if overdrawn && pause >= PAUSE_MAX {
+        if overdrawn && pause.is_none() {
             add(&self.metrics.ignored, 1);
             return;
         }
+        let pause = pause.unwrap_or_else(|| self.load.longest());
         self.refuse(to, header, Der::OVERLOAD_RETRY, pause, "");
     }
 

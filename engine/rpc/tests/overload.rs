@@ -166,6 +166,73 @@ fn ten_thousand_clients_are_all_served_by_one_target_with_bounded_memory() {
     assert!(most_of < Duration::from_secs(1), "p99 {most_of:?}");
 }
 
+/// So many clients with one request each, at a server that finishes nothing until then but what is urgent, if it is `pinged`.
+/// Returns how many messages it sends away in each second, and how long the last answer takes after that.
+fn ask_a_stuck_server(clients: usize, pinged: bool, until: Instant) -> (Vec<u64>, Duration) {
+    let world = World::new(51);
+    let fabric = Fabric::new(&world);
+    let config = RpcConfig { running_max: 64, ..RpcConfig::default() };
+    let target = server(&world, &fabric, "target", config, Duration::ZERO);
+    let rt = world.node("target").handle();
+    target.serve(
+        QUICK,
+        Rc::new(move |_: Request| {
+            let rt = rt.clone();
+            async move {
+                rt.sleep_until(until).await;
+                Ok(Vec::new())
+            }
+        }),
+    );
+    let calls: Vec<_> = (0..clients)
+        .map(|number| {
+            let (_, rt, rpc) = client(&world, &fabric, &format!("c{number}"), RpcConfig::default());
+            rt.clone().spawn(async move {
+                let options = CallOptions::within(&rt, Duration::from_mins(1));
+                rpc.call(&peer("target"), QUICK, b"", None, options).await.expect("served");
+            })
+        })
+        .collect();
+    let (node, rt, rpc) = client(&world, &fabric, "member", RpcConfig::default());
+    let pings = rt.clone().spawn(async move {
+        loop {
+            let options = CallOptions::within(&rt, Duration::from_secs(1)).urgent();
+            rpc.call(&peer("target"), PING, b"", None, options).await.expect("answered");
+            rt.sleep(Duration::from_millis(200)).await;
+        }
+    });
+    if !pinged {
+        pings.abort();
+    }
+    let mut sent_away = Vec::new();
+    let mut before = 0;
+    while world.now() < until {
+        world.run_for(Duration::from_secs(1));
+        let all = target.metrics().overloaded.get();
+        sent_away.push(all - core::mem::replace(&mut before, all));
+    }
+    world.block_on(&node, async move {
+        for call in calls {
+            call.await.expect("no client crashed");
+        }
+    });
+    pings.abort();
+    (sent_away, world.now() - until)
+}
+
+#[test]
+fn a_server_that_is_stuck_is_not_asked_over_and_over() {
+    let until = Instant::default() + Duration::from_secs(10);
+    for (clients, pinged) in [(80, false), (80, true), (3000, false)] {
+        let (sent_away, last) = ask_a_stuck_server(clients, pinged, until);
+        println!("{clients} clients are sent away {sent_away:?} times; the last is served after {last:?}");
+        // None is sent away for longer than a second.
+        let most = clients as u64 * 4 / 3 + 64;
+        assert!(sent_away[1..].iter().all(|count| *count <= most), "{clients} clients: {sent_away:?}");
+        assert!(last < Duration::from_millis(1100), "{clients} clients: {last:?}");
+    }
+}
+
 #[test]
 fn a_client_that_keeps_to_no_credits_has_its_own_requests_sent_away_and_not_others() {
     let world = World::new(42);
