@@ -363,6 +363,13 @@ type Who = (Epoch, TransactionId);
 /// Before every other one.
 const FIRST: Who = (Epoch(0), TransactionId(Uuid::nil()));
 
+/// Memory that an entry of the index takes beside its value, at most.
+const ENTRY_BYTES: usize = 128;
+
+/// How many times as much memory as in the index operations take at most: a dkey of one byte, which takes two there, stands in the
+/// operation and in the list of all that are written.
+const OPERATIONS_TIMES: usize = 96;
+
 /// What is known of a transaction.
 #[derive(Clone, Debug, Default)]
 struct Entry {
@@ -397,6 +404,8 @@ pub(crate) struct Transactions {
     forgotten: u64,
     /// What commits will take.
     pub(crate) promises: Promises,
+    /// Memory that all of it takes at most.
+    bytes: usize,
 }
 
 impl Transactions {
@@ -412,7 +421,10 @@ impl Transactions {
                 return Err(Malformed("a transaction has too many pieces"));
             }
             (TransactionTail::Operations(piece), Some(value)) => {
-                entry.pieces.insert(piece, value.to_vec());
+                self.bytes += ENTRY_BYTES + value.len();
+                if let Some(gone) = entry.pieces.insert(piece, value.to_vec()) {
+                    self.bytes -= ENTRY_BYTES + gone.len();
+                }
                 // While a destroyed container goes, the first ones may be missing: then the others mean nothing.
                 let front = (0..).zip(&entry.pieces).take_while(|(number, (piece, _))| number == *piece);
                 let bytes: Vec<u8> = front.flat_map(|(_, (_, bytes))| bytes).copied().collect();
@@ -422,7 +434,9 @@ impl Transactions {
                 self.register(place, prepared.as_deref());
             }
             (TransactionTail::Operations(piece), None) => {
-                entry.pieces.remove(&piece);
+                if let Some(gone) = entry.pieces.remove(&piece) {
+                    self.bytes -= ENTRY_BYTES + gone.len();
+                }
                 let before = entry.prepared.take();
                 self.strike(place, before.as_deref());
             }
@@ -433,15 +447,19 @@ impl Transactions {
                 let owner = (place.0, place.1);
                 if let Some(gone) = entry.versions.remove(&number) {
                     self.promises.take_back(owner, len(&gone));
+                    self.bytes -= ENTRY_BYTES + gone.1;
                 }
                 if let Some(version) = version {
                     self.promises.give(owner, len(&version));
+                    self.bytes += ENTRY_BYTES + version.1;
                     entry.versions.insert(number, version);
                 }
             }
             (TransactionTail::Decision, value) => {
                 let decision = value.map(Decision::decode).transpose()?;
+                self.bytes += decision.map_or(0, |_| ENTRY_BYTES);
                 if let Some((_, time)) = core::mem::replace(&mut entry.decision, decision) {
+                    self.bytes -= ENTRY_BYTES;
                     self.decided.remove(&(time, place));
                 }
                 self.decided.extend(decision.map(|(_, time)| (time, place)));
@@ -453,9 +471,15 @@ impl Transactions {
         Ok(())
     }
 
+    /// Memory that they take at most.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn register(&mut self, (pool, container, id): TransactionKey, prepared: Option<&Prepared>) {
         let Some(prepared @ Prepared { epoch, intents, bytes }) = prepared else { return };
         let who = (*epoch, id);
+        self.bytes += bytes * OPERATIONS_TIMES;
         self.promises.give((pool, container), Promise::of_operations(prepared, *bytes));
         self.undecided.insert(((pool, container), who));
         for intent in intents {
@@ -468,6 +492,7 @@ impl Transactions {
     fn strike(&mut self, (pool, container, id): TransactionKey, prepared: Option<&Prepared>) {
         let Some(prepared @ Prepared { epoch, intents, bytes }) = prepared else { return };
         let who = (*epoch, id);
+        self.bytes -= bytes * OPERATIONS_TIMES;
         self.promises.take_back((pool, container), Promise::of_operations(prepared, *bytes));
         self.undecided.remove(&((pool, container), who));
         for intent in intents {

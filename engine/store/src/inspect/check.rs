@@ -9,13 +9,13 @@ use super::overlay::{Along, Overlay};
 use super::report::{
     BlockCount, CheckpointReport, ContainerReport, DataReport, Depth, IndexReport, PoolReport, Region, Report,
 };
+use super::together::Together;
 use super::walk::Walk;
 use super::{Inspector, read};
 use crate::catalog::{Catalog, Usage, entry_bytes};
 use crate::checkpoint::maps_checksum;
 use crate::entry::{Entry, TransactionPart};
 use crate::format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map};
-use crate::intents::Transactions;
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::record::Change;
 use crate::space::{GROUP_BLOCKS, Run};
@@ -38,11 +38,10 @@ struct Map {
 struct Check<'a> {
     inspector: &'a Inspector,
     depth: Depth,
-    overlay: Overlay<'a>,
     findings: Findings,
     catalog: Catalog,
     /// What the entries of each transaction mean together.
-    transactions: Transactions,
+    transactions: Together,
     /// Usage by container as found in the entries.
     usage: BTreeMap<(PoolNumber, ContainerNumber), Usage>,
     /// Blocks of data extents that the checkpoint refers to.
@@ -59,14 +58,13 @@ impl Inspector {
     /// Looks at the store as deeply as asked for. Takes time in proportion to what is looked at.
     pub async fn report(&self, depth: Depth) -> Report {
         let mut findings = self.findings.clone();
-        let (log, overlay) = self.read_log(&mut findings).await;
+        let (log, mut overlay) = self.read_log(&mut findings).await;
         let mut check = Check {
             inspector: self,
             depth,
-            overlay,
             findings,
             catalog: Catalog::default(),
-            transactions: Transactions::default(),
+            transactions: Together::new(self.overlay_bytes),
             usage: BTreeMap::new(),
             used: BlockSet::new(self.data_blocks()),
             overlaid: Vec::new(),
@@ -81,10 +79,10 @@ impl Inspector {
             if depth == Depth::Outline {
                 check.read_catalog(checkpoint.root).await;
             } else {
-                check.walk(&checkpoint, &map).await;
-                check.follow_transactions().await;
+                check.walk(&checkpoint, &map, &mut overlay).await;
+                check.follow_transactions(overlay.has_transactions).await;
             }
-            check.apply_log().await;
+            check.apply_log(overlay).await;
             if depth > Depth::Outline && check.index.lost_nodes == 0 {
                 check.check_owners();
             }
@@ -260,14 +258,14 @@ impl Check<'_> {
     }
 
     /// Walks the whole index.
-    async fn walk(&mut self, checkpoint: &Checkpoint, map: &Map) {
+    async fn walk(&mut self, checkpoint: &Checkpoint, map: &Map, overlay: &mut Overlay<'_>) {
         let inspector = self.inspector;
         let mut findings = core::mem::take(&mut self.findings);
         let mut walk = Walk::new(inspector, checkpoint.root, &[], None, &mut findings).await;
         while let Some(leaf) = walk.next_leaf(&mut findings).await {
             self.findings = findings;
             for at in 0..leaf.entries.len() {
-                self.entry(&leaf.entries.key(at), leaf.entries.value(at), leaf.place).await;
+                self.entry(&leaf.entries.key(at), leaf.entries.value(at), leaf.place, overlay).await;
             }
             findings = core::mem::take(&mut self.findings);
         }
@@ -291,7 +289,7 @@ impl Check<'_> {
     }
 
     /// Looks at an entry of the checkpoint.
-    async fn entry(&mut self, key: &[u8], value: &[u8], place: PageRef) {
+    async fn entry(&mut self, key: &[u8], value: &[u8], place: PageRef, overlay: &mut Overlay<'_>) {
         self.index.entries += 1;
         let entry = match Entry::decode(key, value) {
             Ok(entry) => entry,
@@ -304,7 +302,7 @@ impl Check<'_> {
         if let Some(owner) = key::owner(key) {
             let usage = self.usage.entry(owner).or_default();
             usage.entries += entry_bytes(key.len(), value.len());
-            if !self.overlay.has(key).await {
+            if !overlay.has(key).await {
                 let offset = self.inspector.layout().data(place.block);
                 self.owners.entry(owner).or_insert(("index entry", offset));
             }
@@ -325,7 +323,7 @@ impl Check<'_> {
             Entry::Attribute { .. } => return,
             _ => return self.catalogue(key, value, place),
         };
-        let in_log = self.overlay.has(key).await;
+        let in_log = overlay.has(key).await;
         if in_log {
             let runs = Version::runs(value).unwrap_or_default();
             self.overlaid.extend(runs.into_iter().filter(|run| self.used.has_room_for(*run)));
@@ -482,8 +480,8 @@ impl Check<'_> {
     }
 
     /// Whether an open makes sense of transactions at each of the log's changes; it ends with the first of which it can't. What a
-    /// transaction's entries mean together is found out at each of them, so the log is read once more.
-    async fn follow_transactions(&mut self) {
+    /// transaction's entries mean together is found out at each of them, so the log is read once more where it has such.
+    async fn follow_transactions(&mut self, log_has_some: bool) {
         let (transactions, mut malformed) = (&mut self.transactions, None);
         let mut follow = |_: &Inspector, found: &Found, change: Change, _: &mut Findings| {
             let (key, value) = match &change {
@@ -497,26 +495,32 @@ impl Check<'_> {
             }
         };
         // What the reading itself finds is told of already.
-        if self.overlay.has_transactions {
+        if log_has_some {
             self.inspector.read_changes(&mut Findings::default(), &mut follow).await;
         }
         if let Some((offset, len, reason)) = malformed {
             return self.findings.damage("log batch", offset, len, reason);
         }
         let data = self.inspector.layout().data_offset;
-        for ((pool, container, id), misfit) in self.transactions.misfits() {
+        let Some(misfits) = self.transactions.misfits() else {
+            let reason = format!(
+                "all transactions take more than {} bytes of memory: the check is incomplete, what the entries of each mean together was not looked at",
+                self.transactions.limit()
+            );
+            return self.findings.note("index", data, 0, reason);
+        };
+        for ((pool, container, id), misfit) in misfits {
             let reason = format!("{}: {misfit}", transaction_subject(pool, container, id));
             self.findings.damage("index", data, 0, reason);
         }
     }
 
     /// What the log's changes mean for blocks, data and catalog.
-    async fn apply_log(&mut self) {
+    async fn apply_log(&mut self, mut overlay: Overlay<'_>) {
         let log_offset = self.inspector.layout().log_offset;
         for run in core::mem::take(&mut self.overlaid) {
             self.used.remove(run);
         }
-        let mut overlay = core::mem::replace(&mut self.overlay, Overlay::new(self.inspector));
         let mut changed = Along::new(&mut overlay, &[], None);
         while let Some((key, value)) = changed.next_if(|_| true).await {
             if let Some(owner) = key::owner(&key).filter(|_| value.is_some()) {

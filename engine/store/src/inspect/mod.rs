@@ -12,6 +12,7 @@ mod finding;
 mod log;
 mod overlay;
 mod report;
+mod together;
 mod walk;
 
 pub use dump::{Dumped, Field, Filter, Line, Part};

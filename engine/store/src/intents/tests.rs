@@ -145,7 +145,38 @@ fn the_table_follows_entries_that_come_and_go() {
     table.follow(&decision, None).expect("sound");
     assert!(table.entries.is_empty() && table.decided.is_empty() && table.undecided.is_empty());
     assert!(table.objects.is_empty() && table.dkeys.is_empty());
-    assert_eq!((*table.promises.all(), table.promises.of_pool(1)), (Promise::default(), 0));
+    assert_eq!((*table.promises.all(), table.promises.of_pool(1), table.bytes()), (Promise::default(), 0, 0));
+}
+
+#[test]
+fn memory_is_counted_for_all_that_is_remembered_whatever_it_replaces() {
+    let mut table = Transactions::default();
+    let place = (1, 2, TransactionId(Uuid::from_u128(5)));
+    let dkeys = (0..=u8::MAX).map(|dkey| Key::new(&[dkey]).expect("a key")).collect();
+    let punch = Intent::Punch { object: ObjectId { hi: 3, lo: 9 }, scope: PunchScope::Dkeys(dkeys) };
+    let entry = |tail| key::transaction(place, tail);
+    let operations = entry(TransactionTail::Operations(0));
+    let stored = encode_operations(Epoch(77), &[punch]);
+    table.follow(&operations, Some(&stored)).expect("sound");
+    let of_operations = table.bytes();
+    // What the two lists take, without their nodes.
+    assert!(of_operations > 256 * (size_of::<Key>() + size_of::<(ObjectKey, Option<Key>, Who)>()));
+    let hole = Version { record_size: 0, payload: Payload::Hole }.encode();
+    let version = entry(TransactionTail::Version(1));
+    let decision = entry(TransactionTail::Decision);
+    let decided = Decision::Aborted.encode(1000);
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        for (key, value) in [(&operations, &stored), (&version, &hole), (&decision, &decided)] {
+            table.follow(key, Some(value)).expect("sound");
+        }
+        seen.push(table.bytes());
+    }
+    assert!(seen[0] == seen[1] && seen[0] > of_operations + 2 * ENTRY_BYTES, "{seen:?}");
+    for key in [&operations, &version, &decision] {
+        table.follow(key, None).expect("sound");
+    }
+    assert_eq!(table.bytes(), 0);
 }
 
 #[test]
