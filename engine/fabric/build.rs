@@ -17,7 +17,6 @@ fn main() {
         "providers.c",
         "queue.c",
         "connection.c",
-        "dial.c",
         "region.c",
         "offer.c",
         "verbs.c",
