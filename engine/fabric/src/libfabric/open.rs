@@ -236,8 +236,6 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         .with_protocol(options.protocol)
         .ok_or_else(|| FabricError::NoProtocol { provider: options.provider.clone() })?;
     let facts = if options.auth_keys.len() > 1 { facts.with_auth_keys() } else { facts };
-    check_device(options, facts)?;
-    check_keys(options, facts)?;
     let published = facts.publishes(&options.provider, options.addressing)?;
     let wait = facts.wait();
     let own = place(facts.address_form(), published, options)?;
@@ -262,7 +260,10 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         min_multi_recv: facts.min_multi_recv(),
         mr_method: options.mr_method,
     };
-    let (raw, caps) = Raw::open(&args).map_err(|error| explain(error, &own, options.device.as_deref()))?;
+    let (raw, caps) = Raw::open(&args).map_err(|error| {
+        let known = check_device(options, facts).and_then(|()| check_keys(options, facts));
+        known.err().unwrap_or_else(|| explain(error, &own, options.device.as_deref()))
+    })?;
     let name = raw.name()?;
     let address = Address::from_bytes(&name).ok_or_else(|| FabricError::BadAddress {
         address: format!("an own address of {} bytes", name.len()),
@@ -295,7 +296,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     LibfabricEndpoint::start(rt, core, spelled, published)
 }
 
-/// A NIC that is asked for has to be there: the provider's own answer is only that it offers nothing like that.
+/// A NIC that is asked for has to be there: where it isn't, the provider's own answer is only that it offers nothing like that.
 fn check_device(options: &Options, facts: Facts) -> Result<(), FabricError> {
     match &options.device {
         Some(device) if !raw::has_device(&options.provider, &facts.needs(), device)? => {
