@@ -128,9 +128,17 @@ fn capability(container: &Container) -> Capability {
 
 /// Has the target of the tests commit a transaction.
 async fn commit(context: &Context, request: &CommitRequest) -> Result<UpdateReply, Der> {
+    commit_within(context, 10 * SECOND, request).await
+}
+
+async fn commit_within(
+    context: &Context,
+    limit: Duration,
+    request: &CommitRequest,
+) -> Result<UpdateReply, Der> {
     let engine = context.attach().engine(PLACE.0).expect("it is listed").clone();
     let peer = Peer::new(&engine.host, engine.fabric_port);
-    let options = CallOptions::within(context.runtime(), 10 * SECOND);
+    let options = CallOptions::within(context.runtime(), limit);
     let body = codec::encode(request);
     let called = context.rpc().call(&peer, opcode::TRANSACTION_COMMIT, &body, None, options).await;
     called.map(|reply| codec::decode(&reply).expect("an epoch")).map_err(|error| error.der())
@@ -298,6 +306,44 @@ fn who_commits_by_an_old_map_that_its_leader_goes_by_too_fetches_the_new_one_and
         }
         assert!((1..12).contains(&restarted), "{restarted}: once where that one leads");
     });
+}
+
+#[test]
+fn what_a_client_has_given_up_is_not_begun_later() {
+    let mut has_waited = false;
+    for seed in 10..14 {
+        let cluster = Rc::new(Cluster::start(seed, 3, 1));
+        let context = cluster.context(MINUTE);
+        let (asking, of_run) = (play(&cluster, 0, &cluster.client), Rc::clone(&cluster));
+        has_waited |= cluster.run(async move {
+            let container = open_container(&context, properties("box", ContainerType::Object)).await;
+            if service_of(&asking, PLACE.0, &container).await == PLACE.0 {
+                return false;
+            }
+            let request = CommitRequest {
+                capability: capability(&container),
+                map_version: container.pool().map().version,
+                transaction: TransactionId::new(PLACE, ReaderId(1)),
+                epoch: epoch(&context),
+                parts: vec![Part { rank: PLACE.0, index: PLACE.1, changes: vec![change(1)] }],
+            };
+            // The leader has yet to learn of the container, and hears nothing for longer than the client waits.
+            of_run.fabric.partition(&[of_run.engine(0)], &[of_run.engine(1), of_run.engine(2)]);
+            let together = Rc::clone(&of_run);
+            of_run.world.schedule(3 * SECOND, move || together.fabric.heal());
+            let lost = commit_within(&context, 2 * SECOND, &request).await;
+            assert!(lost.is_err(), "seed {seed}: {lost:?}");
+            context.runtime().sleep(20 * SECOND).await;
+            let shard = shard(&of_run, &container);
+            assert!(
+                shard.containers().iter().any(|known| known.container == container.id()),
+                "it has learnt"
+            );
+            assert_eq!(shard.decision(container.id(), request.transaction).await, Ok(None), "seed {seed}");
+            true
+        });
+    }
+    assert!(has_waited, "the leader had the pool's service itself each time");
 }
 
 #[test]

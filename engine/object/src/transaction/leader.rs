@@ -81,7 +81,7 @@ impl IoService {
         }
     }
 
-    /// Commits, unless the client's deadline passes before all targets have prepared: whoever has given up by then is not to
+    /// Commits, unless the client's deadline passes before it begins, or before all targets have prepared: whoever has given up by then is not to
     /// find later that it was done after all, where that can be helped.
     async fn lead(
         self: &Rc<Self>,
@@ -92,6 +92,10 @@ impl IoService {
     ) -> Result<Epoch, Status> {
         let CommitRequest { transaction, epoch, map_version, parts, .. } = commit;
         let (pool, container) = (&access.pool, access.container.id);
+        // Learning of the container may have taken that long.
+        if self.rt.now() >= deadline {
+            return Err(restarted(late(transaction)));
+        }
         if let [own] = parts.as_slice() {
             let done = self.attempt(pool, container, &own.changes, async |operations| {
                 pool.shard().transact(container, transaction, epoch, operations).await
