@@ -8,6 +8,7 @@ mod channel;
 mod dial;
 mod endpoint;
 mod expose;
+#[cfg(feature = "fuzz")]
 pub mod files;
 mod guard;
 pub(crate) mod hang_up;
@@ -32,6 +33,7 @@ mod sys;
 mod waiting;
 mod watch;
 
+#[cfg(feature = "fuzz")]
 pub use channel::foreign;
 pub use open::{Bind, Options, ReceiveMode, open, usable_keys};
 #[cfg(feature = "mercury")]

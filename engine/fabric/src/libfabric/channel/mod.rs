@@ -11,6 +11,7 @@
 //! room in the ring, and all transfers. There is no order between the two ways.
 
 mod flow;
+#[cfg(feature = "fuzz")]
 pub mod foreign;
 mod offer;
 mod ring;
