@@ -200,6 +200,8 @@ struct Judge {
     last_error: String,
     /// Why the device is faulty for good.
     fault: Option<String>,
+    /// However many errors there are, the rest of the device is wanted.
+    bears_errors: bool,
     in_flight: BTreeMap<u64, Flight>,
     serial: u64,
     /// A task looks for transfers that hang.
@@ -240,7 +242,7 @@ impl Judge {
             self.fault.get_or_insert_with(|| {
                 format!("a flush failed, so that writes before it may be lost: {error}")
             });
-        } else if self.errors.len() >= ERRORS_FAULTY {
+        } else if self.errors.len() >= ERRORS_FAULTY && !self.bears_errors {
             let count = self.errors.len();
             self.fault.get_or_insert_with(|| {
                 format!("{count} transfers failed within 10 minutes, the last: {error}")
@@ -354,6 +356,15 @@ impl Watched {
     #[must_use]
     pub fn new(handle: &Handle, inner: Rc<dyn Device>) -> Self {
         Self { inner, handle: handle.clone(), judge: Rc::default() }
+    }
+
+    /// Watches a device of which all is wanted that can still be read: errors don't put it out of use. One that doesn't answer
+    /// is faulty all the same.
+    #[must_use]
+    pub fn bearing_errors(handle: &Handle, inner: Rc<dyn Device>) -> Self {
+        let watched = Self::new(handle, inner);
+        watched.judge.borrow_mut().bears_errors = true;
+        watched
     }
 
     /// The answer to who wants to use a device that is faulty.

@@ -36,6 +36,27 @@ fn a_healthy_device_is_normal_and_its_times_are_counted() {
 }
 
 #[test]
+fn errors_do_not_put_a_device_out_of_use_whose_rest_is_wanted() {
+    let (world, node, disk, _) = watched(3, SimDiskOptions::default());
+    let device = Rc::new(Watched::bearing_errors(&node.handle(), disk.attach(&node.handle())));
+    disk.make_unreadable(0..20 * 4096);
+    for block in 0..20 {
+        let reading = Rc::clone(&device);
+        let read = world.block_on(&node, async move { reading.read(block * 4096, DmaBuf::new(4096)).await });
+        assert!(matches!(read, Err(MediaError::Io { .. })));
+    }
+    assert_eq!((health(&device).state, device.fault()), (DeviceState::Suspect, None));
+    let reading = Rc::clone(&device);
+    world
+        .block_on(&node, async move { reading.read(20 * 4096, DmaBuf::new(4096)).await })
+        .expect("it can be read");
+    disk.halt();
+    let reading = Rc::clone(&device);
+    let read = world.block_on(&node, async move { reading.read(4096, DmaBuf::new(4096)).await });
+    assert!(matches!(read, Err(MediaError::Faulty { .. })), "it doesn't answer");
+}
+
+#[test]
 fn errors_make_a_device_suspect_for_a_while_and_many_make_it_faulty_for_good() {
     let failing = SimDiskOptions { error_probability: 1.0, ..SimDiskOptions::default() };
     let (world, node, disk, device) = watched(2, failing.clone());
