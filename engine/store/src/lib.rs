@@ -29,6 +29,7 @@ mod error;
 mod extents;
 mod fetch;
 mod format;
+mod formatting;
 mod incarnation;
 mod inspect;
 mod intents;

@@ -2,10 +2,10 @@
 
 use crate::catalog::Pool;
 use crate::checkpoint;
-use crate::config::{FormatOptions, Owner, SYSTEM_NAME_MAX, StoreConfig};
-use crate::empty::Empty;
+use crate::config::{FormatOptions, Owner, StoreConfig};
 use crate::error::{FormatError, OpenError, PoolError};
-use crate::format::{Layout, Superblock, VERSION_NEWEST, describe, unfinished_format};
+use crate::format::unfinished_format;
+use crate::formatting::Formatting;
 use crate::journal;
 use crate::key::PoolNumber;
 use crate::record::Change;
@@ -17,7 +17,7 @@ use core::cell::RefCell;
 use std::rc::Rc;
 use uuid::Uuid;
 use weir_media::health::DeviceHealth;
-use weir_media::{BLOCK, Device, DmaBuf};
+use weir_media::{BLOCK, Device};
 use weir_proto::{Epoch, PoolId};
 use weir_runtime::{Handle, JoinHandle};
 
@@ -53,18 +53,6 @@ impl Drop for Store {
     }
 }
 
-/// What a device holds that isn't empty and begins as one that is being formatted.
-const BEHIND_MARK: &str = "data behind the mark of a format that was interrupted";
-
-/// What a device that isn't empty begins with.
-async fn found_on(device: &Rc<dyn Device>) -> Result<&'static str, FormatError> {
-    let start = device.read(0, DmaBuf::new(BLOCK)).await?;
-    if start.iter().any(|byte| *byte != 0) {
-        return Ok(describe(&start));
-    }
-    Ok("unknown data behind a start of zeros")
-}
-
 impl Store {
     /// Writes an empty store to an empty device and returns the identity it was given.
     ///
@@ -75,36 +63,11 @@ impl Store {
         device: &Rc<dyn Device>,
         options: &FormatOptions,
     ) -> Result<Uuid, FormatError> {
-        let owner = options.owner.clone();
-        if owner.system.is_empty() || owner.system.len() > SYSTEM_NAME_MAX {
-            return Err(FormatError::SystemName(owner.system));
-        }
-        let layout = Layout::plan(device.size(), options.log_bytes).map_err(|needed| {
-            FormatError::TooSmall { device: device.name().to_owned(), size: device.size(), needed }
-        })?;
-        let unfinished = unfinished_format(device.size());
-        let empty = Empty::new(&layout);
-        let resumes = device.read(0, DmaBuf::new(BLOCK)).await?[..] == unfinished[..];
-        // The device may have been given to somebody meanwhile who leaves the first block alone.
-        let foreign = if resumes { empty.foreign_data(device).await? } else { device.first_data(0).await? };
-        if let Some(offset) = foreign {
-            let found = if resumes { BEHIND_MARK } else { found_on(device).await? };
-            return Err(FormatError::NotEmpty { device: device.name().to_owned(), offset, found });
-        }
-        // From here on an interrupted format can be told from foreign data, and be done again.
-        device.write(0, vec![DmaBuf::copy_of(&unfinished).into()]).await?;
-        device.flush().await?;
-        let random = (u128::from(rt.random_u64()) << 64) | u128::from(rt.random_u64());
-        let id = uuid::Builder::from_random_bytes(random.to_be_bytes()).into_uuid();
-        empty.write(device, id).await?;
-        let formatted_ns = rt.wall_ns();
-        let superblock =
-            Superblock { version: VERSION_NEWEST, features: 0, id, owner, formatted_ns, layout }.encode();
-        device.flush().await?;
-        device.write(Layout::copy_offset(layout.size), vec![DmaBuf::copy_of(&superblock).into()]).await?;
-        device.write(0, vec![DmaBuf::copy_of(&superblock).into()]).await?;
-        device.flush().await?;
-        Ok(id)
+        let formatting = Formatting::plan(device, options)?;
+        formatting.check_empty().await?;
+        let superblock = formatting.begin(rt, &unfinished_format(device.size())).await?;
+        formatting.finish(&superblock).await?;
+        Ok(superblock.id)
     }
 
     /// Opens a store and recovers everything that was acknowledged.
@@ -117,8 +80,17 @@ impl Store {
         owner: &Owner,
         config: StoreConfig,
     ) -> Result<Rc<Self>, OpenError> {
-        let begin = rt.now();
         let opening = Opening::new(&device, owner).await?;
+        Self::recover(rt, opening, config).await
+    }
+
+    /// Opens the store of a superblock.
+    pub(crate) async fn recover(
+        rt: &Handle,
+        opening: Opening<'_>,
+        config: StoreConfig,
+    ) -> Result<Rc<Self>, OpenError> {
+        let begin = rt.now();
         let core = opening.recover(rt, config).await?;
         core.counters.recovery.set(rt.now() - begin);
         let tasks =
