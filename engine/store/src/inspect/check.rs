@@ -240,7 +240,7 @@ impl Check<'_> {
     async fn read_catalog(&mut self, root: PageRef) {
         for (from, below) in [(&[][..], Some(&CATALOG_END[..])), (&[key::SNAPSHOT][..], None)] {
             let mut findings = Findings::default();
-            let mut walk = Walk::new(self.inspector, root, from, below, &mut findings).await;
+            let mut walk = Walk::new(self.inspector, root, from, below).await;
             let mut leaves = Vec::new();
             while let Some(leaf) = walk.next_leaf(&mut findings).await {
                 leaves.push((leaf.place, leaf.entries));
@@ -261,7 +261,7 @@ impl Check<'_> {
     async fn walk(&mut self, checkpoint: &Checkpoint, map: &Map, overlay: &mut Overlay<'_>) {
         let inspector = self.inspector;
         let mut findings = core::mem::take(&mut self.findings);
-        let mut walk = Walk::new(inspector, checkpoint.root, &[], None, &mut findings).await;
+        let mut walk = Walk::new(inspector, checkpoint.root, &[], None).await;
         while let Some(leaf) = walk.next_leaf(&mut findings).await {
             self.findings = findings;
             for at in 0..leaf.entries.len() {

@@ -1,5 +1,6 @@
 //! Printing what is on a device, part by part, as lines of named fields.
 
+use super::entries::{Entries, Met};
 use super::finding::{Finding, Findings, Severity};
 use super::log::LogWalk;
 use super::overlay::{Along, Overlay};
@@ -167,7 +168,7 @@ impl Inspector {
     async fn catalog(&self, overlay: &mut Overlay<'_>, findings: &mut Findings) -> Catalog {
         let (mut catalog, below) = (Catalog::default(), [key::USAGE]);
         if let Some(checkpoint) = self.checkpoint {
-            let mut walk = Walk::new(self, checkpoint.root, &[], Some(&below), findings).await;
+            let mut walk = Walk::new(self, checkpoint.root, &[], Some(&below)).await;
             while let Some(leaf) = walk.next_leaf(findings).await {
                 for at in 0..leaf.entries.len() {
                     if let Err(malformed) =
@@ -278,50 +279,31 @@ impl Inspector {
     }
 
     /// Entries of a range of keys, of checkpoint and log together.
-    async fn dump_range(
-        &self,
+    async fn dump_range<'a>(
+        &'a self,
         from: &[u8],
         below: Option<&[u8]>,
-        overlay: &mut Overlay<'_>,
+        overlay: &mut Overlay<'a>,
         lines: &mut Lines<'_>,
         findings: &mut Findings,
     ) -> ControlFlow<()> {
-        let is_inside = |key: &[u8]| key >= from && below.is_none_or(|below| key < below);
-        let mut changed = Along::new(overlay, from, below);
-        if let Some(checkpoint) = self.checkpoint {
-            let mut walk = Walk::new(self, checkpoint.root, from, below, findings).await;
-            while let Some(leaf) = walk.next_leaf(findings).await {
-                let node = (self.layout().data(leaf.place.block), u64::from(leaf.place.len));
-                for at in 0..leaf.entries.len() {
-                    let key = leaf.entries.key(at);
-                    if !is_inside(&key) {
-                        continue;
-                    }
-                    while let Some((earlier, value)) = changed.next_if(|changed| *changed < key[..]).await {
-                        self.entry_line(&earlier, value.as_deref(), None, lines)?;
-                    }
-                    match changed.next_if(|changed| *changed == key[..]).await {
-                        Some((_, value)) => self.entry_line(&key, value.as_deref(), None, lines)?,
-                        None => self.entry_line(&key, Some(leaf.entries.value(at)), Some(node), lines)?,
-                    }
-                }
-            }
-        }
-        while let Some((key, value)) = changed.next_if(|_| true).await {
-            self.entry_line(&key, value.as_deref(), None, lines)?;
+        let mut entries = Entries::new(self, overlay, from, below).await;
+        while let Some(met) = entries.next(findings).await {
+            let Met::Entry { key, value, node } = met else { continue };
+            let node = node.map(|place| (self.layout().data(place.block), u64::from(place.len)));
+            self.entry_line(&key, &value, node, lines)?;
         }
         ControlFlow::Continue(())
     }
 
-    /// An entry, from a node with this offset and length or from the log; nothing for one that the log removes.
+    /// An entry, from a node with this offset and length or from the log.
     fn entry_line(
         &self,
         key: &[u8],
-        value: Option<&[u8]>,
+        value: &[u8],
         node: Option<(u64, u64)>,
         lines: &mut Lines<'_>,
     ) -> ControlFlow<()> {
-        let Some(value) = value else { return ControlFlow::Continue(()) };
         let place = node.map_or_else(|| "log".to_owned(), |(offset, _)| format!("node at byte {offset}"));
         let mut line: Line = vec![("in", text(place))];
         let malformed = self.describe(key, value, &mut line).err();
@@ -451,7 +433,7 @@ impl Inspector {
 
     async fn dump_nodes(&self, lines: &mut Lines<'_>) {
         let Some(checkpoint) = self.checkpoint else { return };
-        let mut walk = Walk::new(self, checkpoint.root, &[], None, &mut lines.found).await;
+        let mut walk = Walk::new(self, checkpoint.root, &[], None).await;
         while let Some(node) = walk.next(&mut lines.found).await {
             let entries = &node.entries;
             let key = |at: usize| text(hex(&entries.key(at)));

@@ -53,14 +53,14 @@ impl core::fmt::Display for Finding {
 
 /// Findings so far.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Findings {
-    pub(super) list: Vec<Finding>,
-    pub(super) damages: u64,
-    pub(super) notes: u64,
+pub(crate) struct Findings {
+    pub(crate) list: Vec<Finding>,
+    pub(crate) damages: u64,
+    pub(crate) notes: u64,
 }
 
 impl Findings {
-    pub(super) fn add(&mut self, finding: Finding) {
+    pub(crate) fn add(&mut self, finding: Finding) {
         match finding.severity {
             Severity::Damage => self.damages += 1,
             Severity::Note => self.notes += 1,
@@ -70,11 +70,11 @@ impl Findings {
         }
     }
 
-    pub(super) fn damage(&mut self, what: &'static str, offset: u64, len: u64, reason: String) {
+    pub(crate) fn damage(&mut self, what: &'static str, offset: u64, len: u64, reason: String) {
         self.add(Finding { severity: Severity::Damage, what, offset, len, subject: None, reason });
     }
 
-    pub(super) fn note(&mut self, what: &'static str, offset: u64, len: u64, reason: String) {
+    pub(crate) fn note(&mut self, what: &'static str, offset: u64, len: u64, reason: String) {
         self.add(Finding { severity: Severity::Note, what, offset, len, subject: None, reason });
     }
 }

@@ -18,14 +18,14 @@ use crate::value::Payload;
 use weir_media::BLOCK;
 
 /// Is given each change of the log with the batch that it stands in.
-pub(super) type Each<'a> = &'a mut dyn FnMut(&Inspector, &Found, Change, &mut Findings);
+pub(crate) type Each<'a> = &'a mut dyn FnMut(&Inspector, &Found, Change, &mut Findings);
 
 /// A batch with its records.
-pub(super) struct Found {
-    pub(super) batch: Batch,
+pub(crate) struct Found {
+    pub(crate) batch: Batch,
     /// First byte on the device.
-    pub(super) offset: u64,
-    pub(super) records: Records,
+    pub(crate) offset: u64,
+    pub(crate) records: Records,
 }
 
 /// What can't be read of the log.
@@ -266,7 +266,7 @@ impl<'a> LogWalk<'a> {
 
 impl Inspector {
     /// Reads the whole log and returns what it changes, as a recovery would apply it.
-    pub(super) async fn read_log(&self, findings: &mut Findings) -> (LogReport, Overlay<'_>) {
+    pub(crate) async fn read_log(&self, findings: &mut Findings) -> (LogReport, Overlay<'_>) {
         let mut overlay = Overlay::new(self);
         let mut take = |inspector: &Self, found: &Found, change: Change, findings: &mut Findings| {
             if let Change::Put { key, value } = &change
@@ -282,7 +282,7 @@ impl Inspector {
 
     /// Gives all changes of the log to `each`, in their order, as a recovery would apply them: without the records that the
     /// checkpoint has already, but with those that later ones undo.
-    pub(super) async fn read_changes(&self, findings: &mut Findings, each: Each<'_>) -> LogReport {
+    pub(crate) async fn read_changes(&self, findings: &mut Findings, each: Each<'_>) -> LogReport {
         let Some(mut walk) = self.checkpoint.as_ref().and_then(|header| LogWalk::new(self, header, findings))
         else {
             return LogReport::default();

@@ -5,15 +5,19 @@
 //! at, so that a repaired fault may uncover others.
 
 mod blocks;
+mod bounds;
 mod check;
 mod data;
 mod dump;
+mod entries;
 mod finding;
 mod log;
 mod overlay;
 mod report;
 mod together;
 mod walk;
+
+use finding::Findings;
 
 pub use dump::{Dumped, Field, Filter, Line, Part};
 pub use finding::{Finding, Severity};
@@ -27,9 +31,9 @@ use crate::format::{
     read_superblock,
 };
 use crate::recover::{FEATURES_KNOWN, find_copy};
-use finding::Findings;
+use crate::tail::READS_MAX;
 use std::rc::Rc;
-use weir_media::{BLOCK, Device, DmaBuf};
+use weir_media::{BLOCK, Device, DmaBuf, MediaError};
 
 /// A device can't be inspected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -141,9 +145,17 @@ impl Findings {
     }
 }
 
-/// Reads whole blocks; an error in words.
+/// Reads whole blocks, several times where the device refuses it: what can be read the next time isn't lost. An error in words.
 async fn read(device: &Rc<dyn Device>, offset: u64, len: usize) -> Result<DmaBuf, String> {
-    device.read(offset, DmaBuf::new(len)).await.map_err(|error| error.to_string())
+    let mut left = READS_MAX;
+    loop {
+        left -= 1;
+        match device.read(offset, DmaBuf::new(len)).await {
+            Ok(buffer) => return Ok(buffer),
+            Err(MediaError::Io { .. }) if left > 0 => {}
+            Err(error) => return Err(error.to_string()),
+        }
+    }
 }
 
 /// What is wrong with a block that should be a superblock.

@@ -67,7 +67,7 @@ impl Part {
 }
 
 /// The last change of each key that the log has.
-pub(super) struct Overlay<'a> {
+pub(crate) struct Overlay<'a> {
     inspector: &'a Inspector,
     part: Part,
     /// Whether some change is one of a transaction.

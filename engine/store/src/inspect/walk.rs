@@ -1,10 +1,12 @@
 //! Walking the index on the device, leaf by leaf in the order of keys, around whatever is damaged.
 
 use super::blocks::BlockSet;
-use super::finding::Findings;
+use super::bounds;
+use super::finding::{Finding, Findings, Severity};
 use super::{Inspector, read};
 use crate::format::{StoredNode, decode_node};
 use crate::space::Run;
+use crate::tail;
 use crate::tree::{LEVELS_MAX, NODE_BYTES, Packed, PageRef};
 use weir_media::{BLOCK, DmaBuf};
 use weir_runtime::join_all;
@@ -33,6 +35,22 @@ pub(super) struct Visited {
     pub(super) entries: Packed,
 }
 
+/// A node that isn't what should be there: what lies below it is missing.
+pub(crate) struct Lost {
+    pub(crate) place: PageRef,
+    /// First key that may be missing.
+    pub(crate) low: Vec<u8>,
+    /// First one behind them, if there is a limit.
+    pub(crate) high: Option<Vec<u8>>,
+    pub(crate) reason: String,
+}
+
+/// What the way through an index meets.
+pub(super) enum Stop {
+    Node(Visited),
+    Lost(Lost),
+}
+
 /// The way through an index.
 pub(super) struct Walk<'a> {
     inspector: &'a Inspector,
@@ -55,7 +73,6 @@ impl<'a> Walk<'a> {
         root: PageRef,
         from: &[u8],
         below: Option<&[u8]>,
-        findings: &mut Findings,
     ) -> Walk<'a> {
         let mut walk = Walk {
             inspector,
@@ -69,7 +86,7 @@ impl<'a> Walk<'a> {
             bytes: 0,
             lost: 0,
         };
-        walk.load(vec![(root, Vec::new(), None)], 0, findings).await;
+        walk.load(vec![(root, Vec::new(), None)], 0).await;
         walk
     }
 
@@ -80,12 +97,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Reads nodes and puts them on the stack, the first on top.
-    async fn load(
-        &mut self,
-        children: Vec<(PageRef, Vec<u8>, Option<Vec<u8>>)>,
-        depth: usize,
-        findings: &mut Findings,
-    ) {
+    async fn load(&mut self, children: Vec<(PageRef, Vec<u8>, Option<Vec<u8>>)>, depth: usize) {
         let (inspector, first) = (self.inspector, self.stack.len());
         for part in children.chunks(READS_MAX) {
             let mut wanted = Vec::new();
@@ -103,41 +115,61 @@ impl<'a> Walk<'a> {
                     } else {
                         "its parent gives it an impossible place"
                     };
-                    self.lost += 1;
-                    let offset = inspector.layout().data(place.block);
-                    findings.damage("index node", offset, place.len.into(), reason.to_owned());
+                    wanted.push((*place, low.clone(), high.clone(), Some(reason.to_owned())));
                     continue;
                 }
-                wanted.push((*place, low.clone(), high.clone()));
+                wanted.push((*place, low.clone(), high.clone(), None));
             }
-            let pages = join_all(wanted.iter().map(|(place, ..)| {
-                read(&inspector.device, inspector.layout().data(place.block), place.len as usize)
+            let pages = join_all(wanted.iter().map(async |(place, .., impossible)| match impossible {
+                Some(reason) => Err(reason.clone()),
+                None => {
+                    read(&inspector.device, inspector.layout().data(place.block), place.len as usize).await
+                }
             }))
             .await;
-            for ((place, low, high), page) in wanted.into_iter().zip(pages) {
+            for ((place, low, high, _), page) in wanted.into_iter().zip(pages) {
                 self.stack.push(Step { place, page, low, high, depth });
             }
         }
         self.stack[first..].reverse();
     }
 
-    /// The next intact node, branches before what is below them.
+    /// The next node, branches before what is below them.
+    pub(super) async fn stop(&mut self, findings: &mut Findings) -> Option<Stop> {
+        let mut step = self.stack.pop()?;
+        let (offset, len) = (self.inspector.layout().data(step.place.block), u64::from(step.place.len));
+        let mut judged = self.judge(&step);
+        // What was altered on its way is whole the next time.
+        for _ in 1..tail::READS_MAX {
+            if judged.is_err() && step.page.is_ok() {
+                step.page = read(&self.inspector.device, offset, step.place.len as usize).await;
+                judged = self.judge(&step);
+            }
+        }
+        let reason = match judged {
+            Ok((visited, children)) => {
+                self.nodes += 1;
+                self.bytes += len;
+                self.levels = self.levels.max(step.depth + 1);
+                self.load(children, step.depth + 1).await;
+                return Some(Stop::Node(visited));
+            }
+            Err(reason) => reason,
+        };
+        self.lost += 1;
+        let Step { place, low, high, .. } = step;
+        let subject = Some(bounds::describe(&low, high.as_deref()));
+        let (severity, what) = (Severity::Damage, "index node");
+        findings.add(Finding { severity, what, offset, len, subject, reason: reason.clone() });
+        Some(Stop::Lost(Lost { place, low, high, reason }))
+    }
+
+    /// The next intact node.
     pub(super) async fn next(&mut self, findings: &mut Findings) -> Option<Visited> {
         loop {
-            let step = self.stack.pop()?;
-            let (offset, len) = (self.inspector.layout().data(step.place.block), u64::from(step.place.len));
-            let fault = match self.judge(&step) {
-                Ok((visited, children)) => {
-                    self.nodes += 1;
-                    self.bytes += len;
-                    self.levels = self.levels.max(step.depth + 1);
-                    self.load(children, step.depth + 1, findings).await;
-                    return Some(visited);
-                }
-                Err(fault) => fault,
-            };
-            self.lost += 1;
-            findings.damage("index node", offset, len, fault);
+            if let Stop::Node(visited) = self.stop(findings).await? {
+                return Some(visited);
+            }
         }
     }
 
