@@ -4,6 +4,7 @@ use crate::codec::Malformed;
 use crate::config::Owner;
 use crate::intents::Decision;
 use crate::paging::{Fault, Halt, PageError};
+use uuid::Uuid;
 use weir_media::MediaError;
 use weir_proto::object::Extent;
 use weir_proto::{ContainerId, Der, Epoch, Key, PoolId, TransactionId};
@@ -74,6 +75,16 @@ pub enum OpenError {
     Unfinished {
         /// Name of the device.
         device: String,
+    },
+    /// A copy of a store to the device was begun and not finished.
+    #[error(
+        "{device} holds no store: the copy of store {from} to it was not finished. Repeat `weir store copy` with --restart, and use the store that was copied until that has succeeded"
+    )]
+    UnfinishedCopy {
+        /// Name of the device.
+        device: String,
+        /// Identity of the store that was copied.
+        from: Uuid,
     },
     /// The device carries something else.
     #[error(

@@ -19,6 +19,7 @@ mod checksum;
 mod chores;
 mod codec;
 mod config;
+mod copy;
 mod credit;
 mod deferral;
 mod defragment;
@@ -77,6 +78,7 @@ mod writer;
 pub use attribute::{AttributeChange, AttributeError};
 pub use audit::Audit;
 pub use config::{FormatOptions, Owner, ScrubConfig, StoreConfig};
+pub use copy::{Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, CopyStage, Loss, LossKind, Survey};
 pub use error::{FetchError, FormatError, Location, OpenError, PoolError, TransactionError, UpdateError};
 pub use fetch::{AkeySums, Fetch, FetchedAkey, Landed};
 pub use inspect::{

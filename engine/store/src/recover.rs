@@ -86,6 +86,7 @@ async fn find_superblock(device: &Rc<dyn Device>) -> Result<Superblock, OpenErro
     match (first, copy) {
         (SuperblockFault::Damaged(_), Ok(superblock)) => Ok(superblock),
         (SuperblockFault::Unfinished, _) => Err(OpenError::Unfinished { device: name() }),
+        (SuperblockFault::UnfinishedCopy(from), _) => Err(OpenError::UnfinishedCopy { device: name(), from }),
         (SuperblockFault::Blank, Ok(_)) => {
             Err(OpenError::Overwritten { device: name(), found: "zeros", copy: copy_offset })
         }

@@ -10,7 +10,9 @@ pub(crate) use batch::{
 };
 pub(crate) use checkpoint::{CHECKPOINT_BLOCKS, Checkpoint, ScrubPosition, checkpoint_offset};
 pub(crate) use page::{StoredNode, decode_map, decode_node, encode_map, encode_node};
-pub(crate) use superblock::{Superblock, SuperblockFault, describe, read_superblock, unfinished_format};
+pub(crate) use superblock::{
+    Superblock, SuperblockFault, describe, read_superblock, unfinished_copy, unfinished_format,
+};
 
 use weir_media::BLOCK;
 

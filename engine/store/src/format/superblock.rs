@@ -32,17 +32,46 @@ pub(crate) struct Superblock {
 /// Begins the block that stands at the start of a device while it is being formatted.
 const UNFINISHED_MAGIC: [u8; 8] = *b"WEIRFRMT";
 
+/// Where the mark of a copy has the identity of the store that is copied, and behind it the byte that tells such a mark from that
+/// of a format.
+const COPIED_AT: usize = 24;
+const COPY_AT: usize = COPIED_AT + 16;
+
 /// The first block of a device of this size while it is being formatted.
 pub(crate) fn unfinished_format(size: u64) -> Vec<u8> {
+    mark(size, None)
+}
+
+/// The first block of a device of this size while a store is being copied to it.
+pub(crate) fn unfinished_copy(size: u64, copied: Uuid) -> Vec<u8> {
+    mark(size, Some(copied))
+}
+
+fn mark(size: u64, copied: Option<Uuid>) -> Vec<u8> {
     let mut out = Vec::with_capacity(BLOCK);
     out.extend_from_slice(&UNFINISHED_MAGIC);
     out.put_u32(0);
     out.put_u32(0);
     out.put_u64(size);
+    if let Some(copied) = copied {
+        out.extend_from_slice(copied.as_bytes());
+        out.put_u8(1);
+    }
     out.resize(BLOCK, 0);
     let crc = crc32c_without(&out, CRC_AT);
     out[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     out
+}
+
+/// What an intact or damaged mark says.
+fn read_mark(block: &[u8]) -> SuperblockFault {
+    let copied = block.get(COPIED_AT..COPY_AT).and_then(|id| Uuid::from_slice(id).ok());
+    let stored = Decoder::new(block.get(CRC_AT..).unwrap_or_default()).u32();
+    let is_copy = block.get(COPY_AT) == Some(&1) && stored == Ok(crc32c_without(block, CRC_AT));
+    match copied.filter(|_| is_copy) {
+        Some(copied) => SuperblockFault::UnfinishedCopy(copied),
+        None => SuperblockFault::Unfinished,
+    }
 }
 
 /// Why a block isn't a superblock.
@@ -52,6 +81,8 @@ pub(crate) enum SuperblockFault {
     Blank,
     /// A format was begun and not finished.
     Unfinished,
+    /// A copy of the store of this identity was begun and not finished.
+    UnfinishedCopy(Uuid),
     /// Something else, by its description.
     Foreign(&'static str),
     /// A superblock that doesn't match its checksum or makes no sense.
@@ -121,7 +152,7 @@ pub(crate) fn read_superblock(block: &[u8]) -> Result<Superblock, SuperblockFaul
         return Err(SuperblockFault::Blank);
     }
     if block.starts_with(&UNFINISHED_MAGIC) {
-        return Err(SuperblockFault::Unfinished);
+        return Err(read_mark(block));
     }
     let magic: u32 = block.iter().zip(&MAGIC).map(|(found, expected)| (found ^ expected).count_ones()).sum();
     if magic > MAGIC_BITS_MAX {
@@ -154,7 +185,14 @@ const SIGNATURES: [(usize, &[u8], &str); 11] = [
 
 /// A name for the content that a device begins with.
 pub(crate) fn describe(start: &[u8]) -> &'static str {
-    if start.starts_with(&MAGIC) { "a Weir store" } else { foreign(start).unwrap_or("unknown data") }
+    if start.starts_with(&MAGIC) {
+        return "a Weir store";
+    }
+    if start.starts_with(&UNFINISHED_MAGIC) && matches!(read_mark(start), SuperblockFault::UnfinishedCopy(_))
+    {
+        return "a copy of a Weir store that was not finished";
+    }
+    foreign(start).unwrap_or("unknown data")
 }
 
 /// A name for it, where it is known and not ours.
@@ -194,6 +232,21 @@ mod tests {
             read_superblock(&block),
             Err(SuperblockFault::Foreign("a partition table or boot sector"))
         );
+    }
+
+    #[test]
+    fn the_mark_of_a_copy_is_told_from_that_of_a_format_and_names_the_store() {
+        let id = Uuid::from_u128(9);
+        let mark = unfinished_copy(1 << 30, id);
+        assert_eq!(read_superblock(&mark), Err(SuperblockFault::UnfinishedCopy(id)));
+        assert_eq!(describe(&mark), "a copy of a Weir store that was not finished");
+        assert_eq!(read_superblock(&unfinished_format(1 << 30)), Err(SuperblockFault::Unfinished));
+        for at in 8..=COPY_AT {
+            let mut damaged = mark.clone();
+            damaged[at] ^= 4;
+            assert_eq!(read_superblock(&damaged), Err(SuperblockFault::Unfinished), "byte {at}");
+        }
+        assert_eq!(describe(&mark[..30]), "unknown data");
     }
 
     #[test]

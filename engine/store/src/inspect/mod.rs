@@ -17,7 +17,11 @@ mod report;
 mod together;
 mod walk;
 
-use finding::Findings;
+pub(crate) use bounds::describe as describe_range;
+pub(crate) use entries::{Entries, Met};
+pub(crate) use finding::Findings;
+pub(crate) use log::Found;
+pub(crate) use walk::Lost;
 
 pub use dump::{Dumped, Field, Filter, Line, Part};
 pub use finding::{Finding, Severity};
@@ -146,7 +150,7 @@ impl Findings {
 }
 
 /// Reads whole blocks, several times where the device refuses it: what can be read the next time isn't lost. An error in words.
-async fn read(device: &Rc<dyn Device>, offset: u64, len: usize) -> Result<DmaBuf, String> {
+pub(crate) async fn read(device: &Rc<dyn Device>, offset: u64, len: usize) -> Result<DmaBuf, String> {
     let mut left = READS_MAX;
     loop {
         left -= 1;
@@ -163,6 +167,9 @@ fn describe_fault(fault: &SuperblockFault) -> String {
     match fault {
         SuperblockFault::Blank => "it is all zero".to_owned(),
         SuperblockFault::Unfinished => "a format was begun and not finished".to_owned(),
+        SuperblockFault::UnfinishedCopy(from) => {
+            format!("a copy of store {from} to it was begun and not finished")
+        }
         SuperblockFault::Foreign(found) => format!("it holds something else ({found})"),
         SuperblockFault::Damaged(reason) => (*reason).to_owned(),
     }
@@ -213,7 +220,7 @@ impl Inspector {
         ];
         let (maybe, unfinished) = (
             was_superblock(&first) || was_superblock(&second),
-            matches!(first, Err(Some(SuperblockFault::Unfinished))),
+            matches!(first, Err(Some(SuperblockFault::Unfinished | SuperblockFault::UnfinishedCopy(_)))),
         );
         let superblock = match (first, second) {
             (_, Ok(_)) if unfinished => {
@@ -308,12 +315,35 @@ impl Inspector {
         }
     }
 
-    fn layout(&self) -> &Layout {
+    pub(crate) fn layout(&self) -> &Layout {
         &self.superblock.layout
     }
 
+    pub(crate) const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    pub(crate) const fn checkpoint(&self) -> Option<&Checkpoint> {
+        self.checkpoint.as_ref()
+    }
+
+    pub(crate) const fn device(&self) -> &Rc<dyn Device> {
+        &self.device
+    }
+
+    /// What was found of superblocks and checkpoint headers.
+    pub(crate) const fn findings(&self) -> &Findings {
+        &self.findings
+    }
+
+    /// Where one of these stands that could be read.
+    pub(crate) fn readable(&self) -> Option<u64> {
+        let mut copies = self.copies.iter().chain(&self.headers);
+        copies.find(|copy| copy.fault.is_none()).map(|copy| copy.offset)
+    }
+
     /// Blocks of the data region that the device really has: what a superblock claims beyond it isn't believed.
-    fn data_blocks(&self) -> u64 {
+    pub(crate) fn data_blocks(&self) -> u64 {
         let layout = self.layout();
         let there = self.device.size().saturating_sub(layout.data_offset) / BLOCK as u64;
         layout.data_blocks.min(there)

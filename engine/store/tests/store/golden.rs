@@ -379,51 +379,53 @@ fn images_of_all_versions_are_sound_and_hold_what_was_stored() {
         assert_eq!(report.owner, owner());
         assert!(report.log.records > 5 && report.checkpoint.is_some_and(|found| found.entries > 30));
         assert_eq!(report.pools.len(), 2);
-        if has_more(image) {
-            let (held, is_later) = (device.clone(), has_later(image));
-            run(80, async move |handle| find_more(&handle, &held, is_later).await);
-        }
-        on(&device, async move |store| {
-            let shard = store.pool(POOL).expect("the pool");
-            if has_later(image) {
-                find_later(&shard).await;
-            }
-            let sizes: Vec<u64> = store.pools().iter().map(|pool| pool.size).collect();
-            assert_eq!(sizes, [2 << 20, 1 << 20]);
-            for (number, len) in [0, 1, 60, 3000, 4096, 9000, 70_000].into_iter().enumerate() {
-                let found = get(&shard, &format!("d{number}"), "a", 25).await.expect("read");
-                assert!(
-                    found.unwrap_or_default() == value(number as u8, len),
-                    "value {number} at the snapshot"
-                );
-            }
-            let newest = get(&shard, "d2", "a", u64::MAX).await.expect("read");
-            assert!(newest == Some(value(30, 61)), "the newest value is the log's");
-            assert!(get(&shard, "d5", "a", u64::MAX).await.expect("read") == Some(value(31, 8000)));
-            assert_eq!(get(&shard, "punched", "a", 32).await.expect("read").as_deref(), Some(&b"before"[..]));
-            assert_eq!(get(&shard, "punched", "a", 33).await.expect("read"), None);
-            let mut expected = value(20, 5000);
-            expected[2..12].copy_from_slice(&value(32, 10));
-            let (data, present) = read(&shard, 3, u64::MAX, 100, 6000).await.expect("read");
-            assert_eq!(present, [Extent { index: 100, count: 5000 }]);
-            assert!(data[..5000] == expected && data[5000..].iter().all(|byte| *byte == 0));
-            let (data, _) = read(&shard, 3, u64::MAX, 90_000, 3).await.expect("read");
-            assert_eq!(data, b"end");
-            assert_eq!(shard.max_epoch(CONTAINER, INTEGER_AKEYS).await.expect("found"), Epoch(34));
-            assert_eq!(shard.snapshots(CONTAINER).expect("found"), [Epoch(25)]);
-            assert_eq!(shard.attribute(b"scope", b"short"), None);
-            assert!(shard.attribute(b"scope", b"long") == Some(value(5, 7000)));
-            let quota =
-                |id| shard.containers().iter().find(|found| found.container == id).map(|found| found.quota);
-            assert_eq!((quota(SMALL), quota(LATE)), (Some(123_456), Some(0)));
-            assert!(!shard.has_container(GONE));
-            assert_eq!(store.audit().await.problems, Vec::<String>::new());
-            put(&shard, "new", "a", 50, b"by this release").await.expect("it takes changes");
-            store.close().await.expect("closed");
-        });
-        let report = inspect(&device, Depth::Everything);
-        assert!(report.is_sound(), "after this release wrote to it: {:?}", report.findings);
+        find_all(image, &device);
     }
+}
+
+/// Finds all that an image holds, and lets the store go on.
+pub fn find_all(image: &'static str, device: &MemoryDevice) {
+    if has_more(image) {
+        let (held, is_later) = (device.clone(), has_later(image));
+        run(80, async move |handle| find_more(&handle, &held, is_later).await);
+    }
+    on(device, async move |store| {
+        let shard = store.pool(POOL).expect("the pool");
+        if has_later(image) {
+            find_later(&shard).await;
+        }
+        let sizes: Vec<u64> = store.pools().iter().map(|pool| pool.size).collect();
+        assert_eq!(sizes, [2 << 20, 1 << 20]);
+        for (number, len) in [0, 1, 60, 3000, 4096, 9000, 70_000].into_iter().enumerate() {
+            let found = get(&shard, &format!("d{number}"), "a", 25).await.expect("read");
+            assert!(found.unwrap_or_default() == value(number as u8, len), "value {number} at the snapshot");
+        }
+        let newest = get(&shard, "d2", "a", u64::MAX).await.expect("read");
+        assert!(newest == Some(value(30, 61)), "the newest value is the log's");
+        assert!(get(&shard, "d5", "a", u64::MAX).await.expect("read") == Some(value(31, 8000)));
+        assert_eq!(get(&shard, "punched", "a", 32).await.expect("read").as_deref(), Some(&b"before"[..]));
+        assert_eq!(get(&shard, "punched", "a", 33).await.expect("read"), None);
+        let mut expected = value(20, 5000);
+        expected[2..12].copy_from_slice(&value(32, 10));
+        let (data, present) = read(&shard, 3, u64::MAX, 100, 6000).await.expect("read");
+        assert_eq!(present, [Extent { index: 100, count: 5000 }]);
+        assert!(data[..5000] == expected && data[5000..].iter().all(|byte| *byte == 0));
+        let (data, _) = read(&shard, 3, u64::MAX, 90_000, 3).await.expect("read");
+        assert_eq!(data, b"end");
+        assert_eq!(shard.max_epoch(CONTAINER, INTEGER_AKEYS).await.expect("found"), Epoch(34));
+        assert_eq!(shard.snapshots(CONTAINER).expect("found"), [Epoch(25)]);
+        assert_eq!(shard.attribute(b"scope", b"short"), None);
+        assert!(shard.attribute(b"scope", b"long") == Some(value(5, 7000)));
+        let quota =
+            |id| shard.containers().iter().find(|found| found.container == id).map(|found| found.quota);
+        assert_eq!((quota(SMALL), quota(LATE)), (Some(123_456), Some(0)));
+        assert!(!shard.has_container(GONE));
+        assert_eq!(store.audit().await.problems, Vec::<String>::new());
+        put(&shard, "new", "a", 50, b"by this release").await.expect("it takes changes");
+        store.close().await.expect("closed");
+    });
+    let report = inspect(device, Depth::Everything);
+    assert!(report.is_sound(), "after this release wrote to it: {:?}", report.findings);
 }
 
 #[test]

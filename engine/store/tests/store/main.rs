@@ -7,6 +7,7 @@ mod cache;
 mod checksums;
 mod closing;
 mod copies;
+mod copy;
 mod crash;
 mod damage;
 mod defragment;

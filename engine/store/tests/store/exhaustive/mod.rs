@@ -5,8 +5,8 @@
 //!
 //! Of a short run it is each subset of up to a block and a record, without exception. `WEIR_STORE_CRASH_SUBSETS` makes the subsets many: all of up to that many sectors, and as many of each other kind.
 
-mod record;
-mod workload;
+pub mod record;
+pub mod workload;
 
 use crate::setup::*;
 use record::{Bounds, Recorder, Replay};

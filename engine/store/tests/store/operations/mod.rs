@@ -13,7 +13,7 @@ mod moving;
 mod observe;
 mod pending;
 mod together;
-mod trial;
+pub mod trial;
 
 use std::fs;
 use std::io::Write;

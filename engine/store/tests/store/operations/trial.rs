@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
-use weir_media::sim::{CrashKeeps, SimDiskOptions};
+use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
 use weir_proto::{ContainerId, Epoch};
 use weir_runtime::random::Random;
 use weir_runtime::sim::SimError;
@@ -425,6 +425,19 @@ impl Trial {
         }
         let store = Rc::clone(&self.store);
         self.run(async move { store.close().await }).expect("a healthy disk").expect("closed");
+        self.reopen();
+    }
+
+    /// Goes on with the disk that `copy` makes of the present one, on which the store was closed, or has crashed.
+    pub fn go_on_with(&mut self, copy: impl FnOnce(&Machine) -> SimDisk) {
+        if self.faulty || self.draw().one_in(2) {
+            self.machine.crash(CrashKeeps::Any);
+        } else {
+            let store = Rc::clone(&self.store);
+            self.run(async move { store.close().await }).expect("a healthy disk").expect("closed");
+        }
+        self.machine.disk = copy(&self.machine);
+        self.calm();
         self.reopen();
     }
 

@@ -1,0 +1,123 @@
+//! Entries on their way, some at once: their data is read together, compared with its checksums, and written together.
+
+use super::failure::CopyError;
+use super::source::{Bad, Source};
+use crate::reservation::Reservation;
+use crate::space::{Purpose, RUNS_MAX, Runs};
+use crate::state::Core;
+use crate::value::{Blocks, Payload, Version};
+use crate::writer::{Part, Parts, Slices, take_front};
+use std::rc::Rc;
+use weir_media::BLOCK;
+
+/// Bytes of data of a batch that is full: several transfers of the largest size.
+const DATA_FULL: u64 = 4 << 20;
+
+/// Bytes of entries of a batch that is full: a quarter of what a record may have.
+const ENTRY_BYTES_FULL: usize = 512 << 10;
+
+/// Entries of a batch that is full: some milliseconds of work.
+const ENTRIES_FULL: usize = 4096;
+
+/// An entry.
+pub(super) struct Item {
+    pub(super) key: Vec<u8>,
+    pub(super) value: Vec<u8>,
+    /// The data that it refers to, if it does, with its record size.
+    pub(super) data: Option<(u32, Blocks)>,
+}
+
+/// Entries in the order of their keys.
+#[derive(Default)]
+pub(super) struct Batch {
+    items: Vec<Item>,
+    bytes: usize,
+    data: u64,
+}
+
+impl Batch {
+    pub(super) fn push(&mut self, item: Item) {
+        self.bytes += item.key.len() + item.value.len();
+        self.data += item.data.as_ref().map_or(0, |(_, blocks)| blocks.len());
+        self.items.push(item);
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.data >= DATA_FULL || self.bytes >= ENTRY_BYTES_FULL || self.items.len() >= ENTRIES_FULL
+    }
+}
+
+/// Entries whose data is where it is to be.
+pub(super) struct Carried {
+    /// Each with what it says now.
+    pub(super) items: Vec<(Item, Vec<u8>)>,
+    /// What is bad of the data of which of them.
+    pub(super) bad: Vec<(usize, Vec<Bad>)>,
+    /// Bytes of the data.
+    pub(super) data: u64,
+    /// The blocks that it is in.
+    pub(super) held: Reservation,
+}
+
+/// Reserves the blocks that the data of a batch goes to. `None`: there aren't as many.
+pub(super) fn reserve(core: &Rc<Core>, batch: &Batch) -> Option<(Reservation, Vec<Runs>)> {
+    // The pool has as much as before the copy: nothing of its share is to be kept for it.
+    let mut held = Reservation::of_runs(core, 0, Runs::new());
+    let mut places = Vec::new();
+    for (_, blocks) in batch.items.iter().filter_map(|item| item.data.as_ref()) {
+        let count = blocks.len().div_ceil(BLOCK as u64);
+        let runs = core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX)?;
+        held.extend(&runs);
+        places.push(runs);
+    }
+    Some((held, places))
+}
+
+/// Brings the data of a batch to its places.
+pub(super) async fn carry(
+    source: Rc<Source>,
+    core: Rc<Core>,
+    batch: Batch,
+    (held, places): (Reservation, Vec<Runs>),
+) -> Result<Carried, CopyError> {
+    let data = || batch.items.iter().filter_map(|item| item.data.as_ref()).map(|(_, blocks)| blocks);
+    let runs = data().filter(|blocks| source.has(blocks)).flat_map(|blocks| blocks.runs.iter().copied());
+    let haul = source.read(runs.collect()).await;
+    let (mut parts, mut bad, mut items) = (Parts::new(), Vec::new(), Vec::with_capacity(batch.items.len()));
+    let mut places = places.into_iter();
+    for (number, mut item) in batch.items.into_iter().enumerate() {
+        let Some((record_size, blocks)) = item.data.take() else {
+            let value = item.value.clone();
+            items.push((item, value));
+            continue;
+        };
+        let (bytes, found) = source.content(&blocks, &haul).await;
+        if !found.is_empty() {
+            bad.push((number, found));
+        }
+        let runs = places.next().unwrap_or_default();
+        let mut slices = Slices::from([bytes.into()]);
+        for run in &runs {
+            let slices = take_front(&mut slices, usize::try_from(run.bytes()).unwrap_or(usize::MAX));
+            parts.push(Part { offset: core.layout.data(run.block), slices });
+        }
+        let moved = Blocks { runs, ..blocks.clone() };
+        let value = Version { record_size, payload: Payload::Blocks(moved) }.encode();
+        item.data = Some((record_size, blocks));
+        items.push((item, value));
+    }
+    drop(haul);
+    let held = if parts.is_empty() {
+        held
+    } else {
+        core.writer.begin(&core, held, parts).end().await.map_err(|error| CopyError::Target {
+            device: core.device.name().to_owned(),
+            reason: error.to_string(),
+        })?
+    };
+    Ok(Carried { items, bad, data: batch.data, held })
+}

@@ -1,0 +1,78 @@
+//! What becomes of an entry: one that makes no sense, or belongs to nobody, is left out.
+
+use crate::catalog::Catalog;
+use crate::entry::{Entry, TransactionPart};
+use crate::intents::TransactionKey;
+use crate::key::{self, ContainerNumber, PoolNumber};
+use crate::tree::ENTRY_MAX;
+use std::collections::BTreeSet;
+
+/// What is known of a store before it is copied.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Pools and containers, with what they use.
+    pub(super) catalog: Catalog,
+    /// Prepared transactions of which something is missing, so that nobody could commit them.
+    pub(super) unfit: BTreeSet<TransactionKey>,
+}
+
+/// To whom entries belong: their kind, pool and container.
+pub(super) type Whose = (u8, PoolNumber, ContainerNumber);
+
+/// What becomes of an entry.
+pub(super) enum Fate {
+    Copy(Entry),
+    /// The copy counts for itself what its containers use.
+    Counted,
+    Malformed(&'static str),
+    /// Its pool or container is not there.
+    Orphan(Whose),
+    /// Its transaction is unfit.
+    Unfit,
+}
+
+impl Known {
+    pub(super) fn judge(&self, key: &[u8], value: &[u8]) -> Fate {
+        let entry = match Entry::decode(key, value) {
+            Ok(entry) if key.len() + value.len() <= ENTRY_MAX => entry,
+            Ok(_) => return Fate::Malformed("it is larger than an entry may be"),
+            Err(malformed) => return Fate::Malformed(malformed.0),
+        };
+        let (pool, container) = match &entry {
+            Entry::Pool { .. } => return Fate::Copy(entry),
+            Entry::Usage { .. } => return Fate::Counted,
+            Entry::Container { pool, .. } | Entry::Attribute { pool, .. } => (*pool, 0),
+            Entry::Object { path, .. } => (path.pool, path.container),
+            Entry::Snapshot { pool, container, .. } | Entry::Transaction { pool, container, .. } => {
+                (*pool, *container)
+            }
+        };
+        let found = self.catalog.pools.get(&pool);
+        if !found.is_some_and(|pool| container == 0 || pool.containers.contains_key(&container)) {
+            return Fate::Orphan((key.first().copied().unwrap_or(0), pool, container));
+        }
+        match &entry {
+            Entry::Object { .. } | Entry::Snapshot { .. } if container == 0 => {
+                Fate::Malformed("its container has an impossible number")
+            }
+            Entry::Transaction { id, part, .. }
+                if !matches!(part, TransactionPart::Decision { .. })
+                    && self.unfit.contains(&(pool, container, *id)) =>
+            {
+                Fate::Unfit
+            }
+            _ => Fate::Copy(entry),
+        }
+    }
+}
+
+/// Entries of this kind, in words.
+pub(super) fn kind_name(kind: u8) -> &'static str {
+    match kind {
+        key::CONTAINER => "containers",
+        key::ATTRIBUTE => "pieces of attributes",
+        key::SNAPSHOT => "snapshots",
+        key::TRANSACTION => "entries of transactions",
+        _ => "entries of objects",
+    }
+}
