@@ -115,7 +115,7 @@ pub enum WeirCommand {
     /// Unmount a container.
     #[command(visible_alias = "unmount")]
     Umount(UmountArguments),
-    /// A target's file or device, offline and for reading only.
+    /// A target's file or device, offline.
     Store {
         #[command(subcommand)]
         command: StoreCommand,

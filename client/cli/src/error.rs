@@ -85,6 +85,9 @@ pub enum CliError {
     /// A device cannot be read.
     #[error("{0}")]
     Device(String),
+    /// A device has not the room that is needed.
+    #[error("{0}")]
+    NoSpace(String),
     /// Engines are dead, or were never started.
     #[error("{0}")]
     Dead(String),
@@ -152,6 +155,7 @@ impl CliError {
             Self::Damaged(_) => Some(Der::CSUM),
             Self::Busy(_) => Some(Der::BUSY),
             Self::Device(_) => Some(Der::IO),
+            Self::NoSpace(_) => Some(Der::NOSPACE),
             Self::Dead(_) => Some(Der::UNREACH),
             Self::NoAttachFile(_) | Self::AttachFile { .. } => Some(Der::AGENT_COMM),
             Self::FileSystem { errno, .. } => match errno {

@@ -1,5 +1,6 @@
-//! `store` commands: a target's file or device, offline and for reading only.
+//! `store` commands: a target's file or device, offline.
 
+mod copy;
 mod dump;
 
 use std::fmt::Write as _;
@@ -18,12 +19,13 @@ use weir_store::{Depth, Finding, InspectError, Inspector, Report};
 use crate::error::CliError;
 use crate::output::{Answer, Output, fields, table};
 use crate::size::Size;
+use copy::CopyArguments;
 use dump::DumpArguments;
 
 /// Most damaged places that an error names.
 const PLACES_MAX: usize = 8;
 
-/// Looks at a target's file or device without an engine, and never writes to it.
+/// Looks at a target's file or device without an engine, and never writes to it; copies it to another one.
 #[derive(Subcommand, Debug, Clone)]
 pub enum StoreCommand {
     /// Show what a store is: owner, regions, checkpoint, log, pools.
@@ -41,6 +43,8 @@ pub enum StoreCommand {
     },
     /// Print what is in a store, line by line.
     Dump(DumpArguments),
+    /// Copy a store to another file or device, which takes its place; exit code 9 when something of it was lost.
+    Copy(CopyArguments),
 }
 
 /// Performs a store command.
@@ -54,6 +58,7 @@ pub fn run(command: StoreCommand, output: Output) -> Result<Answer, CliError> {
             report(&device, if metadata_only { Depth::Metadata } else { Depth::Everything })
         }
         StoreCommand::Dump(arguments) => dump::dump(&arguments, output),
+        StoreCommand::Copy(arguments) => copy::copy(&arguments, output),
     }
 }
 
@@ -65,8 +70,8 @@ fn with_store<T>(
     let executor = Executor::new().map_err(|error| CliError::io("start an executor", error))?;
     let rt = executor.handle();
     let device = weir_media::open_read_only(&rt, path).map_err(|error| open_error(path, &error))?;
-    // A device that doesn't answer is an error.
-    let device = Rc::new(Watched::new(&rt, device));
+    // A device that doesn't answer is an error. Of one that can't be read in many places the rest is looked at.
+    let device = Rc::new(Watched::bearing_errors(&rt, device));
     executor.block_on(async { work(Inspector::open(device).await?).await }).map_err(CliError::from)
 }
 
