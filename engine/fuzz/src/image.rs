@@ -1,5 +1,6 @@
 //! Stores to be damaged, and what is done with a damaged one. Places are those of `docs/reference/format.md`.
 
+use core::ops::ControlFlow;
 use core::time::Duration;
 use std::rc::Rc;
 use uuid::Uuid;
@@ -10,12 +11,16 @@ use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::Handle;
 use weir_runtime::sim::World;
 use weir_store::{
-    AttributeChange, Data, Decision, Depth, FormatOptions, InspectError, Inspector, OpenError, Operation,
-    Owner, Report, Shard, Store, StoreConfig, TransactionId,
+    AttributeChange, Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, Data, Decision, Depth,
+    FormatOptions, InspectError, Inspector, Loss, OpenError, Operation, Owner, Report, Shard, Store,
+    StoreConfig, TransactionId,
 };
 
 /// Bytes of the devices.
 pub const SIZE: u64 = 16 << 20;
+
+/// Bytes of devices that they are copied to: more than they may seem to hold, in nearly all cases.
+const COPY_SIZE: u64 = 4 * SIZE;
 
 /// The pool of the base image.
 pub const POOL: PoolId = PoolId(Uuid::from_u128(0xaa));
@@ -201,13 +206,16 @@ pub fn write_header(device: &MemoryDevice, at: u64, header: &[u8]) {
     device.overwrite(first + BLOCK as u64, header);
 }
 
-/// Inspects a device, opens it and uses what is there. Asserts that inspector and store agree on what is sound, and that
-/// a sound store is still one afterwards.
+/// Inspects a device, copies it, opens it and uses what is there. Asserts that inspector and store agree on what is sound, that
+/// a copy is a sound store but for the data that it is told to lack, and that a sound store is still one afterwards.
 ///
 /// # Panics
 /// When something doesn't hold: that is what is looked for.
 pub fn use_device(device: &MemoryDevice) {
     let report = inspect(device);
+    if let Ok(report) = &report {
+        copy_device(device, report);
+    }
     let opened = open_and_use(device);
     match (&report, &opened) {
         // The inspector looks at anybody's store.
@@ -229,6 +237,58 @@ pub fn use_device(device: &MemoryDevice) {
 fn inspect(device: &MemoryDevice) -> Result<Report, InspectError> {
     let disk: Rc<dyn Device> = Rc::new(device.clone());
     run(async move |_| Ok(Inspector::open(disk).await?.report(Depth::Everything).await))
+}
+
+/// Keeps what a copy has lost.
+#[derive(Default)]
+struct Losses(Vec<String>);
+
+impl CopyEvents for Losses {
+    fn progress(&mut self, _progress: &CopyProgress) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    fn loss(&mut self, loss: Loss) -> ControlFlow<()> {
+        self.0.push(loss.to_string());
+        ControlFlow::Continue(())
+    }
+}
+
+/// Copies a store to an empty device. Whatever the store is, the copy is one that opens.
+fn copy_device(device: &MemoryDevice, report: &Report) {
+    let (from, to): (Rc<dyn Device>, _) = (Rc::new(device.clone()), MemoryDevice::new(COPY_SIZE));
+    let target: Rc<dyn Device> = Rc::new(to.clone());
+    let copied: Result<(Copied, Vec<String>), CopyError> = run(async move |handle| {
+        let inspector = Inspector::open(from).await.expect("it was inspected");
+        let (mut losses, options) = (Losses::default(), CopyOptions { restart: false, config: config() });
+        let survey = inspector.survey(&mut losses).await?;
+        let copied = Box::pin(inspector.copy(&handle, &survey, &target, &options, &mut losses)).await?;
+        Ok((copied, losses.0))
+    });
+    let (copied, told) = match copied {
+        Ok(copied) => copied,
+        Err(error) => {
+            // Pools may be said to have anything, and a store may be nobody's.
+            let refused = match error {
+                CopyError::NoIndex { .. } => !report.is_sound(),
+                CopyError::TooSmall { .. } => true,
+                CopyError::Format(_) => report.owner.system.is_empty(),
+                _ => false,
+            };
+            return assert!(refused, "it isn't copied: {error}");
+        }
+    };
+    assert!(told.len() as u64 <= copied.losses, "{} losses were told of {}", told.len(), copied.losses);
+    assert!(copied.is_whole() || !report.is_sound(), "a sound store has lost something: {told:?}");
+    let found = inspect(&to).expect("the copy is a store");
+    let is_told = copied.damaged_places > 0 && found.findings.iter().all(|finding| finding.what == "data");
+    assert!(found.is_sound() || is_told, "the copy is damaged: {:?}, {copied:?}", found.findings);
+    run(async move |handle| {
+        let disk: Rc<dyn Device> = Rc::new(to);
+        let store =
+            Box::pin(Store::open(&handle, disk, &found.owner, config())).await.expect("the copy opens");
+        store.close().await.expect("closed");
+    });
 }
 
 fn open_and_use(device: &MemoryDevice) -> Result<(), OpenError> {

@@ -301,6 +301,19 @@ impl Catalog {
         }
     }
 
+    /// Whether there is what an entry belongs to ([`key::belongs_to`]).
+    pub(crate) fn has(&self, (pool, container): (PoolNumber, Option<ContainerNumber>)) -> bool {
+        let found = self.pools.get(&pool);
+        found.is_some_and(|pool| container.is_none_or(|container| pool.containers.contains_key(&container)))
+    }
+
+    /// Whether a container is being destroyed, or gone.
+    pub(crate) fn is_going(&self, pool: PoolNumber, container: ContainerNumber) -> bool {
+        self.pools.get(&pool).is_none_or(|pool| {
+            pool.destroying || pool.containers.get(&container).is_none_or(|container| container.destroying)
+        })
+    }
+
     fn follow_pool(&mut self, number: PoolNumber, value: Option<&[u8]>) -> Result<(), Malformed> {
         self.located.set(None);
         let Some(value) = value else {

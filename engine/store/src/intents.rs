@@ -511,10 +511,13 @@ impl Transactions {
         Some((Rc::clone(entry.prepared.as_ref()?), versions.collect()))
     }
 
-    /// Prepared transactions that no store leaves so, each with what is wrong.
+    /// Prepared transactions that no store leaves so, but in a container that is being destroyed, each with what is wrong.
     pub(crate) fn misfits(&self) -> impl Iterator<Item = (TransactionKey, &'static str)> {
         let misfit = |entry: &Entry| {
-            let prepared = entry.prepared.as_ref()?;
+            let Some(prepared) = entry.prepared.as_ref() else {
+                let is_left = !entry.pieces.is_empty() || !entry.versions.is_empty();
+                return is_left.then_some("some of its operations are missing, so that nobody can commit it");
+            };
             let versions = entry.versions.values().map(|(version, _)| version);
             if !prepared.fits(versions) {
                 return Some("its versions are not those that its operations store");

@@ -197,6 +197,19 @@ pub(crate) fn owner(key: &[u8]) -> Option<(PoolNumber, ContainerNumber)> {
     }
 }
 
+/// Pool, and container if it is a container's, without which an entry belongs to nobody. Pools are their own, and counters of what
+/// is used mean nothing by themselves.
+pub(crate) fn belongs_to(key: &[u8]) -> Option<(PoolNumber, Option<ContainerNumber>)> {
+    let mut decoder = Decoder::new(key);
+    let kind = decoder.u8().ok()?;
+    let pool = u32::from_be_bytes(decoder.array().ok()?);
+    match kind {
+        CONTAINER | ATTRIBUTE => Some((pool, None)),
+        OBJECT | SNAPSHOT | TRANSACTION => Some((pool, Some(u32::from_be_bytes(decoder.array().ok()?)))),
+        _ => None,
+    }
+}
+
 /// Whether the entry of this key is a version of a value, which may refer to blocks.
 pub(crate) fn is_version(key: &[u8]) -> bool {
     fn find(key: &[u8]) -> Result<bool, Malformed> {

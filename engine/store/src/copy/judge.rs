@@ -38,26 +38,19 @@ impl Known {
             Ok(_) => return Fate::Malformed("it is larger than an entry may be"),
             Err(malformed) => return Fate::Malformed(malformed.0),
         };
-        let (pool, container) = match &entry {
+        match &entry {
             Entry::Pool { .. } => return Fate::Copy(entry),
             Entry::Usage { .. } => return Fate::Counted,
-            Entry::Container { pool, .. } | Entry::Attribute { pool, .. } => (*pool, 0),
-            Entry::Object { path, .. } => (path.pool, path.container),
-            Entry::Snapshot { pool, container, .. } | Entry::Transaction { pool, container, .. } => {
-                (*pool, *container)
-            }
-        };
-        let found = self.catalog.pools.get(&pool);
-        if !found.is_some_and(|pool| container == 0 || pool.containers.contains_key(&container)) {
-            return Fate::Orphan((key.first().copied().unwrap_or(0), pool, container));
+            _ => {}
+        }
+        if let Some(owner) = key::belongs_to(key).filter(|owner| !self.catalog.has(*owner)) {
+            let (kind, (pool, container)) = (key.first().copied().unwrap_or(0), owner);
+            return Fate::Orphan((kind, pool, container.unwrap_or(0)));
         }
         match &entry {
-            Entry::Object { .. } | Entry::Snapshot { .. } if container == 0 => {
-                Fate::Malformed("its container has an impossible number")
-            }
-            Entry::Transaction { id, part, .. }
+            Entry::Transaction { pool, container, id, part }
                 if !matches!(part, TransactionPart::Decision { .. })
-                    && self.unfit.contains(&(pool, container, *id)) =>
+                    && self.unfit.contains(&(*pool, *container, *id)) =>
             {
                 Fate::Unfit
             }

@@ -75,15 +75,9 @@ impl Gathered {
     /// Whether its prepared part can't be what a store has left.
     fn is_unfit(&self, known: &Known) -> bool {
         let Some(place) = self.place.filter(|_| self.is_prepared) else { return false };
-        if self.is_malformed || self.table.misfits().next().is_some() {
-            return true;
-        }
         // A container that is being destroyed loses them one by one.
-        let pool = known.catalog.pools.get(&place.0);
-        let goes = pool.is_none_or(|pool| {
-            pool.destroying || pool.containers.get(&place.1).is_none_or(|container| container.destroying)
-        });
-        !goes && self.table.prepared(place).is_none()
+        let goes = known.catalog.is_going(place.0, place.1);
+        self.is_malformed || !goes && self.table.misfits().next().is_some()
     }
 }
 

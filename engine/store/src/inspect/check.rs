@@ -14,13 +14,14 @@ use super::walk::Walk;
 use super::{Inspector, read};
 use crate::catalog::{Catalog, Usage, entry_bytes};
 use crate::checkpoint::maps_checksum;
+use crate::codec::crc32c;
 use crate::entry::{Entry, TransactionPart};
 use crate::format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map};
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::record::Change;
 use crate::space::{GROUP_BLOCKS, Run};
 use crate::tree::PageRef;
-use crate::value::{Blocks, Payload, Version};
+use crate::value::{Blocks, Inline, Payload, Version};
 use std::collections::BTreeMap;
 use weir_media::BLOCK;
 use weir_proto::TransactionId;
@@ -49,7 +50,7 @@ struct Check<'a> {
     /// Blocks of those of them whose entries the log changes.
     overlaid: Vec<Run>,
     /// Who has entries, and where one of them is.
-    owners: BTreeMap<(PoolNumber, ContainerNumber), (&'static str, u64)>,
+    owners: BTreeMap<(PoolNumber, Option<ContainerNumber>), (&'static str, u64)>,
     index: IndexReport,
     data: DataReport,
 }
@@ -83,6 +84,9 @@ impl Inspector {
                 check.follow_transactions(overlay.has_transactions).await;
             }
             check.apply_log(overlay).await;
+            if depth > Depth::Outline {
+                check.judge_transactions();
+            }
             if depth > Depth::Outline && check.index.lost_nodes == 0 {
                 check.check_owners();
             }
@@ -302,10 +306,12 @@ impl Check<'_> {
         if let Some(owner) = key::owner(key) {
             let usage = self.usage.entry(owner).or_default();
             usage.entries += entry_bytes(key.len(), value.len());
-            if !overlay.has(key).await {
-                let offset = self.inspector.layout().data(place.block);
-                self.owners.entry(owner).or_insert(("index entry", offset));
-            }
+        }
+        if let Some(owner) = key::belongs_to(key)
+            && !overlay.has(key).await
+        {
+            let offset = self.inspector.layout().data(place.block);
+            self.owners.entry(owner).or_insert(("index entry", offset));
         }
         let (owner, payload, subject) = match entry {
             Entry::Object { path, item } => {
@@ -328,8 +334,14 @@ impl Check<'_> {
             let runs = Version::runs(value).unwrap_or_default();
             self.overlaid.extend(runs.into_iter().filter(|run| self.used.has_room_for(*run)));
         }
-        let Some(Payload::Blocks(blocks)) = &payload else { return };
         let offset = self.inspector.layout().data(place.block);
+        let blocks = match &payload {
+            Some(Payload::Blocks(blocks)) => blocks,
+            Some(Payload::Inline(inline)) if !in_log => {
+                return self.inline(inline, (offset, place.len.into()), &subject);
+            }
+            _ => return,
+        };
         if self.claim(blocks, &subject, ("index entry", offset)) {
             let usage = self.usage.entry(owner).or_default();
             usage.blocks += blocks.runs.iter().map(|run| run.count).sum::<u64>();
@@ -343,11 +355,12 @@ impl Check<'_> {
     /// Entries whose pool or container is gone belong to nobody. Which ones are there is known when the log's changes
     /// are, too: destroyed containers lose their entries first and themselves at last.
     fn check_owners(&mut self) {
-        for ((pool, container), (what, offset)) in core::mem::take(&mut self.owners) {
-            let found = self.catalog.pools.get(&pool);
-            let exists = found.is_some_and(|pool| container == 0 || pool.containers.contains_key(&container));
-            if !exists {
-                let subject = Some(format!("pool {pool} container {container}"));
+        for (owner, (what, offset)) in core::mem::take(&mut self.owners) {
+            if !self.catalog.has(owner) {
+                let (pool, container) = owner;
+                let container =
+                    container.map_or_else(String::new, |container| format!(" container {container}"));
+                let subject = Some(format!("pool {pool}{container}"));
                 let reason = "its pool or container does not exist".to_owned();
                 let (severity, len) = (Severity::Damage, BLOCK as u64);
                 self.findings.add(Finding { severity, what, offset, len, subject, reason });
@@ -403,6 +416,18 @@ impl Check<'_> {
         if let Some(offset) = compared.tail {
             let (severity, len, subject) = (Severity::Note, BLOCK as u64, subject());
             let reason = "behind the value's end its last block is not zero".to_owned();
+            self.findings.add(Finding { severity, what: "data", offset, len, subject, reason });
+        }
+    }
+
+    /// Compares data that stands in the index or the log, at this place, with its checksum.
+    fn inline(&mut self, inline: &Inline, (offset, len): (u64, u64), subject: &dyn core::fmt::Display) {
+        let Some(checksum) = inline.checksum.filter(|_| self.depth == Depth::Everything) else { return };
+        self.data.checked += 1;
+        if checksum != crc32c(&inline.bytes) {
+            self.data.damaged += 1;
+            let (severity, subject) = (Severity::Damage, Some(subject.to_string()));
+            let reason = "it does not match its checksum".to_owned();
             self.findings.add(Finding { severity, what: "data", offset, len, subject, reason });
         }
     }
@@ -470,12 +495,15 @@ impl Check<'_> {
 
     /// Looks at a version that the log stores.
     async fn log_version(&mut self, payload: Option<&Payload>, subject: &str) {
-        let log_offset = self.inspector.layout().log_offset;
-        if self.depth > Depth::Outline
-            && let Some(Payload::Blocks(blocks)) = payload
-            && self.claim(blocks, &subject, ("log record", log_offset))
-        {
-            self.extent(blocks, &subject).await;
+        let (offset, len) = (self.inspector.layout().log_offset, self.inspector.layout().log_len);
+        match payload {
+            Some(Payload::Blocks(blocks)) if self.depth > Depth::Outline => {
+                if self.claim(blocks, &subject, ("log record", offset)) {
+                    self.extent(blocks, &subject).await;
+                }
+            }
+            Some(Payload::Inline(inline)) => self.inline(inline, (offset, len), &subject),
+            _ => {}
         }
     }
 
@@ -499,8 +527,13 @@ impl Check<'_> {
             self.inspector.read_changes(&mut Findings::default(), &mut follow).await;
         }
         if let Some((offset, len, reason)) = malformed {
-            return self.findings.damage("log batch", offset, len, reason);
+            self.findings.damage("log batch", offset, len, reason);
         }
+    }
+
+    /// Looks whether what there is of each prepared transaction is all of it. Which containers are being destroyed, and lose such one by
+    /// one, is known when the log's changes are.
+    fn judge_transactions(&mut self) {
         let data = self.inspector.layout().data_offset;
         let Some(misfits) = self.transactions.misfits() else {
             let reason = format!(
@@ -510,6 +543,9 @@ impl Check<'_> {
             return self.findings.note("index", data, 0, reason);
         };
         for ((pool, container, id), misfit) in misfits {
+            if self.catalog.is_going(pool, container) {
+                continue;
+            }
             let reason = format!("{}: {misfit}", transaction_subject(pool, container, id));
             self.findings.damage("index", data, 0, reason);
         }
@@ -523,7 +559,7 @@ impl Check<'_> {
         }
         let mut changed = Along::new(&mut overlay, &[], None);
         while let Some((key, value)) = changed.next_if(|_| true).await {
-            if let Some(owner) = key::owner(&key).filter(|_| value.is_some()) {
+            if let Some(owner) = key::belongs_to(&key).filter(|_| value.is_some()) {
                 self.owners.entry(owner).or_insert(("log record", log_offset));
             }
             let decoded = match &value {

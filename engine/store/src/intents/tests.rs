@@ -106,6 +106,11 @@ fn a_transaction_is_prepared_or_decided_and_not_both() {
     assert_eq!(found, [(place, "it is decided, and prepared as if it weren't")]);
     table.follow(&operations, None).expect("sound");
     assert_eq!(table.misfits().count(), 0);
+    let hole = Version { record_size: 0, payload: Payload::Hole }.encode();
+    let version = key::transaction(place, TransactionTail::Version(0));
+    table.follow(&version, Some(&hole)).expect("sound");
+    let found: Vec<_> = table.misfits().map(|(_, misfit)| misfit).collect();
+    assert_eq!(found, ["some of its operations are missing, so that nobody can commit it"]);
 }
 
 #[test]
