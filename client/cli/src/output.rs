@@ -155,6 +155,10 @@ impl Stream {
 
     /// Prints a line, in the form that is wanted. It is the last one if nobody reads it, or there is no room for it.
     pub fn push(&mut self, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) -> ControlFlow<()> {
+        // Behind a line that was cut nothing else can be read.
+        if self.failed.is_some() {
+            return ControlFlow::Break(());
+        }
         let begin = if self.has_begun { "," } else { BEGIN };
         self.has_begun = true;
         let written = if self.json {

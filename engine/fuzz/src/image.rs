@@ -279,7 +279,12 @@ fn copy_device(device: &MemoryDevice, report: &Report) {
         }
     };
     assert!(told.len() as u64 <= copied.losses, "{} losses were told of {}", told.len(), copied.losses);
-    assert!(copied.is_whole() || !report.is_sound(), "a sound store has lost something: {told:?}");
+    // Of a last batch that an open drops nothing tells whether it was acknowledged.
+    let is_doubtful = report.log.dropped || report.findings.iter().any(|finding| finding.what == "log batch");
+    assert!(
+        copied.is_whole() || !report.is_sound() || is_doubtful,
+        "a sound store has lost something: {told:?}"
+    );
     let found = inspect(&to).expect("the copy is a store");
     let is_told = copied.damaged_places > 0 && found.findings.iter().all(|finding| finding.what == "data");
     assert!(found.is_sound() || is_told, "the copy is damaged: {:?}, {copied:?}", found.findings);

@@ -78,7 +78,8 @@ pub fn copy(arguments: &CopyArguments, output: Output) -> Result<Answer, CliErro
     match copied {
         Ok(copied) => finish(stream, &copied, (source.name(), target.name(), target.size())),
         Err(error) if stream.has_begun() => {
-            stream.end(&[("copied", Value::Null)])?;
+            // Why the copy failed is more than why that can't be written.
+            let _ = stream.end(&[("copied", Value::Null)]);
             Ok(Answer::streamed(String::new()).but(failure(&error)))
         }
         Err(error) => Err(failure(&error)),
@@ -86,12 +87,21 @@ pub fn copy(arguments: &CopyArguments, output: Output) -> Result<Answer, CliErro
 }
 
 fn finish(stream: Stream, copied: &Copied, names: (&str, &str, u64)) -> Result<Answer, CliError> {
-    let is_read = stream.end(&[("copied", as_json(copied, names))])?;
+    let (_, to, _) = names;
+    let is_read = stream.end(&[("copied", as_json(copied, names))]).map_err(|error| {
+        let finished = format!("{to} has the copy, which is finished, but what is to be said of it could not all be written: {error}");
+        match copied.losses {
+            0 => CliError::Device(format!("{finished}. Everything is there")),
+            losses => CliError::Damaged(format!(
+                "{finished}. It has lost something in {losses} places; `weir store check` names damaged data, but not what is missing"
+            )),
+        }
+    })?;
     let answer = Answer::streamed(if is_read { as_text(copied, names) } else { String::new() });
     if copied.is_whole() {
         return Ok(answer);
     }
-    let (from, to, _) = names;
+    let (from, ..) = names;
     let missing = if copied.losses > copied.damaged_places {
         "; entries of the index are missing: what they said is as if it had never been, so that older data may show in its place"
     } else {

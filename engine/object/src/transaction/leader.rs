@@ -81,8 +81,8 @@ impl IoService {
         }
     }
 
-    /// Commits, unless the client's deadline passes before it begins, or before all targets have prepared: whoever has given up by then is not to
-    /// find later that it was done after all, where that can be helped.
+    /// Commits, unless the client's deadline passes before it begins, or before all targets have prepared: whoever has given up by
+    /// then is not to find later that it was done after all, where that can be helped.
     async fn lead(
         self: &Rc<Self>,
         access: &Access,

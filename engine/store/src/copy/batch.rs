@@ -85,8 +85,7 @@ pub(super) async fn carry(
     (held, places): (Reservation, Vec<Runs>),
 ) -> Result<Carried, CopyError> {
     let data = || batch.items.iter().filter_map(|item| item.data.as_ref()).map(|(_, blocks)| blocks);
-    let runs = data().filter(|blocks| source.has(blocks)).flat_map(|blocks| blocks.runs.iter().copied());
-    let haul = source.read(runs.collect()).await;
+    let haul = source.read(data().flat_map(|blocks| blocks.runs.iter().copied())).await;
     let (mut parts, mut bad, mut items) = (Parts::new(), Vec::new(), Vec::with_capacity(batch.items.len()));
     let mut places = places.into_iter();
     for (number, mut item) in batch.items.into_iter().enumerate() {

@@ -74,6 +74,16 @@ pub enum CopyError {
         /// What it said last.
         reason: String,
     },
+    /// Something of the device that was copied could be read once and not another time, on which too much depends.
+    #[error(
+        "the copy is not finished: {device} does not give the same each time it is read: {reason}. Repeat the copy with --restart"
+    )]
+    Changed {
+        /// Name of the device.
+        device: String,
+        /// What.
+        reason: String,
+    },
     /// Whoever asked for the copy wants it no longer.
     #[error("the copy is not finished: it was interrupted; repeat it with --restart")]
     Stopped,

@@ -28,13 +28,14 @@ use crate::entry::{Entry, TransactionPart};
 use crate::inspect::{Entries, Finding, Findings, Inspector, Lost, Met, Severity, describe_range, read};
 use crate::key;
 use crate::record::Change;
-use crate::tree::PageRef;
+use crate::tree::{ENTRY_MAX, PageRef};
 use crate::value::{Payload, Version};
 use batch::{Batch, Carried, Item, carry, reserve};
 use judge::{Fate, Whose, kind_name};
 use source::{Bad, Source};
 use std::collections::VecDeque;
 use std::rc::Rc;
+use survey::is_decisive;
 use target::Target;
 use uuid::Uuid;
 use weir_media::{BLOCK, Device};
@@ -43,6 +44,9 @@ use weir_runtime::{Handle, JoinHandle};
 
 /// Batches whose data is on its way: one is read while another one is written, with some to spare.
 const BATCHES_MAX: usize = 4;
+
+/// What findings call a batch of the log.
+const BATCH: &str = "log batch";
 
 /// How a store is copied.
 #[derive(Clone, Debug)]
@@ -106,6 +110,8 @@ struct Run<'a> {
     copied: Copied,
     batch: Batch,
     flights: VecDeque<Flight>,
+    /// How many of the nodes have been met that the survey couldn't read, and that may have more than entries of objects.
+    lost: usize,
     /// Entries that belong to nobody, as long as they are the same one's: how many, and where the first is.
     orphans: Option<(Whose, u64, (u64, u64))>,
 }
@@ -156,6 +162,7 @@ impl Inspector {
             copied,
             batch: Batch::default(),
             flights: VecDeque::new(),
+            lost: 0,
             orphans: None,
         };
         run.all().await?;
@@ -190,11 +197,15 @@ impl Run<'_> {
         self.copied.mended.clone_from(&inspector.findings().list);
         let mut findings = Findings::default();
         let mut overlay = inspector.read_log(&mut findings).await.1;
+        inspector.check_answers(findings.damages + findings.notes > 0).await?;
         self.tell_of_log(core::mem::take(&mut findings))?;
         let mut entries = Entries::new(inspector, &mut overlay, &[], None).await;
         while let Some(met) = entries.next(&mut findings).await {
             match met {
-                Met::Entry { key, value, node } => self.entry(key, value, node)?,
+                Met::Entry { key, value, node } => {
+                    self.check_found(&key)?;
+                    self.entry(key, value, node)?;
+                }
                 Met::Lost(lost) => self.node(lost).await?,
             }
             if self.batch.is_full() {
@@ -207,13 +218,30 @@ impl Run<'_> {
         inspector.check_answers(self.copied.losses > 0).await
     }
 
-    /// What is damaged of the log is missing; the rest is as an open would have it.
+    /// What depends on entries of a node that the survey couldn't read was judged without them.
+    fn check_found(&self, key: &[u8]) -> Result<(), CopyError> {
+        match self.survey.lost.get(self.lost) {
+            Some((low, place)) if low.as_slice() <= key => {
+                Err(self.changed(*place, "can be read now, and could not be before"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn changed(&self, place: PageRef, how: &str) -> CopyError {
+        let (offset, _) = self.place(Some(place));
+        let reason = format!("the index node at byte {offset} {how}");
+        CopyError::Changed { device: self.inspector.device().name().to_owned(), reason }
+    }
+
+    /// What is damaged of the log, or dropped of it by an open, is missing; the rest is as an open would have it.
     fn tell_of_log(&mut self, findings: Findings) -> Result<(), CopyError> {
         // Those that its list had no room for are counted.
         let listed = findings.list.iter().filter(|one| one.severity == Severity::Damage).count() as u64;
         self.copied.losses += findings.damages - listed;
         for Finding { severity, what, offset, len, subject, reason } in findings.list {
-            if severity == Severity::Damage {
+            // Nothing tells whether a batch that is dropped was acknowledged.
+            if severity == Severity::Damage || what == BATCH {
                 let loss = Loss::new(LossKind::Entries, what, (offset, len), reason);
                 self.lose(Loss { subject, ..loss })?;
             } else {
@@ -226,6 +254,12 @@ impl Run<'_> {
     /// A node of the index is lost.
     async fn node(&mut self, lost: Lost) -> Result<(), CopyError> {
         self.inspector.check_answers(true).await?;
+        if is_decisive(&lost) {
+            if self.survey.lost.get(self.lost).is_none_or(|(_, place)| *place != lost.place) {
+                return Err(self.changed(lost.place, "could be read before, and can not be now"));
+            }
+            self.lost += 1;
+        }
         self.copied.lost_nodes += 1;
         let Lost { place, low, high, reason } = lost;
         let told = Loss::left_out("index node", self.place(Some(place)), &reason);
@@ -336,10 +370,17 @@ impl Run<'_> {
                 self.tell_of_data(key, value, &bad, place)?;
             }
         }
-        self.copied.entries += items.len() as u64;
         self.copied.data += data;
-        let changes: Vec<Change> =
-            items.into_iter().map(|(item, value)| Change::Put { key: item.key, value }).collect();
+        let mut changes = Vec::with_capacity(items.len());
+        for (Item { key, value: before, .. }, value) in items {
+            // Its blocks have larger numbers, or are more runs.
+            if key.len() + value.len() > ENTRY_MAX {
+                self.leave(&key, &before, self.place(None), "it is larger in the copy than an entry may be")?;
+            } else {
+                self.copied.entries += 1;
+                changes.push(Change::Put { key, value });
+            }
+        }
         self.target.put(&changes).await?;
         held.keep();
         self.notice(CopyStage::Copy)?;

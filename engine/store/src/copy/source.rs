@@ -19,6 +19,9 @@ const READS_MAX: usize = 32;
 /// How often a value is read that doesn't match its checksums: what was altered on its way does the next time.
 pub(super) const LOOKS_MAX: usize = 3;
 
+/// Why blocks are missing that weren't read.
+const OUTSIDE: &str = "its blocks lie outside the device";
+
 /// The device that is copied.
 pub(super) struct Source {
     pub(super) device: Rc<dyn Device>,
@@ -69,13 +72,9 @@ fn join(mut runs: Vec<Run>) -> Vec<Run> {
 }
 
 impl Source {
-    /// Whether all of a value is on the device.
-    pub(super) fn has(&self, blocks: &Blocks) -> bool {
-        blocks.runs.iter().all(|run| run.is_inside(self.blocks))
-    }
-
-    /// Reads runs, which are on the device.
-    pub(super) async fn read(&self, runs: Vec<Run>) -> Haul {
+    /// Reads those of the runs that are on the device.
+    pub(super) async fn read(&self, runs: impl Iterator<Item = Run>) -> Haul {
+        let runs = runs.filter(|run| run.is_inside(self.blocks)).collect();
         let (mut spans, mut pieces) = (Vec::new(), Vec::new());
         for run in join(runs) {
             for at in (0..run.count).step_by(usize::try_from(PIECE_BLOCKS).unwrap_or(1)) {
@@ -118,21 +117,13 @@ impl Source {
 
     /// The content of a value and what is bad of it: each chunk is as it was stored, or certainly doesn't match its checksum.
     pub(super) async fn content(&self, blocks: &Blocks, haul: &Haul) -> (DmaBuf, Vec<Bad>) {
-        let len = usize::try_from(blocks.len()).unwrap_or(usize::MAX);
-        if !self.has(blocks) {
-            let reason = "its blocks lie outside the device".to_owned();
-            let mut content = Content { bytes: DmaBuf::new(len), unread: BTreeMap::new() };
-            content.unread.extend((0..blocks.len()).step_by(BLOCK).map(|at| (at, reason.clone())));
-            let bad = content.judge(blocks);
-            return (content.bytes, bad);
-        }
         let mut content = haul.content(blocks);
         let mut bad = content.judge(blocks);
         for _ in 1..LOOKS_MAX {
             if bad.iter().all(|bad| bad.is_unreadable) {
                 break;
             }
-            let again = self.read(blocks.runs.to_vec()).await.content(blocks);
+            let again = self.read(blocks.runs.iter().copied()).await.content(blocks);
             content.improve(&again, &bad);
             bad = content.judge(blocks);
         }
@@ -158,7 +149,7 @@ impl Haul {
             match (self.unread.get(&block), self.block(block)) {
                 (Some(reason), _) => drop(content.unread.insert(at as u64, reason.clone())),
                 (None, Some(bytes)) => content.bytes[at..at + BLOCK].copy_from_slice(bytes),
-                (None, None) => drop(content.unread.insert(at as u64, "it wasn't read".to_owned())),
+                (None, None) => drop(content.unread.insert(at as u64, OUTSIDE.to_owned())),
             }
         }
         content.bytes[len..].fill(0);

@@ -6,11 +6,12 @@ use super::loss::{CopyEvents, CopyProgress, CopyStage};
 use crate::catalog::{Usage, entry_bytes};
 use crate::entry::{Entry, TransactionPart};
 use crate::format::Layout;
-use crate::inspect::{Entries, Findings, Inspector, Met};
-use crate::intents::{Decision, TransactionKey, Transactions};
+use crate::inspect::{Entries, Findings, Inspector, Lost, Met};
+use crate::intents::{TransactionKey, Transactions};
 use crate::key::{self, TransactionTail};
 use crate::record::Change;
 use crate::state::reserve_blocks;
+use crate::tree::PageRef;
 use crate::value::Version;
 use weir_media::BLOCK;
 
@@ -44,8 +45,11 @@ pub struct Survey {
     pub(super) known: Known,
     /// Newest epoch of any change.
     pub(super) newest: u64,
-    /// Newest time of decisions that were forgotten.
+    /// Newest time of decisions that were forgotten before the checkpoint, and whether some were since.
     pub(super) forgotten: u64,
+    pub(super) forgets: bool,
+    /// Nodes that can't be read and may have more than entries of objects: where each begins, in the order of their keys.
+    pub(super) lost: Vec<(Vec<u8>, PageRef)>,
     /// How the log of the copy is to be laid out.
     log_bytes: Option<u64>,
 }
@@ -156,32 +160,19 @@ impl Inspector {
         (usual != Ok(layout.log_len)).then_some(layout.log_len)
     }
 
-    /// The newest epoch and the newest time of forgotten decisions that checkpoint and log tell of. What was both decided and
-    /// forgotten since the checkpoint isn't looked for one by one: later than it was is right, too.
-    async fn read_clocks(&self) -> (u64, u64) {
-        let header = self.checkpoint().copied();
-        let mut newest = header.map_or(0, |header| header.newest);
-        let (mut decided, mut forgets) = (0, false);
-        let mut follow = |_: &Self, _: &crate::inspect::Found, change: Change, _: &mut Findings| {
-            let decision = |key: &[u8]| {
-                key.first() == Some(&key::TRANSACTION)
-                    && matches!(key::transaction_from(key), Ok((_, TransactionTail::Decision)))
-            };
-            match &change {
-                Change::Put { key, value } => {
-                    newest = newest.max(key::epoch_of(key).unwrap_or(0));
-                    if decision(key)
-                        && let Ok((_, wall_ns)) = Decision::decode(value)
-                    {
-                        decided = decided.max(wall_ns);
-                    }
-                }
-                Change::Remove { key } => forgets |= decision(key),
+    /// The newest epoch that checkpoint and log tell of, and whether the log forgets decisions.
+    async fn read_clocks(&self) -> (u64, bool) {
+        let (mut newest, mut forgets) = (self.checkpoint().map_or(0, |header| header.newest), false);
+        let mut follow = |_: &Self, _: &crate::inspect::Found, change: Change, _: &mut Findings| match &change
+        {
+            Change::Put { key, .. } => newest = newest.max(key::epoch_of(key).unwrap_or(0)),
+            Change::Remove { key } => {
+                forgets |= key.first() == Some(&key::TRANSACTION)
+                    && matches!(key::transaction_from(key), Ok((_, TransactionTail::Decision)));
             }
         };
         self.read_changes(&mut Findings::default(), &mut follow).await;
-        let forgotten = header.map_or(0, |header| header.forgotten);
-        (newest, if forgets { forgotten.max(decided) } else { forgotten })
+        (newest, forgets)
     }
 
     /// Reads all of the index, and the log behind the checkpoint, to know what a copy takes. Nothing of the data is read.
@@ -193,12 +184,13 @@ impl Inspector {
         let Some(checkpoint) = self.checkpoint().copied() else {
             return Err(CopyError::NoIndex { device: name() });
         };
-        let (newest, forgotten) = self.read_clocks().await;
-        let log_bytes = self.chosen_log();
-        let mut survey = Survey { newest, forgotten, log_bytes, ..Survey::default() };
+        let (newest, forgets) = self.read_clocks().await;
+        let (forgotten, log_bytes) = (checkpoint.forgotten, self.chosen_log());
+        let mut survey = Survey { newest, forgotten, forgets, log_bytes, ..Survey::default() };
         // What is wrong is told of when it is copied.
         let mut findings = Findings::default();
         let mut overlay = self.read_log(&mut findings).await.1;
+        self.check_answers(findings.damages + findings.notes > 0).await?;
         let mut entries = Entries::new(self, &mut overlay, &[], None).await;
         let mut gathered = Gathered::default();
         let mut met = 0;
@@ -213,7 +205,14 @@ impl Inspector {
                 }
                 self.check_answers(false).await?;
             }
-            let Met::Entry { key, value, .. } = next else { continue };
+            let (key, value) = match next {
+                Met::Entry { key, value, .. } => (key, value),
+                Met::Lost(lost) => {
+                    self.check_answers(true).await?;
+                    survey.note_lost(lost);
+                    continue;
+                }
+            };
             let Fate::Copy(entry) = survey.known.judge(&key, &value) else { continue };
             // Well-formed entries are followed without an error.
             let _ = survey.known.catalog.follow(&key, Some(&value));
@@ -235,7 +234,21 @@ impl Inspector {
     }
 }
 
+/// Whether there may be anything beside entries of objects below a node.
+pub(super) fn is_decisive(lost: &Lost) -> bool {
+    let is_objects = |bound: &[u8]| bound.first() == Some(&key::OBJECT);
+    !(is_objects(&lost.low) && lost.high.as_deref().is_some_and(is_objects))
+}
+
 impl Survey {
+    /// A node can't be read.
+    fn note_lost(&mut self, lost: Lost) {
+        if is_decisive(&lost) {
+            self.resident += lost.low.len() as u64 + RESIDENT_ENTRY;
+            self.lost.push((lost.low, lost.place));
+        }
+    }
+
     /// Begins with another transaction, if this is one.
     fn gather(&mut self, gathered: &mut Gathered, place: TransactionKey) {
         if gathered.place != Some(place) {

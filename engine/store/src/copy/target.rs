@@ -72,7 +72,9 @@ impl<'a> Target<'a> {
         let store = opened.map_err(|error| failed(device, &error))?;
         let core = store.core();
         core.counters.newest.set(survey.newest);
-        core.transactions.borrow_mut().set_forgotten(survey.forgotten);
+        // Which decisions those were isn't looked for one by one: that later ones may be forgotten, too, is right as well.
+        let forgotten = if survey.forgets { survey.forgotten.max(rt.wall_ns()) } else { survey.forgotten };
+        core.transactions.borrow_mut().set_forgotten(forgotten);
         Ok(Self { device, formatting, superblock, store })
     }
 

@@ -497,10 +497,10 @@ impl Check<'_> {
     async fn log_version(&mut self, payload: Option<&Payload>, subject: &str) {
         let (offset, len) = (self.inspector.layout().log_offset, self.inspector.layout().log_len);
         match payload {
-            Some(Payload::Blocks(blocks)) if self.depth > Depth::Outline => {
-                if self.claim(blocks, &subject, ("log record", offset)) {
-                    self.extent(blocks, &subject).await;
-                }
+            Some(Payload::Blocks(blocks))
+                if self.depth > Depth::Outline && self.claim(blocks, &subject, ("log record", offset)) =>
+            {
+                self.extent(blocks, &subject).await;
             }
             Some(Payload::Inline(inline)) => self.inline(inline, (offset, len), &subject),
             _ => {}

@@ -114,7 +114,15 @@ impl<'a> LogWalk<'a> {
                 self.ring.goes_on_with(batch)
                     && (self.incarnation..=self.newest_incarnation).contains(&batch.incarnation)
             };
-            let found = match self.batch_at(self.ring.position, fits).await {
+            let mut found = self.batch_at(self.ring.position, fits).await;
+            // What was altered on its way is whole the next time.
+            for _ in 1..tail::READS_MAX {
+                if !matches!(found, Ok(None)) {
+                    break;
+                }
+                found = self.batch_at(self.ring.position, fits).await;
+            }
+            let found = match found {
                 Ok(found) => found,
                 Err(unreadable) => {
                     unreadable.damage(findings);

@@ -14,7 +14,7 @@ use weir_store::{
     Shard, Store,
 };
 
-const SIZE: u64 = 32 << 20;
+pub(super) const SIZE: u64 = 32 << 20;
 
 /// Bytes of the large extent.
 const LONG: usize = 200_000;
@@ -27,7 +27,7 @@ fn len_of(number: u64) -> usize {
 }
 
 /// A store with its last changes in the log.
-fn filled() -> MemoryDevice {
+pub(super) fn filled() -> MemoryDevice {
     let device = MemoryDevice::new(SIZE);
     let held = device.clone();
     run(3, async move |handle| {
@@ -56,7 +56,7 @@ fn inspected(device: &MemoryDevice) -> Report {
     run(5, async move |_| Inspector::open(disk).await.expect("a store").report(Depth::Everything).await)
 }
 
-fn dump(device: &MemoryDevice, part: Part) -> Vec<Line> {
+pub(super) fn dump(device: &MemoryDevice, part: Part) -> Vec<Line> {
     let disk: Rc<dyn Device> = Rc::new(device.clone());
     let filter = Filter { limit: usize::MAX, ..Filter::default() };
     run(6, async move |_| {
@@ -72,7 +72,7 @@ fn entries_of(device: &MemoryDevice) -> Vec<Line> {
     run(7, async move |_| entries(disk).await)
 }
 
-fn copy_of(device: &MemoryDevice) -> (MemoryDevice, Copied, Vec<Loss>) {
+pub(super) fn copy_of(device: &MemoryDevice) -> (MemoryDevice, Copied, Vec<Loss>) {
     let to = MemoryDevice::new(SIZE);
     let (done, told) = copied(device, &to, false);
     let done = done.expect("copied");
@@ -80,7 +80,7 @@ fn copy_of(device: &MemoryDevice) -> (MemoryDevice, Copied, Vec<Loss>) {
     (to, done, told.losses)
 }
 
-fn on<T: 'static>(device: &MemoryDevice, task: impl AsyncFnOnce(Shard) -> T + 'static) -> T {
+pub(super) fn on<T: 'static>(device: &MemoryDevice, task: impl AsyncFnOnce(Shard) -> T + 'static) -> T {
     let disk: Rc<dyn Device> = Rc::new(device.clone());
     run(8, async move |handle| {
         let store = Store::open(&handle, disk, &owner(), quiet()).await.expect("it opens");
@@ -289,7 +289,7 @@ fn noise_anywhere_never_stops_a_copy() {
 }
 
 /// A disk with what is on a device.
-fn disk_of(device: &MemoryDevice, machine: &Machine) {
+pub(super) fn disk_of(device: &MemoryDevice, machine: &Machine) {
     let (disk, content) = (machine.device(), device.bytes(0, SIZE as usize));
     machine.run(async move {
         let buffer = weir_media::DmaBuf::copy_of(&content);

@@ -3,6 +3,7 @@
 
 mod crash;
 mod damage;
+mod doubtful;
 mod refused;
 mod whole;
 
