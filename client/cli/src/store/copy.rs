@@ -151,6 +151,11 @@ fn open_target(
         MediaError::Busy { .. } => CliError::Busy(error.to_string()),
         _ => CliError::Device(error.to_string()),
     };
+    // An empty file is what is left of one whose creation was interrupted.
+    if std::fs::metadata(to).is_ok_and(|found| found.is_file() && found.len() == 0) {
+        std::fs::remove_file(to)
+            .map_err(|error| CliError::io(format!("remove the empty file {shown}"), error))?;
+    }
     let device: Rc<dyn Device> = if to.exists() || weir_media::spdk_name(to).is_some() {
         let device = weir_media::open(rt, to).map_err(|error| open_failed(&error))?;
         if let Some(Size(size)) = size.filter(|Size(size)| *size != device.size()) {
@@ -335,8 +340,11 @@ fn as_text(copied: &Copied, (from, to, size): (&str, &str, u64)) -> String {
             copied.lost_nodes, copied.left_out
         );
     }
-    let verdict =
-        if copied.is_whole() { "whole: everything was compared and is there\n" } else { "damaged\n" };
+    let verdict = if copied.is_whole() {
+        "whole: all that an open finds was compared and is there\n"
+    } else {
+        "damaged\n"
+    };
     text + verdict
 }
 
