@@ -1,17 +1,24 @@
 //! `weir store` on files: a sound one, damaged ones, and what isn't a store.
 
+mod offline;
+
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use offline::{code, folder, json, text};
 use serde_json::Value;
 use weir_media::file::FileDevice;
 use weir_runtime::real::Executor;
 
 /// Versions of the format of which there is a golden image.
 const VERSIONS: [u32; 2] = [1, 2];
+
+fn weir(arguments: &[&str], path: &Path) -> Output {
+    offline::weir(arguments, &[path])
+}
 
 /// The golden image of a version of the format, as a file of a target.
 fn image(folder: &Path, version: u32) -> PathBuf {
@@ -26,31 +33,6 @@ fn image(folder: &Path, version: u32) -> PathBuf {
         file.write_all_at(sector, u64::from(number) * 512).expect("written");
     }
     path
-}
-
-fn folder() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("weir-store").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
-}
-
-fn weir(arguments: &[&str], path: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_weir"))
-        .args(["store"])
-        .args(arguments)
-        .arg(path)
-        .output()
-        .expect("weir runs")
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().expect("it ends by itself")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 fn flip(path: &Path, offset: u64) {

@@ -1,12 +1,15 @@
 //! `weir store copy` on files.
 
+mod offline;
+
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Stdio;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use offline::{code, command, folder, json, text, weir};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use uuid::Uuid;
@@ -28,10 +31,6 @@ const EXTENT: usize = 1 << 20;
 
 fn owner() -> Owner {
     Owner { system: "weir".to_owned(), rank: Rank(1), target: TargetIndex(0) }
-}
-
-fn folder() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("weir-copy").tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder")
 }
 
 fn pattern(number: u64) -> Vec<u8> {
@@ -66,28 +65,6 @@ fn store(folder: &Path, size: u64, extents: u64) -> PathBuf {
         store.close().await.expect("closed");
     });
     path
-}
-
-fn command(arguments: &[&str], paths: &[&Path]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.arg("store").args(arguments).args(paths);
-    command
-}
-
-fn weir(arguments: &[&str], paths: &[&Path]) -> Output {
-    command(arguments, paths).output().expect("weir runs")
-}
-
-fn code(output: &Output) -> i32 {
-    output.status.code().expect("it ends by itself")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8(bytes.to_vec()).expect("text")
-}
-
-fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 #[test]
