@@ -289,7 +289,7 @@ fn noise_anywhere_never_stops_a_copy() {
 }
 
 /// A disk with what is on a device.
-pub(super) fn disk_of(device: &MemoryDevice, machine: &Machine) {
+fn disk_of(device: &MemoryDevice, machine: &Machine) {
     let (disk, content) = (machine.device(), device.bytes(0, SIZE as usize));
     machine.run(async move {
         let buffer = weir_media::DmaBuf::copy_of(&content);
@@ -395,21 +395,31 @@ fn what_is_read_wrong_once_is_read_again() {
     assert_eq!(found, entries_of(&device));
 }
 
-#[test]
-fn a_device_that_goes_away_is_not_taken_for_one_that_has_lost_everything() {
-    let device = filled();
-    let machine = Machine::new(37, SIZE);
-    disk_of(&device, &machine);
-    let disk = SimDisk::new("copy", SIZE, 38, SimDiskOptions::default());
+/// Copies a store from a simulated disk, to which something happens before it is looked at, and again before it is copied.
+pub(super) fn copied_amid(
+    device: &MemoryDevice,
+    seed: u64,
+    before: impl FnOnce(&SimDisk),
+    between: impl FnOnce(&SimDisk) + 'static,
+) -> Result<Copied, CopyError> {
+    let machine = Machine::new(seed, SIZE);
+    disk_of(device, &machine);
+    before(&machine.disk);
+    let disk = SimDisk::new("copy", SIZE, seed + 1, SimDiskOptions::default());
     let (handle, from, to) = (machine.handle(), machine.device(), disk.attach(&machine.handle()));
-    let gone = machine.disk.clone();
-    let done = machine.run(async move {
+    let changing = machine.disk.clone();
+    machine.run(async move {
         let inspector = Inspector::open(from).await.expect("a store");
         let mut told = Told::default();
         let survey = inspector.survey(&mut told).await.expect("looked at");
-        gone.make_unreadable(0..SIZE);
+        between(&changing);
         let options = weir_store::CopyOptions { restart: false, config: quiet() };
         inspector.copy(&handle, &survey, &to, &options, &mut told).await
-    });
+    })
+}
+
+#[test]
+fn a_device_that_goes_away_is_not_taken_for_one_that_has_lost_everything() {
+    let done = copied_amid(&filled(), 37, |_| (), |disk| disk.make_unreadable(0..SIZE));
     assert!(matches!(done, Err(CopyError::Source { .. })), "{done:?}");
 }
