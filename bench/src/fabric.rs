@@ -4,7 +4,7 @@
 //! anything of Weir's; `fi_pingpong`, libfabric's own loop, is another one where the library's build has it. Client and
 //! server have a core each, where there are two. The sides take turns of some milliseconds, each going first as often as the
 //! other, and a ratio is the median of the ratios of neighbouring turns: what else the machine does meets both. Whoever's
-//! turn it isn't sleeps.
+//! turn it isn't is stopped: one that naps takes the core away a thousand times a second.
 
 mod bare;
 mod cores;
@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use weir_fabric::{Ability, Endpoint, FabricError, Options, open};
 use weir_runtime::join_all;
 use weir_runtime::real::Executor;
@@ -117,6 +118,9 @@ trait Side {
     /// Operations per second in this time.
     fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError>;
 
+    /// Its server, which is at rest unless it is this side's turn.
+    fn server(&self) -> &Server;
+
     /// The core that its client has.
     fn core(&self) -> usize {
         Seats::USUAL.client
@@ -125,9 +129,11 @@ trait Side {
     /// Operations per second in one turn.
     fn turn(&self, what: What) -> Result<f64, BenchError> {
         pin::pin(self.core());
+        self.server().wake()?;
         let rate = self.sample(what, WARM_UP).and_then(|_| self.sample(what, SPAN));
+        let rested = self.server().rest();
         pin::pin(Seats::USUAL.client);
-        rate
+        rested.and(rate)
     }
 }
 
@@ -150,6 +156,8 @@ pub fn serve(arguments: &str) -> Result<(), BenchError> {
     let (Some(mode), Some(provider), Some(port)) = (parts.next(), parts.next(), parts.next()) else {
         return Err(wrong());
     };
+    // One that is stopped notices nothing else.
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(|error| failed("fabric server", &error))?;
     let port: u16 = port.parse().map_err(|_| wrong())?;
     #[cfg(feature = "mercury")]
     if mode.starts_with(Mode::Mercury.name()) {
@@ -213,6 +221,21 @@ impl Server {
             return Ok((server, address.trim().to_owned()));
         }
         Err(BenchError::Deadline { what: format!("the {provider} server's start"), seconds: START_SECONDS })
+    }
+
+    /// Stops the process, until it is woken.
+    fn rest(&self) -> Result<(), BenchError> {
+        self.tell(Signal::STOP)
+    }
+
+    /// Lets one that was stopped go on.
+    fn wake(&self) -> Result<(), BenchError> {
+        self.tell(Signal::CONT)
+    }
+
+    fn tell(&self, signal: Signal) -> Result<(), BenchError> {
+        let told = kill_process(Pid::from_child(&self.0), signal);
+        told.map_err(|error| failed("the fabric server's process", &error))
     }
 
     /// Waits for one that was told to end.

@@ -95,7 +95,7 @@ pub(super) struct Bare {
     to: PeerId,
     /// First those to read, then those to write.
     regions: Vec<RemoteRegion>,
-    _server: Server,
+    server: Server,
 }
 
 impl Bare {
@@ -134,7 +134,7 @@ impl Bare {
         let region = |words: &[u64]| RemoteRegion { addr: words[0], key: words[1], len: words[2] };
         let regions: Vec<RemoteRegion> = words.chunks_exact(3).map(region).collect();
         if regions.len() == 2 * TRANSFERS {
-            return Ok(Self { executor, endpoint, mirror, to, regions, _server: server });
+            return Ok(Self { executor, endpoint, mirror, to, regions, server });
         }
         Err(failed("bare server", &"its answer names no regions"))
     }
@@ -193,6 +193,10 @@ impl Bare {
 }
 
 impl Side for Bare {
+    fn server(&self) -> &Server {
+        &self.server
+    }
+
     fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError> {
         Ok(self.executor.block_on(async {
             match what {

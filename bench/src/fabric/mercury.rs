@@ -22,7 +22,7 @@ pub(super) fn serve(provider: &str, busy: bool) -> Result<(), BenchError> {
 struct Alone {
     reference: ReferenceLoop,
     address: String,
-    _server: Server,
+    server: Server,
 }
 
 impl Alone {
@@ -30,11 +30,16 @@ impl Alone {
         let (server, address) = Server::start_named(mode, provider, Seats::USUAL)?;
         let reference = ReferenceLoop::open(provider, mode == Mode::MercuryBusy);
         let reference = reference.map_err(|error| failed("Mercury's loop", &error))?;
-        Ok(Self { reference, address, _server: server })
+        server.rest()?;
+        Ok(Self { reference, address, server })
     }
 }
 
 impl Side for Alone {
+    fn server(&self) -> &Server {
+        &self.server
+    }
+
     fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError> {
         let (load, width) = match what {
             What::Alone | What::Beside => (Load::Empty, 1),

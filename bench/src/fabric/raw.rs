@@ -39,6 +39,7 @@ impl Raw {
         let (server, name) = Server::start_named(Mode::Raw, provider, Seats::USUAL)?;
         let reference = ReferenceLoop::open(provider).map_err(|error| trouble(&error))?;
         reference.connect(&name).map_err(|error| trouble(&error))?;
+        server.rest()?;
         Ok(Self { reference, server })
     }
 }
@@ -46,13 +47,17 @@ impl Raw {
 impl Drop for Raw {
     fn drop(&mut self) {
         // One that isn't told, or doesn't end, is killed; then its shared memory stays.
-        if self.reference.dismiss().is_ok() {
+        if self.server.wake().is_ok() && self.reference.dismiss().is_ok() {
             self.server.leave();
         }
     }
 }
 
 impl Side for Raw {
+    fn server(&self) -> &Server {
+        &self.server
+    }
+
     fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError> {
         let (load, width) = match what {
             What::Alone | What::Beside => (Load::Echo, 1),

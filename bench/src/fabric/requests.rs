@@ -185,6 +185,10 @@ impl Side for Requests {
         self.trouble.borrow_mut().take().map_or(Ok(rate), |error| Err(failed("RPC", &error)))
     }
 
+    fn server(&self) -> &Server {
+        &self.server
+    }
+
     fn core(&self) -> usize {
         self.seats.client
     }

@@ -1,6 +1,7 @@
 /*
  * libfabric on its own, to measure beside: messages of 64 bytes and transfers of 1 MiB that the client drives, by a thread that
- * polls without pause as long as it is somebody's turn. Nothing here is used by endpoints. Both sides trust each other.
+ * polls without pause: who measures it by turns with others stops the server's process meanwhile. Nothing here is used by endpoints.
+ * Both sides trust each other.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -47,16 +48,13 @@
 /* Completions that are taken at once. */
 #define BATCH 32
 
-/* A server naps while it is nobody's turn: others have its core then. A turn is begun by a message that waits for the nap's end. */
-#define NAP_NS 1000000
-
-/* A client that has heard nothing for so long gives up; a server takes its client for gone. */
+/* A client that has heard nothing for so long gives up. */
 #define PATIENCE_NS 10000000000u
 
 /* Polls in vain between looks at the clock. */
 #define CLOCK_EACH 1024
 
-enum kind { HELLO, BEGIN, END, QUIT, ECHO, ONE_WAY, ANSWER };
+enum kind { HELLO, QUIT, ECHO, ONE_WAY, ANSWER };
 
 enum load { LOAD_ECHO, LOAD_STREAM, LOAD_READ, LOAD_WRITE, LOAD_WRITE_ARRIVED, LOADS };
 
@@ -100,7 +98,6 @@ struct weir_loop {
 	uint64_t echoes;
 	uint64_t answers;
 	uint64_t streamed;
-	bool attends;
 	bool quits;
 	/* What has come back to a client, and transfers that are over. */
 	uint64_t arrived;
@@ -126,11 +123,6 @@ static uint64_t now_ns(void)
 
 	(void)clock_gettime(CLOCK_MONOTONIC, &now);
 	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void nap(void)
-{
-	(void)nanosleep(&(struct timespec){ .tv_nsec = NAP_NS }, NULL);
 }
 
 /* An offer of exactly this provider: on loopback, if it is one whose addresses are the network's. */
@@ -330,13 +322,6 @@ static int take(struct weir_loop *loop, const struct message *message)
 			return -FI_EINVAL;
 		loop->answers++;
 		break;
-	case BEGIN:
-		loop->attends = true;
-		loop->answers++;
-		break;
-	case END:
-		loop->attends = false;
-		break;
 	case QUIT:
 		loop->quits = true;
 		break;
@@ -409,25 +394,12 @@ static int settle(struct weir_loop *loop)
 /* Serves until it is told to end. */
 int64_t weir_loop_serve(struct weir_loop *loop)
 {
-	uint64_t heard = now_ns();
-	uint32_t idle = 0;
 	int ret = 0;
 
 	while (!loop->quits && ret >= 0) {
 		ret = look(loop);
-		if (ret > 0) {
-			idle = 0;
+		if (ret >= 0 && (loop->echoes > 0 || loop->answers > 0))
 			ret = settle(loop);
-			continue;
-		}
-		if (loop->echoes > 0 || loop->answers > 0)
-			ret = settle(loop);
-		else if (!loop->attends)
-			nap();
-		else if (++idle == 1)
-			heard = now_ns();
-		else if (idle % CLOCK_EACH == 0 && now_ns() - heard > PATIENCE_NS)
-			loop->attends = false;
 	}
 	return ret < 0 ? ret : 0;
 }
@@ -590,14 +562,11 @@ static int transfer(struct weir_loop *loop, uint32_t load, uint32_t width, uint6
 /* Does something for a while, `width` at a time, and until what was begun is over. Gives the rate per second. */
 int64_t weir_loop_ask(struct weir_loop *loop, uint32_t load, uint32_t width, uint64_t span_ns, double *rate)
 {
-	const struct message begin = { .kind = BEGIN }, end = { .kind = END };
 	uint64_t began, done = 0;
-	int ret, last;
+	int ret;
 
 	if (load >= LOADS || width == 0 || width > (load < LOAD_READ ? WIDTH_MAX : TRANSFERS_MAX))
 		return -FI_EINVAL;
-	if ((ret = converse(loop, &begin)))
-		return ret;
 	began = now_ns();
 	if (load == LOAD_ECHO)
 		ret = echo(loop, width, began + span_ns, &done);
@@ -606,8 +575,7 @@ int64_t weir_loop_ask(struct weir_loop *loop, uint32_t load, uint32_t width, uin
 	else
 		ret = transfer(loop, load, width, began + span_ns, &done);
 	*rate = (double)done * 1e9 / (double)(now_ns() - began);
-	last = say(loop, &end);
-	return ret ? ret : last;
+	return ret;
 }
 
 /* Tells the server to end. */

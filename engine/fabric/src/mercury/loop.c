@@ -22,11 +22,6 @@
 /* Polls in vain for so long before it sleeps, as Weir's executor does. */
 #define SPIN_NS 20000
 
-/* A server that doesn't sleep naps all the same when nobody has wanted anything for so long: others take turns with it, on
- * its core. The uncounted begin of a turn is longer than a nap. */
-#define IDLE_NS 500000
-#define NAP_NS 500000
-
 /* Longest sleep, in milliseconds: bounds how late the end of a measurement is noticed. */
 #define SLEEP_MS 100
 
@@ -47,7 +42,7 @@ struct weir_hg_loop {
 	int failure;
 	hg_core_handle_t idle[WIDTH_MAX];
 	uint32_t idles;
-	/* Doesn't sleep while there is work, and peers need not wake it. */
+	/* Never sleeps, and peers need not wake it. Who measures it by turns with others stops the server's process meanwhile. */
 	bool busy;
 };
 
@@ -197,11 +192,9 @@ int weir_hg_loop_serve(struct weir_hg_loop *loop)
 	uint64_t idle_since = 0;
 	int ret;
 
-	do {
+	do
 		ret = step(loop, &idle_since);
-		if (loop->busy && idle_since != 0 && now_ns() - idle_since >= IDLE_NS)
-			(void) nanosleep(&(struct timespec) {.tv_nsec = NAP_NS}, NULL);
-	} while (ret == HG_SUCCESS);
+	while (ret == HG_SUCCESS);
 	return ret;
 }
 
