@@ -561,11 +561,15 @@ impl Inner {
         if !self.is_authentic(header, message, layout) {
             return;
         }
-        let (now, wall_ns) = self.rt.times();
-        if let Err(skew) = header.epoch.check(wall_ns) {
-            self.received_early(header, message, layout, skew);
-            return;
+        let mut times = self.rt.times();
+        if header.epoch.check(times.1).is_err() {
+            times = self.rt.times_anew();
+            if let Err(skew) = header.epoch.check(times.1) {
+                self.received_early(header, message, layout, skew);
+                return;
+            }
         }
+        let (now, wall_ns) = times;
         // A hello tells of nothing that has happened. A request moves the clock as far as whose it is allows.
         if !matches!(header.kind, Kind::Hello | Kind::Request) {
             let _ = self.clock.observe(header.epoch, wall_ns);

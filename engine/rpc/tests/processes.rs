@@ -17,15 +17,19 @@ use reverse::reverse;
 use rustix::process::Signal;
 use weir_fabric::{Options, open};
 use weir_rpc::{Bulk, CallOptions, Peer, Request, Rpc, RpcConfig};
-use weir_runtime::Handle;
 use weir_runtime::real::Executor;
+use weir_runtime::{EventSource, Handle};
 
 const ECHO: u16 = 0x7001;
 const REVERSE: u16 = 0x7002;
 const USAGE: u16 = 0x7003;
 const PULL: u16 = 0x7004;
 const PULLED: u16 = 0x7005;
+const STAND: u16 = 0x7006;
 const MEBIBYTE: usize = 1 << 20;
+
+/// Longer than clocks may differ.
+const STANDSTILL: Duration = Duration::from_millis(1300);
 
 /// A server process.
 struct Server {
@@ -59,9 +63,39 @@ fn usage() -> (u64, u64) {
     (cpu, switches)
 }
 
+/// Has the process stand still between two looks at its queue, as one does that is stopped or whose machine is moved.
+struct Standing {
+    /// So many looks later.
+    after: Cell<Option<u32>>,
+}
+
+/// By then there is nothing to do any more, and the clock has been read for the looks to come.
+const LOOKS: u32 = 5;
+
+impl EventSource for Standing {
+    fn poll(&self) -> bool {
+        if self.after.get() == Some(0) {
+            std::thread::sleep(STANDSTILL);
+        }
+        self.after.set(self.after.get().and_then(|looks| looks.checked_sub(1)));
+        false
+    }
+
+    fn fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+
+    fn arm(&self) -> bool {
+        self.after.get().is_none()
+    }
+}
+
 fn serve(provider: &str, port: u16) {
     let executor = Executor::new().expect("an executor");
     let rt = executor.handle();
+    // Before the endpoint's, so that it is looked at after the standstill.
+    let standing = Rc::new(Standing { after: Cell::new(None) });
+    executor.add_source(Rc::clone(&standing) as Rc<dyn EventSource>).expect("a source");
     let endpoint = open(&rt, &Options::listen(provider, "127.0.0.1", port)).expect("an endpoint");
     let rpc = Rpc::new(rt, endpoint, RpcConfig::default());
     rpc.serve(ECHO, Rc::new(|request: Request| async move { Ok(request.body().to_vec()) }));
@@ -71,6 +105,13 @@ fn serve(provider: &str, port: u16) {
         Rc::new(|_: Request| async move {
             let (cpu, switches) = usage();
             Ok([cpu.to_le_bytes(), switches.to_le_bytes()].concat())
+        }),
+    );
+    rpc.serve(
+        STAND,
+        Rc::new(move |_: Request| {
+            standing.after.set(Some(LOOKS));
+            async { Ok(Vec::new()) }
         }),
     );
     serve_transfers(&rpc);
@@ -266,6 +307,25 @@ fn the_server_hangs_and_goes_on(provider: &str) {
     print!(" went on after {:?};", began.elapsed());
 }
 
+fn a_server_that_stood_still_blames_nobody_for_it(provider: &str) {
+    let server = Server::start(provider, port::free());
+    let client = Client::new(provider, server.port);
+    let to = server.peer();
+    client.echo(&to, b"before", 10);
+    let requests = [(STAND, Duration::ZERO), (ECHO, STANDSTILL.mul_f32(0.9))];
+    let calls = requests.map(|(opcode, after)| {
+        let (client, to) = (&client, &to);
+        async move {
+            client.rt.sleep(after).await;
+            let options = CallOptions::within(&client.rt, 10 * STANDSTILL);
+            client.rpc.call(to, opcode, b"", None, options).await
+        }
+    });
+    for reply in client.executor.block_on(weir_runtime::join_all(calls)) {
+        drop(reply.expect("an answer"));
+    }
+}
+
 fn a_dead_server_is_reported_at_the_deadline(provider: &str) {
     let port = port::free();
     let server = Server::start(provider, port);
@@ -395,6 +455,7 @@ fn main() {
         ),
         ("the server is killed and comes back", the_server_is_killed_and_comes_back),
         ("the server hangs and goes on", the_server_hangs_and_goes_on),
+        ("a server that stood still blames nobody for it", a_server_that_stood_still_blames_nobody_for_it),
         ("a dead server is reported at the deadline", a_dead_server_is_reported_at_the_deadline),
         ("an idle server sleeps", an_idle_server_sleeps),
         ("garbage on the port harms nobody", garbage_on_the_port_harms_nobody),

@@ -124,6 +124,15 @@ impl Handle {
         self.readings.times().unwrap_or_else(|| self.backend.times())
     }
 
+    /// As [`Self::times`], and read now. A turn's reading is old when the process has stood still in it: it was stopped, its
+    /// machine was moved, a handler took long. Ask before anybody else is blamed for what the clock says.
+    #[must_use]
+    #[cold]
+    pub fn times_anew(&self) -> (Instant, u64) {
+        self.readings.forget();
+        self.times()
+    }
+
     /// 64 random bits.
     #[must_use]
     pub fn random_u64(&self) -> u64 {

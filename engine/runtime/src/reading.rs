@@ -35,6 +35,14 @@ pub(crate) struct Readings {
 }
 
 impl Readings {
+    /// Has both clocks read at the next question.
+    pub(crate) fn forget(&self) {
+        if self.now().is_some() {
+            self.clock.set(Reading::Unread);
+        }
+        self.wall.set(Wall::default());
+    }
+
     /// Monotonic time, where it is known.
     #[inline]
     pub(crate) fn now(&self) -> Option<Instant> {

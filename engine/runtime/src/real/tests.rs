@@ -308,6 +308,24 @@ fn what_comes_when_there_is_nothing_to_do_finds_the_clock_read() {
     assert_eq!(*source.seen.borrow(), [false, false, true, true, true]);
 }
 
+#[test]
+fn one_reading_serves_a_turn_unless_it_is_asked_for_another_one() {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    executor.block_on(async {
+        let before = rt.times();
+        let pause = Duration::from_millis(20);
+        std::thread::sleep(pause);
+        assert_eq!(rt.times(), before, "the turn is the same");
+        let after = rt.times_anew();
+        assert!(
+            after.0 - before.0 >= pause && after.1 - before.1 >= 20_000_000,
+            "{after:?} after {before:?}"
+        );
+        assert_eq!(rt.times(), after, "who asks later is told the same");
+    });
+}
+
 /// Notes at each poll whether any task is ready, and wakes the main future when none is.
 struct Observer {
     rt: Handle,
