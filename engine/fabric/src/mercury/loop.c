@@ -16,6 +16,9 @@
 #define SMALL 64
 #define LARGE (1u << 20)
 
+/* Transfers that have memory of their own: what several have in common stays in the processor's cache. */
+#define TRANSFERS 4
+
 /* Most requests in flight. */
 #define WIDTH_MAX 64
 
@@ -34,9 +37,10 @@ struct weir_hg_loop {
 	hg_class_t *class;
 	hg_context_t *context;
 	hg_core_context_t *core;
-	/* The server's side of every transfer. */
-	void *memory;
-	hg_bulk_t local;
+	/* Either side of transfers, and whose turn it is on the server's. */
+	void *memory[TRANSFERS];
+	hg_bulk_t local[TRANSFERS];
+	uint32_t next;
 	/* The client's: what has come back, and which requests are idle. */
 	uint64_t done;
 	int failure;
@@ -102,8 +106,8 @@ static hg_return_t answer_bulk(hg_core_handle_t handle, hg_bulk_op_t op)
 	if (ret == HG_SUCCESS)
 		ret = HG_Bulk_deserialize(loop->class, &job->origin, input, HG_Core_get_input_payload_size(handle));
 	if (ret == HG_SUCCESS)
-		ret = HG_Bulk_transfer(loop->context, moved, job, op, (hg_addr_t) info->addr, job->origin, 0, loop->local,
-				       0, LARGE, HG_OP_ID_IGNORE);
+		ret = HG_Bulk_transfer(loop->context, moved, job, op, (hg_addr_t) info->addr, job->origin, 0,
+				       loop->local[loop->next++ % TRANSFERS], 0, LARGE, HG_OP_ID_IGNORE);
 	if (ret != HG_SUCCESS)
 		free(job);
 	return ret;
@@ -126,7 +130,7 @@ int weir_hg_loop_open(const char *info, bool busy, struct weir_hg_loop **out)
 	struct weir_hg_loop *loop = calloc(1, sizeof *loop);
 	hg_size_t size = LARGE;
 	int ret = HG_SUCCESS;
-	uint32_t load;
+	uint32_t load, at;
 
 	if (loop == NULL)
 		return HG_NOMEM;
@@ -134,12 +138,9 @@ int weir_hg_loop_open(const char *info, bool busy, struct weir_hg_loop **out)
 	init.na_init_info.progress_mode = busy ? NA_NO_BLOCK : 0;
 	init.no_bulk_eager = true;
 	loop->busy = busy;
-	loop->memory = malloc(LARGE);
 	loop->class = HG_Init_opt2(info, true, HG_VERSION(HG_VERSION_MAJOR, HG_VERSION_MINOR), &init);
-	if (loop->memory == NULL || loop->class == NULL)
+	if (loop->class == NULL)
 		return HG_OTHER_ERROR;
-	/* Pages that were never written are all the same one of zeros, which is read from the nearest cache. */
-	memset(loop->memory, 7, LARGE);
 	loop->context = HG_Context_create(loop->class);
 	if (loop->context == NULL)
 		return HG_OTHER_ERROR;
@@ -147,8 +148,14 @@ int weir_hg_loop_open(const char *info, bool busy, struct weir_hg_loop **out)
 	ret = HG_Core_context_set_data(loop->core, loop, NULL);
 	for (load = 0; load < LOADS && ret == HG_SUCCESS; load++)
 		ret = HG_Core_register(loop->class->core_class, LOOP_ID(load), answers[load]);
-	if (ret == HG_SUCCESS)
-		ret = HG_Bulk_create(loop->class, 1, &loop->memory, &size, HG_BULK_READWRITE, &loop->local);
+	for (at = 0; at < TRANSFERS && ret == HG_SUCCESS; at++) {
+		loop->memory[at] = malloc(LARGE);
+		if (loop->memory[at] == NULL)
+			return HG_NOMEM;
+		/* Pages that were never written are all the same one of zeros, which is read from the nearest cache. */
+		memset(loop->memory[at], 7, LARGE);
+		ret = HG_Bulk_create(loop->class, 1, &loop->memory[at], &size, HG_BULK_READWRITE, &loop->local[at]);
+	}
 	*out = loop;
 	return ret;
 }
@@ -224,7 +231,7 @@ int weir_hg_loop_ask(struct weir_hg_loop *loop, const char *server, uint32_t loa
 		     double *rate)
 {
 	hg_addr_t to = HG_ADDR_NULL;
-	uint64_t payload = load == LOAD_EMPTY ? SMALL : HG_Bulk_get_serialize_size(loop->local, 0);
+	uint64_t payload = load == LOAD_EMPTY ? SMALL : HG_Bulk_get_serialize_size(loop->local[0], 0);
 	uint64_t began, idle_since = 0;
 	uint32_t at;
 	int ret;
@@ -243,7 +250,7 @@ int weir_hg_loop_ask(struct weir_hg_loop *loop, const char *server, uint32_t loa
 		if (ret == HG_SUCCESS && payload > room)
 			ret = HG_MSGSIZE;
 		if (ret == HG_SUCCESS && load != LOAD_EMPTY)
-			ret = HG_Bulk_serialize(input, payload, 0, loop->local);
+			ret = HG_Bulk_serialize(input, payload, 0, loop->local[at % TRANSFERS]);
 		else if (ret == HG_SUCCESS)
 			memset(input, 7, payload);
 	}
