@@ -1,8 +1,10 @@
 //! The store on a device in memory beside the figures of DAOS's store alone (`vos_perf`, in memory, one target), which
 //! were measured on the same kind of machine at another time. `vos_perf` compares nothing with checksums: DAOS leaves that to
-//! the reader, as Weir's engines do with large extents.
+//! the reader, as Weir's engines do with large extents. How fast memory is differs by half between days, and bounds what is
+//! large, so that a copy of as much is measured, too.
 
 use std::rc::Rc;
+use std::time::Instant;
 
 use weir_media::memory::MemoryDevice;
 use weir_media::{Device, DmaBuf, Slice};
@@ -34,6 +36,26 @@ const LARGE: (u64, u64) = (256, 4);
 /// Requests in flight at once.
 const WIDTH: u64 = 16;
 
+/// MiB in a second that the processor copies, each from another place and all to the same, as a reader has them.
+fn copies(count: u64, rounds: u64) -> f64 {
+    let filled = |_| {
+        let mut buffer = DmaBuf::new(1 << 20);
+        buffer.fill(7);
+        buffer
+    };
+    let sources: Vec<DmaBuf> = (0..count).map(filled).collect();
+    let mut to = filled(count);
+    let began = Instant::now();
+    for _ in 0..rounds {
+        for from in &sources {
+            to.copy_from_slice(from);
+            core::hint::black_box(&mut to);
+        }
+    }
+    let copied = u32::try_from(count * rounds).map_or(f64::NAN, f64::from);
+    copied / began.elapsed().as_secs_f64()
+}
+
 /// Adds the rows.
 pub async fn measure(handle: &Handle, report: &mut Report) -> Result<(), BenchError> {
     let none = || failed("a transfer", &"an operation failed");
@@ -58,6 +80,13 @@ pub async fn measure(handle: &Handle, report: &mut Report) -> Result<(), BenchEr
     row("update 1 MiB", load.updates().await.ok_or_else(none)?, "MiB/s", DAOS_LARGE.0);
     let fetches = load.fetches(rounds).await.ok_or_else(none)?;
     row("fetch 1 MiB for a reader who compares", fetches, "MiB/s", DAOS_LARGE.1);
+    report.beside(
+        "store in memory: fetch 1 MiB beside a copy",
+        fetches,
+        "MiB/s",
+        ("a copy", copies(count, rounds)),
+        None,
+    );
     let compared = load.compared_here().fetches(rounds).await.ok_or_else(none)?;
     let daos = ("DAOS's store alone", DAOS_LARGE.1);
     report.beside("store in memory: fetch 1 MiB and compare", compared, "MiB/s", daos, None);
