@@ -5,12 +5,14 @@
 
 mod inbox;
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use inbox::{Inbox, listen};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
+use std::sync::Arc;
 use weir_fabric::{Address, Endpoint, Options, PeerId, open};
 use weir_runtime::real::Executor;
 
@@ -29,11 +31,14 @@ const SAYS: &str = "address ";
 /// Between two messages to whoever doesn't answer.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Says an address and talks to the server. Ends without a word, and without closing anything, when its input does.
+/// Says an address and talks to the server. Ends without a word, and without closing anything, when its input does, but not
+/// while it sends: who dies there blocks the server's queue, which not every library's endpoint notices.
 fn pass_by(server: &str) -> ! {
-    std::thread::spawn(|| {
+    let ended = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&ended);
+    std::thread::spawn(move || {
         std::io::stdin().read_to_end(&mut Vec::new()).expect("the parent's");
-        std::process::exit(0);
+        noted.store(true, Ordering::Relaxed);
     });
     let executor = Executor::new().expect("an executor");
     let rt = executor.handle();
@@ -46,7 +51,7 @@ fn pass_by(server: &str) -> ! {
     }
     let server = Address::from_bytes(server.as_bytes()).expect("short");
     executor.block_on(async {
-        loop {
+        while !ended.load(Ordering::Relaxed) {
             for (endpoint, inbox) in endpoints.iter().zip(&inboxes) {
                 let (own, met) = (endpoint.address(), u8::from(!inbox.messages.borrow().is_empty()));
                 // Larger than what the provider copies at once. What the server had not taken when it was opened anew is lost.
@@ -55,7 +60,8 @@ fn pass_by(server: &str) -> ! {
             }
             rt.sleep(PAUSE).await;
         }
-    })
+    });
+    std::process::exit(0);
 }
 
 /// A process that passes by.
