@@ -118,7 +118,7 @@ trait Side {
     /// Operations per second in this time.
     fn sample(&self, what: What, span: Duration) -> Result<f64, BenchError>;
 
-    /// Its server, which is at rest unless it is this side's turn.
+    /// Its server, which is at rest between this side's turns.
     fn server(&self) -> &Server;
 
     /// The core that its client has.

@@ -38,13 +38,13 @@ const WIDTH: u64 = 16;
 
 /// MiB in a second that the processor copies, each from another place and all to the same, as a reader has them.
 fn copies(count: u64, rounds: u64) -> f64 {
-    let filled = |_| {
+    let filled = || {
         let mut buffer = DmaBuf::new(1 << 20);
         buffer.fill(7);
         buffer
     };
-    let sources: Vec<DmaBuf> = (0..count).map(filled).collect();
-    let mut to = filled(count);
+    let sources: Vec<DmaBuf> = (0..count).map(|_| filled()).collect();
+    let mut to = filled();
     let began = Instant::now();
     for _ in 0..rounds {
         for from in &sources {
