@@ -101,8 +101,16 @@ impl Container {
     pub async fn destroy(context: &Context, pool: &Pool, container: &str, force: bool) -> Result<()> {
         let subject = format!("container {container} in {pool}");
         let question = Question::new("destroy", &subject, opcode::CONTAINER_DESTROY);
+        // By its id: a request that is repeated because its answer was lost finds that it is gone already, and says so.
+        let all = pool.containers(context).await?;
+        let is_it = |info: &&ContainerInfo| {
+            info.properties.label == container || Uuid::try_parse(container) == Ok(info.container.0)
+        };
+        let Some(found) = all.iter().find(is_it) else {
+            return Err(Error::refused("destroy", subject, Der::NONEXIST, "there is none of this name"));
+        };
         let capability = pool.0.capability.clone();
-        let request = ContainerDestroyRequest { capability, container: container.to_owned(), force };
+        let request = ContainerDestroyRequest { capability, container: found.container.0.to_string(), force };
         context.tell(pool.reach(), &question, &request).await
     }
 

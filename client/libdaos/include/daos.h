@@ -25,6 +25,12 @@ int daos_init(void);
 /* Undoes one daos_init; the last one ends all event queues and handles. */
 int daos_fini(void);
 
+/*
+ * Starts the library in a forked child. Before it (or daos_init), every call in the child is -DER_UNINIT; the parent's handles and
+ * events stay the parent's, and its endpoints are untouched. Handles come over by local2global and global2local.
+ */
+int daos_reinit(void);
+
 #ifdef __cplusplus
 }
 #endif

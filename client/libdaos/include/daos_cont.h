@@ -55,9 +55,10 @@ int daos_cont_open2(daos_handle_t poh, const char *cont, unsigned int flags, dao
 		    daos_cont_info_t *info, daos_event_t *ev);
 #define daos_cont_open daos_cont_open2
 
+/* Closes a container: -DER_BUSY with open objects. */
 int daos_cont_close(daos_handle_t coh, daos_event_t *ev);
 
-/* Destroys a container: -DER_BUSY with open handles, unless force. */
+/* Destroys a container: -DER_BUSY with open handles, unless force; -DER_NONEXIST when there is none. */
 int daos_cont_destroy2(daos_handle_t poh, const char *cont, int force, daos_event_t *ev);
 #define daos_cont_destroy daos_cont_destroy2
 

@@ -89,6 +89,9 @@ enum daos_otype_t {
 #define DAOS_GET_AKEY (1 << 3)
 #define DAOS_GET_RECX (1 << 4)
 
+/* Most bytes of a mark in a table of objects. */
+#define DAOS_OIT_MARKER_MAX_LEN 32
+
 /* A record size or value size that is not known. */
 #define DAOS_REC_ANY 0
 

@@ -32,6 +32,23 @@ struct daos_pool_space {
 	uint32_t ps_padding;
 };
 
+/* Most parts of a filter of containers. */
+#define DAOS_POOL_CONT_FILTER_MAX_NPARTS 8
+
+/* The pool has less redundancy than it was made with. */
+#define DAOS_RSF_DEGRADED (1 << 0)
+
+/* State of a target. */
+typedef enum {
+	DAOS_TS_UNKNOWN = 0,
+	DAOS_TS_DOWN_OUT = 1,
+	DAOS_TS_DOWN = 2,
+	DAOS_TS_UP = 3,
+	DAOS_TS_UP_IN = 4,
+	DAOS_TS_NEW = 5,
+	DAOS_TS_DRAIN = 6
+} daos_target_state_t;
+
 enum daos_rebuild_state_t {
 	DRS_IN_PROGRESS = 0,
 	DRS_NOT_STARTED = 1,
@@ -46,7 +63,14 @@ struct daos_rebuild_status {
 		int32_t rs_state;
 		int32_t rs_done;
 	};
-	int32_t rs_padding32;
+	union {
+		int32_t rs_padding32;
+		struct {
+			/* Newest layout of objects that all engines have. */
+			uint16_t rs_max_supported_layout_ver;
+			uint16_t rs_flags;
+		};
+	};
 	int32_t rs_fail_rank;
 	uint64_t rs_toberb_obj_nr;
 	uint64_t rs_obj_nr;
@@ -88,6 +112,7 @@ int daos_pool_connect2(const char *pool, const char *sys, unsigned int flags, da
 		       daos_pool_info_t *info, daos_event_t *ev);
 #define daos_pool_connect daos_pool_connect2
 
+/* Disconnects: -DER_BUSY with open containers. */
 int daos_pool_disconnect(daos_handle_t poh, daos_event_t *ev);
 
 /* Asks for the state of a pool. ranks and pool_prop must be NULL: -DER_NOSYS. */

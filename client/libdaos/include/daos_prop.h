@@ -42,6 +42,9 @@ enum daos_pool_prop_type {
 	DAOS_PROP_PO_MAX = 28
 };
 
+/* Number of pool properties. */
+#define DAOS_PROP_PO_NUM (DAOS_PROP_PO_MAX - DAOS_PROP_PO_MIN - 1)
+
 /* Container properties. */
 enum daos_cont_prop_type {
 	DAOS_PROP_CO_MIN = 4096,
@@ -73,6 +76,9 @@ enum daos_cont_prop_type {
 	DAOS_PROP_CO_PERF_DOMAIN = 4122,
 	DAOS_PROP_CO_MAX = 4123
 };
+
+/* Number of container properties. */
+#define DAOS_PROP_CO_NUM (DAOS_PROP_CO_MAX - DAOS_PROP_CO_MIN - 1)
 
 /* What a container holds: values of DAOS_PROP_CO_LAYOUT_TYPE. */
 typedef enum {

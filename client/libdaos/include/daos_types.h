@@ -43,6 +43,17 @@ typedef struct {
 /* The call is a transaction of its own. */
 #define DAOS_TX_NONE ((daos_handle_t){0})
 
+/* What a handle stands for: the lowest bits of its cookie. */
+enum {
+	DAOS_HTYPE_EQ = 1,
+	DAOS_HTYPE_POOL = 3,
+	DAOS_HTYPE_CO = 5,
+	DAOS_HTYPE_OBJ = 7,
+	DAOS_HTYPE_ARRAY = 9,
+	DAOS_HTYPE_TX = 11,
+	DAOS_HTYPE_KV = 13
+};
+
 static inline bool
 daos_handle_is_inval(daos_handle_t hdl)
 {

@@ -11,4 +11,7 @@
 #define DAOS_VERSION_MINOR 8
 #define DAOS_VERSION_FIX 100
 
+/* Spelt as programs spell it. */
+#define DAOS_VERSION_PROTOCAL 1
+
 #endif

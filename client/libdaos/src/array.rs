@@ -2,12 +2,12 @@
 
 use core::ffi::c_int;
 
-use weir_client::{Array, ArrayAttributes, Range};
+use weir_client::{Array, ArrayAttributes, Range, Rights};
 use weir_proto::{Der, codec};
 
 use crate::boundary::{Place, der_of, elements, guarded, operation, optional, required, run};
 use crate::handle::{self, Opened};
-use crate::object::id_of;
+use crate::object::{id_of, is_read_only};
 use crate::pool::{export, import};
 use crate::sg::Runs;
 use crate::transaction::scope;
@@ -41,10 +41,13 @@ pub extern "C" fn daos_array_create(
     run(ev, || {
         let (container, place) = (handle::container(coh)?, required(oh)?);
         scope(th)?.check_alone()?;
+        if !container.rights().allows(Rights::WRITE) {
+            return Err(Der::NO_PERM);
+        }
         let attributes = attributes(cell_size, chunk_size)?;
         Ok(operation(move |context| async move {
             let array = Array::create(&context, &container, id_of(oid), attributes).await.map_err(der_of)?;
-            place.set(handle::issue(Opened::Array(array)));
+            place.set(handle::issue_within(coh, false, Opened::Array(array))?);
             Ok(())
         }))
     })
@@ -56,7 +59,7 @@ pub extern "C" fn daos_array_open(
     coh: daos_handle_t,
     oid: daos_obj_id_t,
     th: daos_handle_t,
-    _mode: u32,
+    mode: u32,
     cell_size: *mut u64,
     chunk_size: *mut u64,
     oh: *mut daos_handle_t,
@@ -66,11 +69,12 @@ pub extern "C" fn daos_array_open(
         let (container, place) = (handle::container(coh)?, required(oh)?);
         scope(th)?.check_open()?;
         let (cell, chunk) = (required(cell_size)?, required(chunk_size)?);
+        let read_only = is_read_only(&container, mode);
         Ok(operation(move |context| async move {
             let array = Array::open(&context, &container, id_of(oid)).await.map_err(der_of)?;
             cell.set(u64::from(array.attributes().cell_size));
             chunk.set(array.attributes().chunk_cells);
-            place.set(handle::issue(Opened::Array(array)));
+            place.set(handle::issue_within(coh, read_only, Opened::Array(array))?);
             Ok(())
         }))
     })
@@ -82,7 +86,7 @@ pub extern "C" fn daos_array_open_with_attr(
     coh: daos_handle_t,
     oid: daos_obj_id_t,
     th: daos_handle_t,
-    _mode: u32,
+    mode: u32,
     cell_size: u64,
     chunk_size: u64,
     oh: *mut daos_handle_t,
@@ -93,8 +97,9 @@ pub extern "C" fn daos_array_open_with_attr(
         scope(th)?.check_open()?;
         let attributes = attributes(cell_size, chunk_size)?;
         let array = Array::with_attributes(&container, id_of(oid), attributes).map_err(der_of)?;
+        let read_only = is_read_only(&container, mode);
         Ok(operation(move |_| async move {
-            place.set(handle::issue(Opened::Array(array)));
+            place.set(handle::issue_within(coh, read_only, Opened::Array(array))?);
             Ok(())
         }))
     })
@@ -110,7 +115,7 @@ pub extern "C" fn daos_array_close(oh: daos_handle_t, ev: *mut daos_event_t) -> 
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_array_destroy(oh: daos_handle_t, th: daos_handle_t, ev: *mut daos_event_t) -> c_int {
     run(ev, || {
-        let array = handle::array(oh)?;
+        let array = handle::changed(oh, handle::array)?;
         scope(th)?.check_alone()?;
         Ok(operation(move |context| async move { array.destroy(&context).await.map_err(der_of) }))
     })
@@ -178,7 +183,7 @@ pub extern "C" fn daos_array_write(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let array = handle::array(oh)?;
+        let array = handle::changed(oh, handle::array)?;
         scope(th)?.check_alone()?;
         let (ranges, runs) = (ranges(required(iod)?)?, Runs::read(required(sgl)?)?);
         let data = runs.source(bytes(&array, &ranges)?)?;
@@ -198,7 +203,7 @@ pub extern "C" fn daos_array_punch(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let array = handle::array(oh)?;
+        let array = handle::changed(oh, handle::array)?;
         scope(th)?.check_alone()?;
         let ranges = ranges(required(iod)?)?;
         Ok(operation(move |context| async move { array.punch(&context, &ranges).await.map_err(der_of) }))
@@ -249,7 +254,7 @@ pub extern "C" fn daos_array_set_size(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let array = handle::array(oh)?;
+        let array = handle::changed(oh, handle::array)?;
         scope(th)?.check_alone()?;
         Ok(operation(move |context| async move { array.set_size(&context, size).await.map_err(der_of) }))
     })
@@ -285,14 +290,15 @@ pub extern "C" fn daos_array_local2global(oh: daos_handle_t, glob: *mut d_iov_t)
 pub extern "C" fn daos_array_global2local(
     coh: daos_handle_t,
     glob: d_iov_t,
-    _mode: u32,
+    mode: u32,
     oh: *mut daos_handle_t,
 ) -> c_int {
     guarded(|| {
         let (container, place) = (handle::container(coh)?, required(oh)?);
         let (oid, cell_size, chunk_cells) = codec::decode(&import(&glob)?).map_err(|_| Der::INVAL)?;
+        let read_only = is_read_only(&container, mode);
         let array = Array::shared(&container, oid, ArrayAttributes { cell_size, chunk_cells });
-        place.set(handle::issue(Opened::Array(array.map_err(der_of)?)));
+        place.set(handle::issue_within(coh, read_only, Opened::Array(array.map_err(der_of)?))?);
         Ok(())
     })
 }

@@ -151,21 +151,21 @@ pub extern "C" fn daos_cont_open2(
             if let Some(info) = info {
                 info.set(describe(container.info()));
             }
-            place.set(handle::issue(Opened::Container(container)));
+            place.set(handle::issue_within(poh, false, Opened::Container(container))?);
             Ok(())
         }))
     })
 }
 
-/// Closes a container.
+/// Closes a container that no object is open in.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_cont_close(coh: daos_handle_t, ev: *mut daos_event_t) -> c_int {
     run(ev, || {
         let container = handle::container(coh)?;
         Ok(operation(move |context| async move {
+            let ending = handle::end(coh)?;
             container.close(&context).await.map_err(der_of)?;
-            handle::forget(coh);
-            Ok(())
+            ending.done()
         }))
     })
 }
@@ -309,7 +309,7 @@ pub extern "C" fn daos_cont_global2local(
         if container.pool().id() != pool.id() {
             return Err(Der::INVAL);
         }
-        place.set(handle::issue(Opened::Container(container)));
+        place.set(handle::issue_within(poh, false, Opened::Container(container))?);
         Ok(())
     })
 }

@@ -10,9 +10,9 @@ use weir_client::Context;
 use weir_proto::Der;
 
 use crate::boundary::{Operation, Outcome, Start, guarded, required};
-use crate::handle;
 use crate::queue::Queue;
 use crate::types::{daos_event_t, daos_handle_t};
+use crate::{handle, library};
 
 /// Marks an event that was initialised and not finished.
 const MARK: u64 = 0x7765_6972_6576_656e;
@@ -51,6 +51,8 @@ struct Course {
 /// The library's record of an event.
 pub struct EventState {
     number: u64,
+    /// Life of the process that it was initialised in.
+    life: u64,
     /// The caller's structure, as a number: only its address is kept here.
     user: usize,
     queue: Option<Arc<Queue>>,
@@ -178,10 +180,13 @@ fn state_of(ev: *mut daos_event_t) -> Result<Arc<EventState>, Der> {
     let pointer = words[1] as *const EventState;
     // SAFETY: with the mark in place, the word is what `Arc::into_raw` gave in `daos_event_init`, and one count is
     // the event's own until `daos_event_fini` clears the mark.
-    unsafe {
+    let state = unsafe {
         Arc::increment_strong_count(pointer);
-        Ok(Arc::from_raw(pointer))
-    }
+        Arc::from_raw(pointer)
+    };
+    library::held()?;
+    // The copy of a parent's event that a forked child finds is no event of its own.
+    if state.life == library::life() { Ok(state) } else { Err(Der::INVAL) }
 }
 
 /// Starts an operation for an event.
@@ -217,6 +222,7 @@ pub extern "C" fn daos_event_init(
         }
         let state = Arc::new(EventState {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            life: library::life(),
             user: ev as usize,
             queue,
             parent,
@@ -307,6 +313,7 @@ mod tests {
         let course = Course { status: Status::Ready, open: 0, result: 0 };
         Arc::new(EventState {
             number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            life: library::life(),
             user: &raw mut *place as usize,
             queue: None,
             parent: parent.cloned(),

@@ -2,13 +2,15 @@
 //! to be so.
 
 use core::ffi::c_int;
+use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use weir_client::{Array, Container, Kv, Object, Pool};
 use weir_proto::Der;
 
-use crate::boundary::{operation, run};
+use crate::boundary::{Outcome, operation, run};
+use crate::library;
 use crate::queue::Queue;
 use crate::transaction::Tx;
 use crate::types::{daos_event_t, daos_handle_t};
@@ -47,29 +49,103 @@ impl Opened {
     }
 }
 
+/// A handle's record.
+struct Entry {
+    opened: Opened,
+    /// What it was opened in: the pool of a container, the container of an object.
+    within: Option<u64>,
+    /// What is open in it.
+    open: usize,
+    /// It is being closed: nothing is opened in it any more.
+    ending: bool,
+    /// Nothing is changed through it.
+    is_read_only: bool,
+}
+
+/// Handles, by their cookies.
 #[derive(Default)]
-struct Table {
-    opened: HashMap<u64, Opened>,
-    issued: u64,
+pub struct Table {
+    entries: HashMap<u64, Entry>,
 }
 
 /// Bits of a cookie that hold the handle's type.
 const KIND_BITS: u32 = 4;
 
-static TABLE: LazyLock<RwLock<Table>> = LazyLock::new(RwLock::default);
+/// Handles issued so far. A forked child counts on from here: its parent's handles are none of its own.
+static ISSUED: AtomicU64 = AtomicU64::new(0);
 
-/// Issues a handle.
-pub fn issue(opened: Opened) -> daos_handle_t {
-    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    table.issued += 1;
-    let cookie = (table.issued << KIND_BITS) | opened.kind();
-    table.opened.insert(cookie, opened);
-    daos_handle_t { cookie }
+fn read() -> Result<RwLockReadGuard<'static, Table>, Der> {
+    Ok(library::held()?.handles.read().unwrap_or_else(PoisonError::into_inner))
+}
+
+fn write() -> Result<RwLockWriteGuard<'static, Table>, Der> {
+    Ok(library::held()?.handles.write().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Issues a handle that stands for itself.
+pub fn issue(opened: Opened) -> Result<daos_handle_t, Der> {
+    insert(Entry { opened, within: None, open: 0, ending: false, is_read_only: false })
+}
+
+/// Issues a handle of what was opened in something else, which can't be closed before.
+pub fn issue_within(within: daos_handle_t, is_read_only: bool, opened: Opened) -> Result<daos_handle_t, Der> {
+    insert(Entry { opened, within: Some(within.cookie), open: 0, ending: false, is_read_only })
+}
+
+fn insert(entry: Entry) -> Result<daos_handle_t, Der> {
+    let cookie = ((ISSUED.fetch_add(1, Ordering::Relaxed) + 1) << KIND_BITS) | entry.opened.kind();
+    let mut table = write()?;
+    if let Some(within) = entry.within {
+        let outer = table.entries.get_mut(&within).filter(|outer| !outer.ending).ok_or(Der::NO_HDL)?;
+        outer.open += 1;
+    }
+    table.entries.insert(cookie, entry);
+    Ok(daos_handle_t { cookie })
 }
 
 fn find<T>(handle: daos_handle_t, pick: impl FnOnce(&Opened) -> Option<T>) -> Result<T, Der> {
-    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    table.opened.get(&handle.cookie).and_then(pick).ok_or(Der::NO_HDL)
+    read()?.entries.get(&handle.cookie).and_then(|entry| pick(&entry.opened)).ok_or(Der::NO_HDL)
+}
+
+/// What `find` finds, to be changed: `NO_PERM` through a handle that was opened for reading only.
+pub fn changed<T>(
+    handle: daos_handle_t,
+    find: impl FnOnce(daos_handle_t) -> Result<T, Der>,
+) -> Result<T, Der> {
+    let found = find(handle)?;
+    let is_read_only = read()?.entries.get(&handle.cookie).is_some_and(|entry| entry.is_read_only);
+    if is_read_only { Err(Der::NO_PERM) } else { Ok(found) }
+}
+
+/// The close of a handle that is under way. Dropped before its [`done`](Self::done), the handle stays open.
+pub struct Ending(daos_handle_t);
+
+/// Begins to close a handle: `BUSY` while something is open in it.
+pub fn end(handle: daos_handle_t) -> Result<Ending, Der> {
+    let mut table = write()?;
+    let entry = table.entries.get_mut(&handle.cookie).filter(|entry| !entry.ending).ok_or(Der::NO_HDL)?;
+    if entry.open > 0 {
+        return Err(Der::BUSY);
+    }
+    entry.ending = true;
+    Ok(Ending(handle))
+}
+
+impl Ending {
+    /// Ends the use of the handle.
+    pub fn done(self) -> Outcome {
+        forget(self.0)
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Ok(mut table) = write()
+            && let Some(entry) = table.entries.get_mut(&self.0.cookie)
+        {
+            entry.ending = false;
+        }
+    }
 }
 
 macro_rules! finders {
@@ -101,8 +177,19 @@ finders! {
 }
 
 /// Ends the use of a handle.
-pub fn forget(handle: daos_handle_t) {
-    TABLE.write().unwrap_or_else(PoisonError::into_inner).opened.remove(&handle.cookie);
+pub fn forget(handle: daos_handle_t) -> Outcome {
+    let forgotten = {
+        let mut table = write()?;
+        let forgotten = table.entries.remove(&handle.cookie);
+        let outer = forgotten.as_ref().and_then(|entry| table.entries.get_mut(&entry.within?));
+        if let Some(outer) = outer {
+            outer.open = outer.open.saturating_sub(1);
+        }
+        forgotten
+    };
+    // Outside the lock: what ends with it may look at the table.
+    drop(forgotten);
+    Ok(())
 }
 
 /// Runs a call that ends the use of a handle, which `find` has to know.
@@ -113,14 +200,11 @@ pub fn close<T>(
 ) -> c_int {
     run(ev, || {
         find(handle)?;
-        Ok(operation(move |_| async move {
-            forget(handle);
-            Ok(())
-        }))
+        Ok(operation(move |_| async move { forget(handle) }))
     })
 }
 
 /// Ends the use of all handles.
-pub fn forget_all() {
-    TABLE.write().unwrap_or_else(PoisonError::into_inner).opened.clear();
+pub fn forget_all(handles: &RwLock<Table>) {
+    handles.write().unwrap_or_else(PoisonError::into_inner).entries.clear();
 }

@@ -8,7 +8,7 @@ use weir_proto::Der;
 use crate::boundary::{bytes_of, der_of, operation, required, run};
 use crate::handle::{self, Opened};
 use crate::list::Listing;
-use crate::object::{conditions_of, id_of};
+use crate::object::{conditions_of, id_of, is_read_only};
 use crate::transaction::scope;
 use crate::types::{d_sg_list_t, daos_anchor_t, daos_event_t, daos_handle_t, daos_key_desc_t, daos_obj_id_t};
 
@@ -17,15 +17,16 @@ use crate::types::{d_sg_list_t, daos_anchor_t, daos_event_t, daos_handle_t, daos
 pub extern "C" fn daos_kv_open(
     coh: daos_handle_t,
     oid: daos_obj_id_t,
-    _mode: u32,
+    mode: u32,
     oh: *mut daos_handle_t,
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
         let (container, place) = (handle::container(coh)?, required(oh)?);
         let kv = Kv::open(&container, id_of(oid)).map_err(der_of)?;
+        let read_only = is_read_only(&container, mode);
         Ok(operation(move |_| async move {
-            place.set(handle::issue(Opened::Kv(kv)));
+            place.set(handle::issue_within(coh, read_only, Opened::Kv(kv))?);
             Ok(())
         }))
     })
@@ -41,7 +42,7 @@ pub extern "C" fn daos_kv_close(oh: daos_handle_t, ev: *mut daos_event_t) -> c_i
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_kv_destroy(oh: daos_handle_t, th: daos_handle_t, ev: *mut daos_event_t) -> c_int {
     run(ev, || {
-        let (kv, scope) = (handle::kv(oh)?, scope(th)?);
+        let (kv, scope) = (handle::changed(oh, handle::kv)?, scope(th)?);
         Ok(operation(move |context| async move {
             let object = kv.object();
             scope.change(object, |transaction| transaction.punch(object), kv.destroy(&context)).await
@@ -61,7 +62,7 @@ pub extern "C" fn daos_kv_put(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let (kv, scope) = (handle::kv(oh)?, scope(th)?);
+        let (kv, scope) = (handle::changed(oh, handle::kv)?, scope(th)?);
         let (conditions, key) = (conditions_of(flags)?, bytes_of(key)?.to_vec());
         if size == 0 || size > weir_proto::limits::PAYLOAD_MAX {
             return Err(if size == 0 { Der::INVAL } else { Der::REC2BIG });
@@ -125,7 +126,7 @@ pub extern "C" fn daos_kv_remove(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let (kv, scope) = (handle::kv(oh)?, scope(th)?);
+        let (kv, scope) = (handle::changed(oh, handle::kv)?, scope(th)?);
         let (conditions, key) = (conditions_of(flags)?, bytes_of(key)?.to_vec());
         Ok(operation(move |context| async move {
             let note = |transaction: &mut Transaction| kv.remove_within(transaction, &key, conditions);

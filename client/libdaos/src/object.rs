@@ -3,7 +3,8 @@
 use core::ffi::c_int;
 
 use weir_client::{
-    AkeyRead, AkeyWrite, Conditions, Context, Extent, Fetched, Object, Transaction, Value, kind,
+    AkeyRead, AkeyWrite, Conditions, Container, Context, Extent, Fetched, Object, Rights, Transaction, Value,
+    kind,
 };
 use weir_proto::{Der, Key, ObjectId};
 
@@ -35,6 +36,15 @@ pub(crate) fn conditions_of(flags: u64) -> Result<Conditions, Der> {
     u32::try_from(flags).map(Conditions).map_err(|_| Der::INVAL)
 }
 
+/// Whether nothing is changed through an object's handle: its own mode says so, or that of the container's.
+pub(crate) fn is_read_only(container: &Container, mode: u32) -> bool {
+    const READ_ONLY: u32 = 1 << 1;
+    const READ_WRITE: u32 = 1 << 2;
+    const EXCLUSIVE: u32 = 1 << 3;
+    let only_reads = mode & READ_ONLY != 0 && mode & (READ_WRITE | EXCLUSIVE) == 0;
+    only_reads || !container.rights().allows(Rights::WRITE)
+}
+
 /// Puts type and class into an id.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_obj_generate_oid2(
@@ -59,15 +69,16 @@ pub extern "C" fn daos_obj_generate_oid2(
 pub extern "C" fn daos_obj_open(
     coh: daos_handle_t,
     oid: daos_obj_id_t,
-    _mode: u32,
+    mode: u32,
     oh: *mut daos_handle_t,
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
         let (container, place) = (handle::container(coh)?, required(oh)?);
         let object = Object::open(&container, id_of(oid)).map_err(der_of)?;
+        let read_only = is_read_only(&container, mode);
         Ok(operation(move |_| async move {
-            place.set(handle::issue(Opened::Object(object)));
+            place.set(handle::issue_within(coh, read_only, Opened::Object(object))?);
             Ok(())
         }))
     })
@@ -88,7 +99,7 @@ pub extern "C" fn daos_obj_punch(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let (object, scope) = (handle::object(oh)?, scope(th)?);
+        let (object, scope) = (handle::changed(oh, handle::object)?, scope(th)?);
         // That an object spread over targets exists is not decided by one of them.
         if conditions_of(flags)? != Conditions::NONE {
             return Err(Der::NOTSUPPORTED);
@@ -110,7 +121,7 @@ pub extern "C" fn daos_obj_punch_dkeys(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let (object, scope) = (handle::object(oh)?, scope(th)?);
+        let (object, scope) = (handle::changed(oh, handle::object)?, scope(th)?);
         let conditions = conditions_of(flags)?;
         let integer = kind::has_integer_dkeys(object.id().kind());
         let dkeys = keys(dkeys, nr, integer)?;
@@ -133,7 +144,7 @@ pub extern "C" fn daos_obj_punch_akeys(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let (object, scope) = (handle::object(oh)?, scope(th)?);
+        let (object, scope) = (handle::changed(oh, handle::object)?, scope(th)?);
         let conditions = conditions_of(flags)?;
         let kinds = object.id().kind();
         let dkey = key_at(dkey, kind::has_integer_dkeys(kinds))?;
@@ -165,7 +176,12 @@ struct Part {
 }
 
 impl Part {
-    fn read(object: &Object, iod: Place<daos_iod_t>, runs: Option<Runs>) -> Result<Self, Der> {
+    fn read(
+        object: &Object,
+        call: Conditions,
+        iod: Place<daos_iod_t>,
+        runs: Option<Runs>,
+    ) -> Result<Self, Der> {
         let given = iod.get();
         let akey = key(&given.iod_name, kind::has_integer_akeys(object.id().kind()))?;
         let (array, extents) = match given.iod_type {
@@ -177,7 +193,9 @@ impl Part {
             }
             _ => return Err(Der::INVAL),
         };
-        let conditions = conditions_of(given.iod_flags)?;
+        // Elsewhere nothing stands there that means anything: callers leave it as it is.
+        let own = call.has(Conditions::PER_AKEY);
+        let conditions = if own { conditions_of(given.iod_flags)? } else { Conditions::NONE };
         Ok(Self { place: iod, akey, array, size: given.iod_size, extents, conditions, runs })
     }
 
@@ -210,7 +228,13 @@ impl Part {
 }
 
 /// Reads the akeys of a call.
-fn parts(object: &Object, nr: u32, iods: *mut daos_iod_t, sgls: *mut d_sg_list_t) -> Result<Vec<Part>, Der> {
+fn parts(
+    object: &Object,
+    call: Conditions,
+    nr: u32,
+    iods: *mut daos_iod_t,
+    sgls: *mut d_sg_list_t,
+) -> Result<Vec<Part>, Der> {
     required(iods)?;
     let count = usize::try_from(nr).map_err(|_| Der::INVAL)?;
     if count == 0 || count > weir_proto::limits::AKEYS_MAX {
@@ -222,7 +246,7 @@ fn parts(object: &Object, nr: u32, iods: *mut daos_iod_t, sgls: *mut d_sg_list_t
                 Some(_) => Some(Runs::read(element(sgls, index))?),
                 None => None,
             };
-            Part::read(object, element(iods, index), runs)
+            Part::read(object, call, element(iods, index), runs)
         })
         .collect()
 }
@@ -240,10 +264,10 @@ pub extern "C" fn daos_obj_update(
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {
-        let (object, scope) = (handle::object(oh)?, scope(th)?);
+        let (object, scope) = (handle::changed(oh, handle::object)?, scope(th)?);
         let conditions = conditions_of(flags)?;
         let dkey = key_at(dkey, kind::has_integer_dkeys(object.id().kind()))?;
-        let parts = parts(&object, nr, iods, sgls)?;
+        let parts = parts(&object, conditions, nr, iods, sgls)?;
         let writes = parts.iter().map(Part::write).collect::<Result<Vec<_>, Der>>()?;
         Ok(operation(move |context| async move {
             let note =
@@ -271,7 +295,7 @@ pub extern "C" fn daos_obj_fetch(
         let (object, scope) = (handle::object(oh)?, scope(th)?);
         let conditions = conditions_of(flags)?;
         let dkey = key_at(dkey, kind::has_integer_dkeys(object.id().kind()))?;
-        let parts = parts(&object, nr, iods, sgls)?;
+        let parts = parts(&object, conditions, nr, iods, sgls)?;
         let (maps, object) = (optional(maps).map(|_| Maps(maps)), scope.view(&object)?);
         Ok(operation(move |context| async move {
             scope.ended(fetch(context, object, dkey, conditions, parts, maps).await)

@@ -62,21 +62,21 @@ pub extern "C" fn daos_pool_connect2(
                 let reply = connected.query(&context).await.map_err(der_of)?;
                 info.set(describe(&connected, &reply, SPACE));
             }
-            handle_place.set(handle::issue(Opened::Pool(connected)));
+            handle_place.set(handle::issue(Opened::Pool(connected))?);
             Ok(())
         }))
     })
 }
 
-/// Disconnects from a pool.
+/// Disconnects from a pool that no container is open in.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_pool_disconnect(poh: daos_handle_t, ev: *mut daos_event_t) -> c_int {
     run(ev, || {
         let pool = handle::pool(poh)?;
         Ok(operation(move |context| async move {
+            let ending = handle::end(poh)?;
             pool.disconnect(&context).await.map_err(der_of)?;
-            handle::forget(poh);
-            Ok(())
+            ending.done()
         }))
     })
 }
@@ -184,7 +184,7 @@ pub extern "C" fn daos_pool_global2local(glob: d_iov_t, poh: *mut daos_handle_t)
     guarded(|| {
         let place = required(poh)?;
         let pool = Pool::from_bytes(&import(&glob)?).map_err(der_of)?;
-        place.set(handle::issue(Opened::Pool(pool)));
+        place.set(handle::issue(Opened::Pool(pool))?);
         Ok(())
     })
 }

@@ -53,11 +53,14 @@ struct Station {
     tasks: HashMap<u64, TaskHandle<()>>,
 }
 
-/// The queue of events that belong to none, made at its first use.
-static COMMON: Mutex<Option<Arc<Queue>>> = Mutex::new(None);
-
-/// Queues whose threads have to end with the library.
-static QUEUES: Mutex<Vec<Arc<Queue>>> = Mutex::new(Vec::new());
+/// The queues of a started library.
+#[derive(Default)]
+pub struct Queues {
+    /// The queue of events that belong to none, made at its first use.
+    common: Mutex<Option<Arc<Queue>>>,
+    /// Queues whose threads have to end with the library.
+    all: Mutex<Vec<Arc<Queue>>>,
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -66,7 +69,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Queue {
     /// Starts a queue's thread.
     pub fn start() -> Result<Arc<Self>, Der> {
-        let attach = library::attach()?;
+        let (attach, queues) = (library::attach()?, &library::held()?.queues);
         let (started, starting) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("daos-eq".into())
@@ -97,13 +100,13 @@ impl Queue {
             remote,
             thread: Mutex::new(Some(thread)),
         });
-        lock(&QUEUES).push(Arc::clone(&queue));
+        lock(&queues.all).push(Arc::clone(&queue));
         Ok(queue)
     }
 
     /// The queue of events that belong to none.
     pub fn common() -> Result<Arc<Self>, Der> {
-        let mut common = lock(&COMMON);
+        let mut common = lock(&library::held()?.queues.common);
         if let Some(queue) = &*common {
             return Ok(Arc::clone(queue));
         }
@@ -228,9 +231,9 @@ impl Queue {
 }
 
 /// Ends all queues.
-pub fn end_all() {
-    *lock(&COMMON) = None;
-    let queues = core::mem::take(&mut *lock(&QUEUES));
+pub fn end_all(queues: &Queues) {
+    *lock(&queues.common) = None;
+    let queues = core::mem::take(&mut *lock(&queues.all));
     for queue in queues {
         queue.end();
     }
@@ -241,7 +244,7 @@ pub fn end_all() {
 pub extern "C" fn daos_eq_create(eqh: *mut daos_handle_t) -> c_int {
     guarded(|| {
         let place = required(eqh)?;
-        place.set(handle::issue(handle::Opened::Queue(Queue::start()?)));
+        place.set(handle::issue(handle::Opened::Queue(Queue::start()?))?);
         Ok(())
     })
 }
@@ -259,8 +262,8 @@ pub extern "C" fn daos_eq_destroy(eqh: daos_handle_t, flags: c_int) -> c_int {
         if busy && flags & FORCE == 0 {
             return Err(Der::BUSY);
         }
-        handle::forget(eqh);
-        lock(&QUEUES).retain(|other| !Arc::ptr_eq(other, &queue));
+        handle::forget(eqh)?;
+        lock(&library::held()?.queues.all).retain(|other| !Arc::ptr_eq(other, &queue));
         queue.end();
         Ok(())
     })

@@ -203,7 +203,7 @@ pub extern "C" fn daos_tx_open(
             let (epoch, restarts) = (transaction.epoch(), Restarts::new(&context));
             let state = Mutex::new(State { phase: Phase::Open(transaction), epoch, restarts });
             let tx = Tx::Changes { container, is_read_only, state };
-            place.set(handle::issue(Opened::Transaction(Arc::new(tx))));
+            place.set(handle::issue(Opened::Transaction(Arc::new(tx)))?);
             Ok(())
         }))
     })
@@ -224,7 +224,7 @@ pub extern "C" fn daos_tx_open_snap(
         }
         Ok(operation(move |_| async move {
             let tx = Tx::Snapshot { container, epoch: Epoch(epoch) };
-            place.set(handle::issue(Opened::Transaction(Arc::new(tx))));
+            place.set(handle::issue(Opened::Transaction(Arc::new(tx)))?);
             Ok(())
         }))
     })

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sizes and values that programs for DAOS were compiled with. Checked by the compiler; nothing runs against engines. */
+#include <stddef.h>
+
 #include "check.h"
 
 #define SIZE(type, bytes) _Static_assert(sizeof(type) == (bytes), #type)
@@ -36,6 +38,16 @@ _Static_assert(DAOS_OT_ARRAY_BYTE == 13 && DAOS_OT_KV_HASHED == 8, "object types
 _Static_assert(DAOS_PROP_CO_LABEL == 4097 && DAOS_PROP_PO_LABEL == 1, "properties");
 _Static_assert(DER_NONEXIST == 1005 && DER_CONT_DESTROYING == 2051, "errors");
 _Static_assert(DAOS_COND_KEY_GET == 8 && DAOS_COND_KEY_REMOVE == 1, "conditions");
+
+_Static_assert(offsetof(struct daos_rebuild_status, rs_max_supported_layout_ver) == 16, "rebuild");
+_Static_assert(offsetof(struct daos_rebuild_status, rs_flags) == 18, "rebuild");
+_Static_assert(offsetof(struct daos_rebuild_status, rs_fail_rank) == 20, "rebuild");
+_Static_assert(DAOS_HTYPE_EQ == 1 && DAOS_HTYPE_POOL == 3 && DAOS_HTYPE_CO == 5 && DAOS_HTYPE_OBJ == 7, "handles");
+_Static_assert(DAOS_HTYPE_ARRAY == 9 && DAOS_HTYPE_TX == 11 && DAOS_HTYPE_KV == 13, "handles");
+_Static_assert(DAOS_TS_UNKNOWN == 0 && DAOS_TS_DOWN_OUT == 1 && DAOS_TS_UP_IN == 4 && DAOS_TS_DRAIN == 6, "targets");
+_Static_assert(DAOS_PROP_PO_NUM == 27 && DAOS_PROP_CO_NUM == 26, "numbers of properties");
+_Static_assert(DAOS_OIT_MARKER_MAX_LEN == 32 && DAOS_POOL_CONT_FILTER_MAX_NPARTS == 8, "limits");
+_Static_assert(DAOS_RSF_DEGRADED == 1 && DAOS_VERSION_PROTOCAL == 1, "others");
 
 #define COUNT(name, value, text) +1
 #define NAME(name, value, text) #name,
