@@ -17,6 +17,8 @@ tools=(
     "golangci-lint $GOLANGCI_LINT_VERSION go github.com/golangci/golangci-lint/v2/cmd/golangci-lint"
     "controller-gen $CONTROLLER_GEN_VERSION go sigs.k8s.io/controller-tools/cmd/controller-gen"
     "cargo-deny $CARGO_DENY_VERSION cargo cargo-deny"
+    "pjdfstest $PJDFSTEST_VERSION cargo pjdfstest"
+    "fsx $FSX_VERSION cargo fsx"
 )
 
 # make_tool DIRECTORY VERSION KIND PACKAGE: builds the binary into the directory.
@@ -34,7 +36,7 @@ make_tool() {
             -tags remove_all_sd,enable_kubernetes_sd -o "$directory/" "$package"
         ;;
     cargo)
-        # Unoptimised: it checks a lock file in seconds either way, and compiles in half the time.
+        # Unoptimised: what waits for files and mounts takes as long either way, and compiles in half the time.
         CARGO_PROFILE_DEV_DEBUG=0 cargo install --debug --locked --version "$version" --root "$directory/root" \
             --target-dir "$directory/target" "$package"
         mv "$directory/root/bin/$package" "$directory/"
