@@ -5,12 +5,15 @@ use core::ffi::c_int;
 use weir_client::{Anchor, Context, Object, Page, kind};
 use weir_proto::{Der, Key};
 
-use crate::anchor;
+use crate::anchor::{self, From, LongKey};
 use crate::boundary::{Outcome, Place, der_of, element, operation, required, run};
 use crate::handle;
 use crate::sg::{Runs, key_at, key_bytes};
 use crate::transaction::scope;
 use crate::types::{d_iov_t, d_sg_list_t, daos_anchor_t, daos_event_t, daos_handle_t, daos_key_desc_t};
+
+/// Keys asked for at a time where one is looked for.
+const KEYS_LOOKED_THROUGH: u32 = 128;
 
 /// Where a list goes.
 pub(crate) struct Listing {
@@ -49,7 +52,10 @@ impl Listing {
             self.runs.report(0);
             return Ok(());
         }
-        let from = anchor::read(self.anchor)?;
+        let from = match anchor::read(self.anchor)? {
+            From::At(anchor) => anchor,
+            From::Behind(key) => found(&context, &object, dkey.as_ref(), &key).await?,
+        };
         let mut limit = self.count.get();
         loop {
             let page = page(&context, &object, dkey.as_ref(), &from, limit).await?;
@@ -86,9 +92,24 @@ impl Listing {
             element(self.descriptors, index).set(descriptor);
         }
         self.count.set(u32::try_from(keys.len()).unwrap_or(u32::MAX));
-        anchor::write(self.anchor, next);
-        Ok(())
+        anchor::write(self.anchor, next)
     }
+}
+
+/// Where an enumeration goes on that another process has begun: behind a long key, found by its beginning and its hash. One that
+/// has been removed meanwhile is `STALE`.
+async fn found(context: &Context, object: &Object, dkey: Option<&Key>, key: &LongKey) -> Result<Anchor, Der> {
+    let mut from = key.search()?;
+    while !from.is_end() {
+        let page = page(context, object, dkey, &from, KEYS_LOOKED_THROUGH).await?;
+        for entry in &page.entries {
+            if key.is(&entry.key)? {
+                return key.behind(&entry.key);
+            }
+        }
+        from = page.next;
+    }
+    Err(Der::STALE)
 }
 
 /// How many of the keys fit the room.

@@ -67,9 +67,18 @@ fn run(program: &str, system: &System) {
 #[test]
 fn programs_written_for_daos_run_on_real_engines() {
     let system = System::start(2);
-    for program in
-        ["layout", "kv", "array", "multilevel", "events", "arguments", "transactions", "rules", "fork"]
-    {
+    for program in [
+        "layout",
+        "kv",
+        "array",
+        "multilevel",
+        "events",
+        "arguments",
+        "transactions",
+        "rules",
+        "fork",
+        "anchors",
+    ] {
         run(program, &system);
     }
 }
