@@ -564,19 +564,21 @@ impl PoolSum {
 /// Why a label is refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "label \"{0}\" is not valid: use 1 to {LABEL_MAX} letters, digits, '.', '_', ':' or '-', and not the form of a UUID"
+    "label \"{0}\" is not valid: use 1 to {LABEL_MAX} letters, digits, '.', '_', ':' or '-', with none of '-' at its start, not \".\" or \"..\", and not the form of a UUID"
 )]
 pub struct InvalidLabel(pub String);
 
-/// Checks a pool or container label (daos-api §1.4).
+/// Checks a pool or container label (daos-api §1.4). What a path or a command line would take for something else is none.
 ///
 /// # Errors
-/// When the label has a wrong length or character, or parses as a UUID.
+/// When the label has a wrong length or character, begins with `-`, is `.` or `..`, or parses as a UUID.
 pub fn validate_label(label: &str) -> Result<(), InvalidLabel> {
     let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | ':' | '-');
     if label.is_empty()
         || label.len() > LABEL_MAX
         || !label.chars().all(good)
+        || label.starts_with('-')
+        || matches!(label, "." | "..")
         || uuid::Uuid::try_parse(label).is_ok()
     {
         return Err(InvalidLabel(label.chars().take(LABEL_MAX + 1).collect()));
@@ -590,10 +592,21 @@ mod tests {
 
     #[test]
     fn labels_follow_the_rules_of_daos() {
-        for good in ["tank", "pvc-1.a_b:c", &"x".repeat(LABEL_MAX)] {
+        for good in ["tank", "pvc-1.a_b:c", "...", ".a", "a-", &"x".repeat(LABEL_MAX)] {
             assert_eq!(validate_label(good), Ok(()));
         }
-        for bad in ["", "a b", "ä", &"x".repeat(LABEL_MAX + 1), "00000000-0000-0000-0000-000000000001"] {
+        for bad in [
+            "",
+            "a b",
+            "ä",
+            ".",
+            "..",
+            "-",
+            "-a",
+            "--force",
+            &"x".repeat(LABEL_MAX + 1),
+            "00000000-0000-0000-0000-000000000001",
+        ] {
             assert!(validate_label(bad).is_err(), "{bad}");
         }
     }
