@@ -12,6 +12,9 @@ pub enum CliError {
     /// The arguments make no sense together.
     #[error("{0}")]
     Usage(String),
+    /// Others could change what would be relied on.
+    #[error("{0}")]
+    Untrusted(String),
     /// No attach file.
     #[error(
         "no attach file: give --attach, set WEIR_ATTACH, or start a system with `weir dev up`; looked at {0}"
@@ -151,6 +154,7 @@ impl CliError {
             Self::Client(error) => Some(error.der()),
             Self::Mount(failure) => failure.der.map(Der),
             Self::NotFound(_) => Some(Der::NONEXIST),
+            Self::Untrusted(_) => Some(Der::NO_PERM),
             Self::Usage(_) | Self::Manifest { .. } => Some(Der::INVAL),
             Self::Damaged(_) => Some(Der::CSUM),
             Self::Busy(_) => Some(Der::BUSY),

@@ -116,8 +116,12 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), CliError> {
             fs::create_dir_all(folder)?;
         }
         let fresh = path.with_extension("new");
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&fresh)?;
+        // What a write that was cut off has left; a link that somebody else has put there is not followed, but goes.
+        match fs::remove_file(&fresh) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
         file.write_all(content)?;
         drop(file);
         fs::rename(&fresh, path)
@@ -152,6 +156,20 @@ mod tests {
         {
             assert_eq!(base64(bytes), text);
         }
+    }
+
+    #[test]
+    fn no_link_is_followed_where_a_private_file_is_written() {
+        let folder = tempfile::tempdir().expect("made");
+        let (victim, path) = (folder.path().join("victim"), folder.path().join("system.key"));
+        fs::write(&victim, "mine").expect("written");
+        for link in [folder.path().join("system.new"), path.clone()] {
+            std::os::unix::fs::symlink(&victim, link).expect("made");
+        }
+        write_private(&path, b"secret").expect("written");
+        assert_eq!(fs::read(&victim).expect("read"), b"mine");
+        assert!(fs::symlink_metadata(&path).expect("there").is_file());
+        assert_eq!(fs::read(&path).expect("read"), b"secret");
     }
 
     #[test]

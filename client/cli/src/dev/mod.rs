@@ -8,6 +8,7 @@ mod manifest;
 mod quantity;
 mod settings;
 mod supervisor;
+mod trust;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
@@ -69,9 +70,11 @@ pub struct DirArguments {
 impl DirArguments {
     fn folder(&self) -> Result<Folder, CliError> {
         let path = self.dir.clone().unwrap_or_else(default_dev_folder);
-        std::path::absolute(&path)
+        let folder = std::path::absolute(&path)
             .map(Folder)
-            .map_err(|error| CliError::io(path.display().to_string(), error))
+            .map_err(|error| CliError::io(path.display().to_string(), error))?;
+        trust::check(&folder.0)?;
+        Ok(folder)
     }
 }
 
@@ -226,8 +229,7 @@ fn refuse_second(folder: &Folder) -> Result<(), CliError> {
 /// Makes a folder this process' own, in which no system runs any more.
 fn take(folder: &Folder) -> Result<lock::Lock, CliError> {
     refuse_second(folder)?;
-    std::fs::create_dir_all(&folder.0)
-        .map_err(|error| CliError::io(folder.0.display().to_string(), error))?;
+    trust::make(&folder.0)?;
     let Some(lock) = folder.lock()? else {
         // Who has it may have said so by now.
         refuse_second(folder)?;
@@ -385,8 +387,7 @@ fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliErr
     // Mistakes in the arguments are told before anything is made.
     plan(arguments, folder.clone())?;
     let is_own = !folder.0.exists();
-    std::fs::create_dir_all(&folder.0)
-        .map_err(|error| CliError::io(folder.0.display().to_string(), error))?;
+    trust::make(&folder.0)?;
     let mut child = background(&folder, output)?;
     let stdout = child.stdout.take().ok_or_else(|| CliError::Dev("the supervisor has no output".into()))?;
     let mut failure = None;
