@@ -83,7 +83,7 @@ func (s *Story) unpack(ctx context.Context) (string, error) {
 	reader, pipe := io.Pipe()
 	go func() { pipe.CloseWithError(s.tree.archive(pipe)) }()
 	began := time.Now()
-	script := "mkdir -p /data/src && tar -x --same-permissions -f - -C /data/src && sync -f /data"
+	script := "mkdir -p /data/src && tar -x --same-permissions -f - -C /data/src"
 	if _, err := s.shell(ctx, "unpacker", reader, script); err != nil {
 		return "", err
 	}
