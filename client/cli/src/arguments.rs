@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
@@ -31,6 +32,12 @@ pub fn name(text: &str) -> Result<String, String> {
     } else {
         Ok(text.to_owned())
     }
+}
+
+/// A name of any bytes, which need not be text.
+pub fn raw_name() -> impl TypedValueParser<Value = OsString> {
+    let check = |given: OsString| if given.is_empty() { name("").map(OsString::from) } else { Ok(given) };
+    OsStringValueParser::new().try_map(check)
 }
 
 /// Whether these arguments ask for JSON, also when they can't be parsed.

@@ -117,7 +117,7 @@ pub struct ContainerCreate {
 pub struct ContainerDestroy {
     #[command(flatten)]
     name: ContainerName,
-    /// Destroy it although programs have it open.
+    /// Destroy it although programs have it open; that it does not exist is no failure then.
     #[arg(short, long)]
     pub force: bool,
 }
@@ -147,9 +147,19 @@ pub struct AttributeNames {
 pub struct AttributeValues {
     #[command(flatten)]
     name: ContainerName,
-    /// Attributes, as name=value (or name:value).
-    #[arg(required = true, value_parser = parse_attribute)]
-    pub attributes: Vec<(String, String)>,
+    /// Attributes, as name=value or name:value[,name:value...].
+    #[arg(required = true, value_parser = parse_attributes)]
+    pub attributes: Vec<Pairs>,
+}
+
+/// Attributes of one argument.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pairs(Vec<(String, String)>);
+
+impl AttributeValues {
+    fn pairs(&self) -> Vec<(String, String)> {
+        self.attributes.iter().flat_map(|pairs| pairs.0.clone()).collect()
+    }
 }
 
 /// Names a snapshot.
@@ -162,12 +172,29 @@ pub struct SnapshotName {
     pub epoch: u64,
 }
 
+/// The characters that end a name: Weir's and DAOS's. The first one counts, so that a value may have the other.
+const SEPARATORS: [char; 2] = ['=', ':'];
+
 fn parse_attribute(text: &str) -> Result<(String, String), String> {
-    let split = text.split_once('=').or_else(|| text.split_once(':'));
-    match split {
+    match text.split_once(SEPARATORS) {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err(format!("\"{text}\" is not name=value")),
+        _ => Err(format!("\"{text}\" is not name=value or name:value")),
     }
+}
+
+/// One attribute as name=value, whatever the value has; or as many as there are in DAOS's grammar, name:value[,name:value...].
+fn parse_attributes(text: &str) -> Result<Pairs, String> {
+    let is_of_daos = text.find(SEPARATORS).is_some_and(|at| text[at..].starts_with(':'));
+    if !is_of_daos {
+        return parse_attribute(text).map(|pair| Pairs(vec![pair]));
+    }
+    let pairs = text.split(',').map(|pair| match pair.split_once(':') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(format!(
+            "\"{pair}\" of \"{text}\" is not name:value; write name=value where a value has a comma"
+        )),
+    });
+    pairs.collect::<Result<_, _>>().map(Pairs)
 }
 
 /// Refuses attributes of which one would be lost.
@@ -305,14 +332,19 @@ pub async fn query_container(
 
 async fn destroy(arguments: ContainerDestroy, system: &System) -> Result<Answer, CliError> {
     let ContainerName { pool, container } = arguments.name;
+    // Asked before: an answer that was lost makes the call repeat itself, and find that nothing is there any more.
+    let was_there = query_container(system, &pool, &container).await.is_ok();
     let what = format!("destroy container {container} of pool {pool}");
-    let request = ContainerDestroyRequest { pool, container: container.clone(), force: arguments.force };
+    let request =
+        ContainerDestroyRequest { pool: pool.clone(), container: container.clone(), force: arguments.force };
     let reply = system
         .call(what, async |channel| ContainersClient::new(channel).destroy(request.clone()).await)
         .await?;
-    // A repeated command succeeds; a mistyped name is to be seen.
-    let done = if reply.missing { "does not exist: nothing to destroy" } else { "destroyed" };
-    Ok(Answer::done(format!("Container {container} {done}")))
+    if !reply.missing || was_there {
+        return Ok(Answer::done(format!("Container {container} destroyed")));
+    }
+    let missing = format!("container {container} of pool {pool} does not exist: nothing to destroy");
+    if arguments.force { Ok(Answer::done(missing)) } else { Err(CliError::NotFound(missing)) }
 }
 
 async fn set_quota(arguments: ContainerQuota, system: &System) -> Result<Answer, CliError> {
@@ -407,7 +439,7 @@ pub fn run_fabric(
         ContainerCommand::ListAttr(name) | ContainerCommand::ListSnap(name) => (name.clone(), Rights::READ),
         ContainerCommand::GetAttr(arguments) => (arguments.name.clone(), Rights::READ),
         ContainerCommand::SetAttr(arguments) => {
-            check_distinct(&arguments.attributes)?;
+            check_distinct(&arguments.pairs())?;
             (arguments.name.clone(), read_write())
         }
         ContainerCommand::DelAttr(arguments) => (arguments.name.clone(), read_write()),
@@ -441,7 +473,7 @@ async fn perform(
         }
         ContainerCommand::SetAttr(arguments) => {
             let changes: Vec<_> = arguments
-                .attributes
+                .pairs()
                 .into_iter()
                 .map(|(name, value)| (name, Some(ByteBuf::from(value))))
                 .collect();
@@ -503,6 +535,18 @@ mod tests {
     fn arguments_of_people_are_checked_before_the_engines_see_them() {
         assert_eq!(parse_attribute("a=b=c"), Ok(("a".into(), "b=c".into())));
         assert_eq!(parse_attribute("a:b"), Ok(("a".into(), "b".into())));
+        assert_eq!(parse_attribute("opts:size=10"), Ok(("opts".into(), "size=10".into())));
+        let of = |pairs: &[(&str, &str)]| {
+            Ok(Pairs(pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()))
+        };
+        assert_eq!(parse_attributes("a:1,b:2"), of(&[("a", "1"), ("b", "2")]));
+        assert_eq!(parse_attributes("opts:size=10"), of(&[("opts", "size=10")]));
+        assert_eq!(parse_attributes("opts:size=10,x:y:z"), of(&[("opts", "size=10"), ("x", "y:z")]));
+        assert_eq!(parse_attributes("a=1,b=2"), of(&[("a", "1,b=2")]));
+        assert_eq!(parse_attributes("url=http://x"), of(&[("url", "http://x")]));
+        for bad in ["a:1,b", "a:1,:2", ":1", "=1", "a"] {
+            assert!(parse_attributes(bad).is_err(), "{bad}");
+        }
         assert!(parse_attribute("=b").is_err() && parse_attribute("ab").is_err());
         let pairs = |names: [&str; 3]| names.map(|name| (name.to_owned(), name.to_owned() + "1"));
         check_distinct(&pairs(["a", "b", "c"])).expect("three attributes");

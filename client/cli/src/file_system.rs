@@ -1,5 +1,7 @@
 //! `fs` commands: a POSIX container's files without a mount.
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,8 +12,9 @@ use weir_dfs::{Dfs, Kind, Node};
 use weir_fuse::report::{Failure, FailureKind};
 
 use crate::arguments;
+use crate::dev::identity::base64;
 use crate::error::CliError;
-use crate::output::{self, Answer, Output, fields, table};
+use crate::output::{self, Answer, Output, fields, name_of, table};
 use crate::session::{self, Session};
 use crate::size::Size;
 
@@ -54,7 +57,7 @@ pub struct FilePath {
     file_system: FileSystem,
     /// Path from the root of the container.
     #[arg(default_value = "/")]
-    pub path: String,
+    pub path: OsString,
 }
 
 /// Performs a file-system command.
@@ -82,8 +85,8 @@ pub fn run(
             .map_err(|error| unusable(&names.container, &error))?;
         match command {
             FsCommand::Df(_) => df(session.context, &dfs, &names.container).await,
-            FsCommand::Ls(path) => ls(session, &dfs, &path.path).await,
-            FsCommand::Cat(path) => cat(session, &dfs, &path.path).await,
+            FsCommand::Ls(path) => ls(session, &dfs, path.path.as_bytes()).await,
+            FsCommand::Cat(path) => cat(session, &dfs, path.path.as_bytes()).await,
         }
     })
 }
@@ -128,10 +131,10 @@ fn letter(kind: Kind) -> char {
     }
 }
 
-async fn ls(session: &Session<'_>, dfs: &Dfs, path: &str) -> Result<Answer, CliError> {
+async fn ls(session: &Session<'_>, dfs: &Dfs, path: &[u8]) -> Result<Answer, CliError> {
     let context = session.context;
-    let wrong = |error: weir_dfs::Error| failed(path, &error);
-    let node = dfs.resolve(context, path.as_bytes(), true).await.map_err(wrong)?;
+    let wrong = |error: weir_dfs::Error| failed(&name_of(path), &error);
+    let node = dfs.resolve(context, path, true).await.map_err(wrong)?;
     let mut nodes: Vec<Node> = Vec::new();
     if node.is_directory() {
         let mut stream = dfs.open_directory(&node).map_err(wrong)?;
@@ -151,28 +154,29 @@ async fn ls(session: &Session<'_>, dfs: &Dfs, path: &str) -> Result<Answer, CliE
     for node in &nodes {
         let stat = dfs.stat_listed(context, node).await.map_err(wrong)?;
         session.goes_on();
-        let name = String::from_utf8_lossy(&node.name).into_owned();
         rows.push(vec![
             format!("{}{:04o}", letter(stat.kind), stat.mode),
             format!("{}:{}", stat.uid, stat.gid),
             stat.size.to_string(),
-            name.clone(),
+            name_of(&node.name),
         ]);
-        entries.push(
-            json!({"name": name, "type": letter(stat.kind).to_string(), "mode": stat.mode, "uid": stat.uid,
-            "gid": stat.gid, "size": stat.size, "mtime_ns": stat.mtime_ns}),
-        );
+        let mut entry = json!({"name": String::from_utf8_lossy(&node.name), "type": letter(stat.kind).to_string(), "mode": stat.mode, "uid": stat.uid,
+            "gid": stat.gid, "size": stat.size, "mtime_ns": stat.mtime_ns});
+        if str::from_utf8(&node.name).is_err() {
+            entry["name_base64"] = base64(&node.name).into();
+        }
+        entries.push(entry);
     }
     Ok(Answer::new(json!(entries), table(&rows)))
 }
 
-async fn cat(session: &Session<'_>, dfs: &Dfs, path: &str) -> Result<Answer, CliError> {
+async fn cat(session: &Session<'_>, dfs: &Dfs, path: &[u8]) -> Result<Answer, CliError> {
     let context = session.context;
-    let wrong = |error: weir_dfs::Error| failed(path, &error);
-    let node = dfs.resolve(context, path.as_bytes(), true).await.map_err(wrong)?;
+    let wrong = |error: weir_dfs::Error| failed(&name_of(path), &error);
+    let node = dfs.resolve(context, path, true).await.map_err(wrong)?;
     if node.is_directory() {
         let message = "is a directory; `fs ls` lists it".to_owned();
-        return Err(CliError::FileSystem { what: path.to_owned(), message, errno: EISDIR });
+        return Err(CliError::FileSystem { what: name_of(path), message, errno: EISDIR });
     }
     let file = dfs.file(&node).map_err(wrong)?;
     let (mut offset, mut buffer) = (0_u64, vec![0; READ_STEP]);

@@ -1,6 +1,8 @@
 //! `kv` commands: values of a key-value object by key.
 
+use std::ffi::OsString;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use weir_client::{Anchor, Conditions, Container, Kv, ObjectId, Rights, kind};
 use crate::arguments;
 use crate::dev::identity::base64;
 use crate::error::CliError;
-use crate::output::{self, Answer, Output, lines};
+use crate::output::{self, Answer, Output, lines, name_of};
 use crate::session::{self, Session};
 
 /// Keys asked for in one request.
@@ -55,8 +57,8 @@ pub struct KvKey {
     #[command(flatten)]
     object: KvObject,
     /// Key.
-    #[arg(value_parser = arguments::name)]
-    pub key: String,
+    #[arg(value_parser = arguments::raw_name())]
+    pub key: OsString,
 }
 
 /// A value to be stored.
@@ -157,13 +159,14 @@ async fn perform(
             let value = kv.get(context, key.key.as_bytes()).await?;
             let KvObject { pool, container, object } = &key.object;
             let place = || format!("object {object} of container {container} in pool {pool}");
-            let missing = || CliError::NotFound(format!("{} has no key \"{}\"", place(), key.key));
+            let missing =
+                || CliError::NotFound(format!("{} has no key \"{}\"", place(), name_of(key.key.as_bytes())));
             let value = value.ok_or_else(missing)?;
             if !output.json {
                 // As it is: not every value is text.
                 output::write_raw(&value)?;
             }
-            Ok(Answer::new(described(&key.key, &value), ""))
+            Ok(Answer::new(described(&key.key.to_string_lossy(), &value), ""))
         }
         KvCommand::Remove(key) => {
             kv.remove(context, key.key.as_bytes(), Conditions::PUNCH).await?;
@@ -175,15 +178,14 @@ async fn perform(
             loop {
                 let page = kv.list(context, &anchor, PAGE_KEYS).await?;
                 session.goes_on();
-                keys.extend(
-                    page.entries.iter().map(|entry| String::from_utf8_lossy(&entry.key).into_owned()),
-                );
+                keys.extend(page.entries.into_iter().map(|entry| entry.key));
                 anchor = page.next;
                 if anchor.is_end() {
                     break;
                 }
             }
-            let text = lines(&keys);
+            let text = lines(keys.iter().map(|key| name_of(key)));
+            let keys: Vec<_> = keys.iter().map(|key| String::from_utf8_lossy(key)).collect();
             Ok(Answer::new(json!(keys), text))
         }
     }

@@ -1,6 +1,8 @@
 //! `mount` and `umount`: a mount by this command itself, without the node's mount daemon.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -8,6 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use weir_fuse::mountinfo;
+use weir_fuse::process::ProcessRecord;
 use weir_fuse::report::{Failure, FailureKind, Identity, Report};
 use weir_fuse::serve;
 use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_log, parse_threads};
@@ -16,6 +19,9 @@ use crate::arguments;
 use crate::error::CliError;
 use crate::management;
 use crate::output::{Answer, Output};
+
+/// How long an unmount waits for the container's handle to be given back: engines that are away may make it longer.
+const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 
 /// Mounts a container.
 #[derive(Args, Debug, Clone)]
@@ -229,11 +235,47 @@ pub fn unmount(arguments: &UmountArguments) -> Result<Answer, CliError> {
             return Err(CliError::NotFound(format!("no container is mounted at {}", given.display())));
         }
     }
+    let serving = serving(&target);
     serve::unmount(&target, arguments.lazy).map_err(|error| {
         let busy = error.raw_os_error() == Some(16);
         let kind = if busy { FailureKind::FailedPrecondition } else { FailureKind::Internal };
         let hint = if busy { "; end the programs that use it, or give --lazy" } else { "" };
         Failure::new(kind, format!("unmount {}: {error}{hint}", target.display()))
     })?;
-    Ok(Answer::done(format!("{} unmounted", target.display())))
+    let answer = Answer::done(format!("{} unmounted", target.display()));
+    // What is detached goes on for the programs that use it.
+    let Some(process) = serving.filter(|_| !arguments.lazy) else { return Ok(answer) };
+    let ended = runtime()?.block_on(process.wait_gone(CLOSE_LIMIT)).unwrap_or(false);
+    if ended {
+        return Ok(answer);
+    }
+    let text = format!(
+        "{} unmounted; process {}, which served it, has not given the container back yet",
+        target.display(),
+        process.pid
+    );
+    Ok(Answer::done(text))
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| CliError::io("start the runtime", error))
+}
+
+/// The process that serves a mount, by its arguments: `weir mount` starts it with the target as the last of them. Which
+/// connection of the kernel belongs to which process can't be asked.
+fn serving(target: &Path) -> Option<ProcessRecord> {
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    numbers.filter(|pid| serves(*pid, target)).find_map(|pid| ProcessRecord::of(pid).ok())
+}
+
+fn serves(pid: u32, target: &Path) -> bool {
+    let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return false };
+    let arguments: Vec<&[u8]> = line.strip_suffix(b"\0").unwrap_or(&line).split(|byte| *byte == 0).collect();
+    let is = |text: &[u8]| arguments.contains(&text);
+    let is_mount = is(b"mount") && (is(b"--foreground") || is(b"-f"));
+    is_mount && arguments.last().is_some_and(|last| Path::new(OsStr::from_bytes(last)) == target)
 }

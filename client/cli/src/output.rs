@@ -1,5 +1,7 @@
 //! What a command prints: text for people, or DAOS's JSON envelope for scripts.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::{BufWriter, StdoutLock, Write};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -71,13 +73,13 @@ impl Output {
                 writeln!(out, r#","error":{error},"status":{status}}}"#)
             }
             _ if self.json => writeln!(out, "{}", envelope(outcome)),
-            Ok(answer) => out.write_all(answer.text.as_bytes()),
+            Ok(answer) => out.write_all(harmless(&answer.text).as_bytes()),
             Err(_) => Ok(()),
         };
         let unwritten = reached(written.and_then(|()| out.flush())).err();
         let shown = if self.json { unwritten.as_ref() } else { failure_of(outcome).or(unwritten.as_ref()) };
         if let Some(error) = shown {
-            let _ = writeln!(std::io::stderr(), "ERROR: {error}");
+            let _ = writeln!(std::io::stderr(), "ERROR: {}", harmless(&error.to_string()));
         }
         failure_of(outcome).or(unwritten.as_ref()).map_or(0, CliError::exit_code)
     }
@@ -164,7 +166,7 @@ impl Stream {
         let written = if self.json {
             write!(self.out, "{begin}{}", object())
         } else {
-            writeln!(self.out, "{}", text())
+            writeln!(self.out, "{}", harmless(&text()))
         };
         self.failed = written.err();
         if self.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -191,6 +193,56 @@ impl Stream {
         let _ = self.out.into_parts();
         reached(written)
     }
+}
+
+/// Text without what a terminal would take for a command: control characters, but for ends of lines, are shown as `\x1b`.
+/// Names and values are anybody's.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let is_command = |c: char| c.is_control() && c != '\n';
+    if !text.contains(is_command) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if is_command(c) {
+            let _ = write!(shown, "\\x{:02x}", u32::from(c));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown.into()
+}
+
+/// A name for people: as it is where that is plain text, else as a shell takes it, `$'a\377'`. What is shown can be given to a
+/// command again.
+#[must_use]
+pub fn name_of(bytes: &[u8]) -> String {
+    match str::from_utf8(bytes) {
+        Ok(text) if !text.chars().any(char::is_control) && !text.starts_with("$'") => text.to_owned(),
+        _ => {
+            let mut shown = "$'".to_owned();
+            for chunk in bytes.utf8_chunks() {
+                for c in chunk.valid().chars() {
+                    match c {
+                        '\'' | '\\' => shown.extend(['\\', c]),
+                        c if c.is_control() => {
+                            let mut encoded = [0; 4];
+                            let bytes = c.encode_utf8(&mut encoded).bytes();
+                            bytes.for_each(|byte| escape(&mut shown, byte));
+                        }
+                        c => shown.push(c),
+                    }
+                }
+                chunk.invalid().iter().for_each(|byte| escape(&mut shown, *byte));
+            }
+            shown + "'"
+        }
+    }
+}
+
+/// Three octal digits: behind them, unlike behind hexadecimal ones, any digit is the next character.
+fn escape(shown: &mut String, byte: u8) {
+    let _ = write!(shown, "\\{byte:03o}");
 }
 
 /// Columns of text, each as wide as its widest cell. The first row is the heading.
@@ -238,6 +290,34 @@ mod tests {
         let damaged = Answer::new(json!({"damages": 1}), "").but(CliError::Damaged("it is damaged".into()));
         let both = envelope(&Ok(damaged));
         assert_eq!(both, json!({"response": {"damages": 1}, "error": "it is damaged", "status": -2021}));
+    }
+
+    #[test]
+    fn no_name_commands_the_terminal() {
+        assert_eq!(harmless("plain\nä\n"), "plain\nä\n");
+        assert_eq!(harmless("a\x1b]0;x\x07b\rc\u{9b}2J\n"), "a\\x1b]0;x\\x07b\\x0dc\\x9b2J\n");
+    }
+
+    #[test]
+    fn any_name_is_shown_as_a_shell_takes_it() {
+        for (name, shown) in [
+            (&b"plain name"[..], "plain name"),
+            ("ä".as_bytes(), "ä"),
+            (b"a\xffb", "$'a\\377b'"),
+            (b"\x1b[31m", "$'\\033[31m'"),
+            (b"two\nlines", "$'two\\012lines'"),
+            (b"it's\xff\\", "$'it\\'s\\377\\\\'"),
+            (b"$'x'", "$'$\\'x\\''"),
+        ] {
+            assert_eq!(name_of(name), shown);
+            if !shown.starts_with("$'") {
+                continue;
+            }
+            let script = format!("printf %s {shown}");
+            let output =
+                std::process::Command::new("bash").args(["-c", &script]).output().expect("bash runs");
+            assert_eq!(output.stdout, name, "{shown}");
+        }
     }
 
     #[test]

@@ -184,13 +184,17 @@ pub async fn resize_pool(system: &System, pool: &str, size: Size) -> Result<Pool
 
 async fn destroy(arguments: PoolDestroy, system: &System) -> Result<Answer, CliError> {
     let PoolDestroy { pool, force } = arguments;
+    // Asked before: an answer that was lost makes the call repeat itself, and find that nothing is there any more.
+    let was_there = query(pool.clone(), system).await.is_ok();
     let request = PoolDestroyRequest { pool: pool.clone(), force };
     let what = format!("destroy pool {pool}");
     let reply =
         system.call(what, async |channel| PoolsClient::new(channel).destroy(request.clone()).await).await?;
-    // A repeated command succeeds; a mistyped name is to be seen.
-    let done = if reply.missing { "does not exist: nothing to destroy" } else { "destroyed" };
-    Ok(Answer::done(format!("Pool {pool} {done}")))
+    if !reply.missing || was_there {
+        return Ok(Answer::done(format!("Pool {pool} destroyed")));
+    }
+    let missing = format!("pool {pool} does not exist: nothing to destroy");
+    if force { Ok(Answer::done(missing)) } else { Err(CliError::NotFound(missing)) }
 }
 
 fn nameless(pool: &str) -> CliError {

@@ -2,7 +2,9 @@
 
 mod harness;
 
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 use std::time::Duration;
 
@@ -47,9 +49,24 @@ fn pools_and_containers_are_made_described_and_removed() {
     let (code, error) = system.fails(&["pool", "destroy", "tank"]);
     assert_eq!(code, 8, "{error}");
     assert!(error.contains("home") && error.contains("objects"), "it says what is in the way: {error}");
-    assert!(system.run(&["container", "destroy", "tank", "hoem"]).contains("does not exist"));
+    let (code, error) = system.fails(&["container", "destroy", "tank", "hoem"]);
+    assert!(code == 3 && error.contains("hoem of pool tank does not exist"), "{code}: {error}");
+    assert!(system.run(&["container", "destroy", "tank", "hoem", "--force"]).contains("does not exist"));
+    for label in [".", "..", "--force", "-x"] {
+        let (code, error) = system.fails(&["container", "create", "tank", "--", label]);
+        assert!(code == 2 && error.contains("is not valid"), "{label}: {code}: {error}");
+        let (code, error) = system.fails(&["pool", "create", "--size", "96MiB", "--", label]);
+        assert!(code == 2 && error.contains("is not valid"), "{label}: {code}: {error}");
+    }
+    system.run(&["container", "set-attr", "tank", "home", "one:1,two:2", "opts:size=10", "list=a:1,b:2"]);
+    let attributes = system.run(&["container", "get-attr", "tank", "home"]);
+    assert_eq!(attributes, "list=a:1,b:2\none=1\nopts=size=10\nteam=b\ntwo=2\n");
+    system.run(&["container", "set-attr", "tank", "home", "title=a\u{1b}]0;x\u{7}"]);
+    assert_eq!(system.run(&["container", "get-attr", "tank", "home", "title"]), "title=a\\x1b]0;x\\x07\n");
     system.run(&["container", "destroy", "tank", "home"]);
-    assert!(system.run(&["pool", "destroy", "tnak"]).contains("does not exist"));
+    let (code, error) = system.fails(&["pool", "destroy", "tnak"]);
+    assert!(code == 3 && error.contains("tnak does not exist"), "{code}: {error}");
+    assert!(system.run(&["pool", "destroy", "tnak", "--force"]).contains("does not exist"));
     assert_eq!(system.run(&["pool", "destroy", "tank", "--force"]), "Pool tank destroyed\n");
     assert_eq!(system.json(&["pool", "list"])["pools"], json!([]));
     system.run(&["dev", "down"]);
@@ -227,6 +244,58 @@ fn errors_are_in_the_envelope_and_say_what_to_do() {
     system.run(&["dev", "down"]);
     let (code, error) = system.fails(&["pool", "list"]);
     assert!(code == 5 && error.contains("start it with"), "{code}: {error}");
+}
+
+#[test]
+fn a_container_is_free_once_it_is_unmounted_and_any_name_is_shown_and_named() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    let mount = system.mount("home", &[]);
+    let name = OsStr::from_bytes(b"a\xff\x1b[31m");
+    std::fs::write(mount.directory().join(name), "content").expect("written");
+    mount.unmount();
+    let list = system.run(&["fs", "ls", "tank", "home"]);
+    assert!(list.ends_with(" $'a\\377\\033[31m'\n"), "{list}");
+    assert_eq!(system.json(&["fs", "ls", "tank", "home"])[0]["name_base64"], "Yf8bWzMxbQ==");
+    let read = system.weir().args(["fs", "cat", "tank", "home"]).arg(name).output().expect("weir runs");
+    assert_eq!(read.stdout, b"content");
+    for round in 0..8 {
+        let label = format!("round-{round}");
+        system.run(&["container", "create", "tank", &label]);
+        let mount = system.mount(&label, &[]);
+        std::fs::write(mount.path("f"), "x").expect("written");
+        mount.unmount();
+        system.run(&["container", "destroy", "tank", &label]);
+    }
+}
+
+#[test]
+fn a_folder_that_others_can_write_holds_no_system() {
+    let above = tempfile::tempdir().expect("a folder");
+    let (folder, victim) = (above.path().join("dev"), above.path().join("victim"));
+    std::fs::create_dir(&folder).expect("made");
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).expect("chmod");
+    std::fs::write(&victim, "mine").expect("written");
+    for link in ["system.new", "settings.new", "log"] {
+        std::os::unix::fs::symlink(&victim, folder.join(link)).expect("made");
+    }
+    let mut bystander = Command::new("sleep").arg("600").spawn().expect("it runs");
+    let pid = bystander.id();
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("read");
+    let begun = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(19)).expect("a start");
+    let process = format!(r#"{{"pid":{pid},"start_ticks":{begun}}}"#);
+    let running = format!(r#"{{"supervisor":{process},"ready":true,"members":[]}}"#);
+    std::fs::write(folder.join("running.json"), running).expect("written");
+    for arguments in [&["up", "--detach"][..], &["up"], &["down"], &["down", "--wipe"], &["kill", "0"]] {
+        let mut command = Command::new(harness::WEIR);
+        let output =
+            command.arg("dev").args(arguments).arg("--dir").arg(&folder).output().expect("weir runs");
+        let said = harness::text(&output);
+        assert!(output.status.code() == Some(6) && said.contains("not safe"), "{arguments:?}: {said}");
+    }
+    assert_eq!(bystander.try_wait().expect("asked").map(|status| status.code()), None, "it is not killed");
+    assert_eq!(std::fs::read_to_string(&victim).expect("read"), "mine");
+    bystander.kill().expect("killed");
+    bystander.wait().expect("reaped");
 }
 
 #[test]

@@ -171,9 +171,14 @@ impl Mounted<'_> {
         &self.directory
     }
 
-    /// Unmounts it now; must succeed.
+    /// Unmounts it now; must succeed, as soon as no process that another test is just starting has copies of closed files.
     pub fn unmount(self) {
-        self.system.run(&["umount", self.directory.to_str().expect("plain")]);
+        eventually("unmounted", Duration::from_secs(10), || {
+            let output = self.system.weir().arg("umount").arg(&self.directory).output().expect("weir runs");
+            let is_in_use = output.status.code() == Some(8);
+            assert!(output.status.success() || is_in_use, "weir umount: {}", text(&output));
+            output.status.success()
+        });
     }
 }
 
