@@ -256,6 +256,7 @@ async fn create(arguments: ContainerCreate, system: &System) -> Result<Answer, C
     check_distinct(&arguments.attributes)?;
     let (uid, gid) = arguments.owner.unwrap_or((0, 0));
     let request = ContainerCreateRequest {
+        uuid: String::new(),
         pool: arguments.pool,
         label: arguments.label,
         r#type: match arguments.kind {

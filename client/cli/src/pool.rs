@@ -102,6 +102,7 @@ pub async fn run(command: PoolCommand, system: &System) -> Result<Answer, CliErr
 
 fn request_of(arguments: PoolCreate) -> PoolCreateRequest {
     PoolCreateRequest {
+        uuid: String::new(),
         label: arguments.label,
         size_bytes: arguments.size.0,
         ranks: arguments.ranks,

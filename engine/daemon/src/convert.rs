@@ -18,6 +18,16 @@ pub fn decode<T: Message + Default>(method: &str, bytes: &[u8]) -> Result<T, Fai
         .map_err(|error| Failure::new(Der::INVAL, method, format!("the request does not decode: {error}")))
 }
 
+/// A UUID that the creator of something chose; none from an empty text.
+pub fn identity(text: &str, object: &str) -> Result<Option<uuid::Uuid>, Failure> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    uuid::Uuid::try_parse(text).map(Some).map_err(|error| {
+        Failure::new(Der::INVAL, object, format!("{object}: uuid is not the text of a UUID: {error}"))
+    })
+}
+
 pub fn failure(failed: Failed) -> Failure {
     let Refusal { der, object, message } = failed.into();
     Failure { der, object, message }

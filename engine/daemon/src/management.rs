@@ -238,7 +238,9 @@ impl Management {
     }
 
     async fn create_pool(&self, request: v1::PoolCreateRequest) -> Answer {
+        let identity = convert::identity(&request.uuid, &format!("pool {}", request.label))?.map(PoolId);
         let spec = PoolSpec {
+            identity,
             label: request.label,
             size: request.size_bytes,
             ranks: request.ranks.into_iter().map(Rank).collect(),
@@ -305,7 +307,9 @@ impl Management {
     async fn create_container(&self, request: v1::ContainerCreateRequest) -> Answer {
         let (service, record) = self.service(&request.pool)?;
         let rt = self.pools.engines().runtime();
-        let id = ContainerId(uuid::Uuid::from_u64_pair(rt.random_u64(), rt.random_u64()));
+        let chosen = convert::identity(&request.uuid, &format!("container {}", request.label))?;
+        let drawn = || uuid::Uuid::from_u64_pair(rt.random_u64(), rt.random_u64());
+        let id = ContainerId(chosen.unwrap_or_else(drawn));
         let request = ContainerCreateRequest {
             capability: unused_capability(record.pool),
             container: id,

@@ -201,7 +201,10 @@ impl Directory {
         let turn = self.turn(&spec.label);
         let _permit = turn.acquire().await;
         if let Some(existing) = self.find(&spec.label) {
-            compare(&existing, &spec)?;
+            // What was made for a request that is repeated may have been resized since.
+            if spec.identity != Some(existing.pool.pool) {
+                compare(&existing, &spec)?;
+            }
             return match existing.state {
                 EntryState::Ready => Ok(Made { it: existing, existed: true }),
                 EntryState::Creating => self.finish_creation(existing).await.map(Made::now),

@@ -8,7 +8,7 @@ use weir_proto::pool::{EngineReport, PoolMap, PoolTarget, TargetPoolCreate, Targ
 use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, TenantId, opcode};
 use weir_runtime::join_all;
 
-use crate::directory::{Directory, DirectoryEntry, EntryState};
+use crate::directory::{Directory, DirectoryEntry, EntryState, SYSTEM_POOL};
 use crate::engines::AskError;
 use crate::error::Failed;
 
@@ -43,6 +43,8 @@ pub struct PoolSpec {
     pub object_class: String,
     /// Whose clients may connect to it, beside the system's own.
     pub tenant: TenantId,
+    /// Its identity, where the creator chose one.
+    pub identity: Option<PoolId>,
 }
 
 impl Directory {
@@ -53,6 +55,7 @@ impl Directory {
             if spec.object_class.is_empty() { "SX".to_owned() } else { spec.object_class.clone() };
         crate::service::check_class(&object_class, &object)?;
         self.check_redundancy(&spec, &object)?;
+        self.check_identity(&spec, &object)?;
         let ranks = self.choose_ranks(&spec, &object).await?;
         let infos: Vec<EngineInfo> = ranks.iter().filter_map(|rank| self.engines.get(*rank)).collect();
         let map = map_of(&infos);
@@ -70,7 +73,8 @@ impl Directory {
         }
         self.check_space(&spec, &infos, share).await?;
         let rt = self.engines.runtime();
-        let pool = PoolId(Uuid::from_u64_pair(rt.random_u64(), rt.random_u64()));
+        let drawn = || PoolId(Uuid::from_u64_pair(rt.random_u64(), rt.random_u64()));
+        let pool = spec.identity.unwrap_or_else(drawn);
         let mut secret = PoolSecret([0; 32]);
         for bytes in secret.0.chunks_mut(8) {
             bytes.copy_from_slice(&rt.random_u64().to_le_bytes());
@@ -88,6 +92,21 @@ impl Directory {
             tenant: spec.tenant,
         };
         Ok(DirectoryEntry { pool, size: spec.size, ranks, state: EntryState::Creating })
+    }
+
+    /// Refuses a chosen identity that something has: what engines that are away hold of a destroyed pool goes by its identity.
+    fn check_identity(&self, spec: &PoolSpec, object: &str) -> Result<(), Failed> {
+        let Some(chosen) = spec.identity else { return Ok(()) };
+        let holder = match self.entries.borrow().get(&chosen) {
+            Some(entry) => format!("pool {} has", entry.pool.label),
+            None if chosen == SYSTEM_POOL => "the system itself has".to_owned(),
+            None if self.absent.is_remnant(chosen) => {
+                "a destroyed pool of which an engine still holds a part has".to_owned()
+            }
+            None => return Ok(()),
+        };
+        let reason = format!("{holder} the UUID {chosen}; choose another");
+        Err(Failed::Invalid { object: object.to_owned(), reason })
     }
 
     fn check_redundancy(&self, spec: &PoolSpec, object: &str) -> Result<(), Failed> {

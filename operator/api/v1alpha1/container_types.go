@@ -165,3 +165,12 @@ func (c *Container) EngineLabel() string {
 	}
 	return c.Name
 }
+
+// EngineUUID is the UUID of the container in the engines. Until it is known it is the one that the container is made under, unless the
+// object takes over one that is there.
+func (c *Container) EngineUUID() string {
+	if c.Status.UUID != "" {
+		return c.Status.UUID
+	}
+	return string(c.UID)
+}

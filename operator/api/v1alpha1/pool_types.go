@@ -135,3 +135,12 @@ func (p *Pool) EngineLabel() string {
 	}
 	return p.Name
 }
+
+// EngineUUID is the UUID of the pool in the engines. Until it is known it is the one that the pool is made under, unless the
+// object takes over one that is there.
+func (p *Pool) EngineUUID() string {
+	if p.Status.UUID != "" {
+		return p.Status.UUID
+	}
+	return string(p.UID)
+}

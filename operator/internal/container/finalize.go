@@ -20,8 +20,8 @@ const blockedInterval = 5 * time.Second
 // blocker lets the container go; under deletionPolicy Delete, after the engines destroyed it. It returns what stands in the
 // way, nil for nothing.
 func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container) (*status.Condition, error) {
-	if container.Spec.DeletionPolicy != v1alpha1.DeletionDelete || container.Status.UUID == "" {
-		return nil, nil // nothing blocks: the engines keep the container, or never had it
+	if container.Spec.DeletionPolicy != v1alpha1.DeletionDelete {
+		return nil, nil // nothing blocks: the engines keep the container
 	}
 	blocked := func(reason, message string) (*status.Condition, error) {
 		c := status.Of(v1alpha1.ConditionDeletionBlocked, true, reason, message)
@@ -29,6 +29,9 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 	}
 	var pool v1alpha1.Pool
 	err := r.live.Get(ctx, poolKey(container), &pool)
+	if container.Status.UUID == "" && (apierrors.IsNotFound(err) || (err == nil && pool.Status.UUID == "")) {
+		return nil, nil // nothing blocks: a container is made in a pool that is known to be there
+	}
 	if apierrors.IsNotFound(err) {
 		r.reporter.Event(container, corev1.EventTypeWarning, "NotDestroyed", "Destroy", fmt.Sprintf(
 			"container %s was not destroyed: Pool %s is gone", container.EngineLabel(), container.Spec.PoolRef.Name))
@@ -51,6 +54,8 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
+	case err == nil && missing && container.Status.UUID == "":
+		return nil, nil // nothing blocks: the engines never had the container
 	case err == nil && missing:
 		r.reporter.Event(container, corev1.EventTypeNormal, "AlreadyGone", "Destroy", fmt.Sprintf(
 			"container %s (%s) was not in pool %s any more: there was nothing to destroy",
@@ -91,7 +96,7 @@ func (r *Reconciler) destroy(ctx context.Context, container *v1alpha1.Container,
 		return false, err
 	}
 	// By UUID: another container may have taken the label. Without force: open handles mean that somebody writes.
-	answer, err := engines.Containers.Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: pool.Status.UUID, Container: container.Status.UUID})
+	answer, err := engines.Containers.Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: pool.Status.UUID, Container: container.EngineUUID()})
 	if management.IsNotFound(err) {
 		return true, nil
 	}

@@ -228,6 +228,7 @@ func createRequest(container *v1alpha1.Container, pool *v1alpha1.Pool) (*managem
 		Type:        managementv1.ContainerType_CONTAINER_TYPE_POSIX,
 		QuotaBytes:  quotaBytes(container),
 		ObjectClass: container.Spec.ObjectClass,
+		Uuid:        string(container.UID),
 	}
 	if container.Spec.Type == v1alpha1.ContainerObject {
 		request.Type = managementv1.ContainerType_CONTAINER_TYPE_OBJECT

@@ -31,13 +31,19 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 	if len(objects) > 0 {
 		return blocked(v1alpha1.ReasonDependentsExist, fmt.Sprintf("Pool %s is used by %s: delete them first", pool.Name, status.List(objects)))
 	}
-	if pool.Spec.DeletionPolicy != v1alpha1.DeletionDelete || pool.Status.UUID == "" {
-		return nil, nil // nothing blocks: the engines keep the pool, or never had it
+	if pool.Spec.DeletionPolicy != v1alpha1.DeletionDelete {
+		users, err := r.users(ctx, pool)
+		if len(users) == 0 || err != nil {
+			return nil, err // nothing blocks: the engines keep the pool
+		}
+		return blocked(v1alpha1.ReasonOpenHandles, fmt.Sprintf("pool %s is in use: %s. Stop the pods that mount them", pool.EngineLabel(), status.List(users)))
 	}
 	missing, err := r.destroy(ctx, pool)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
+	case err == nil && missing && pool.Status.UUID == "":
+		return nil, nil // nothing blocks: the engines never had the pool
 	case err == nil && missing:
 		r.reporter.Event(pool, corev1.EventTypeNormal, "AlreadyGone", "Destroy", fmt.Sprintf(
 			"pool %s (%s) was not in the engines any more: there was nothing to destroy", pool.EngineLabel(), pool.Status.UUID))
@@ -70,11 +76,25 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 	}
 }
 
-// Attributes by which the CSI driver tells whose volume a container is.
-const (
-	attributeClaimNamespace = "csi.weir.dev/pvc-namespace"
-	attributeClaimName      = "csi.weir.dev/pvc-name"
-)
+// users names the containers of the pool that are open. Where no engine can be asked there are none: the object alone goes,
+// and no engine is stopped by that.
+func (r *Reconciler) users(ctx context.Context, pool *v1alpha1.Pool) ([]string, error) {
+	engines, err := r.engines.Connect(ctx, clusterKey(pool))
+	var users []string
+	if err == nil {
+		users, err = management.InUse(ctx, engines, pool.EngineUUID())
+	}
+	switch {
+	case err == nil:
+		return users, nil
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
+	case management.IsUnreachable(err), management.IsRejected(err):
+		return nil, nil
+	default:
+		return nil, fmt.Errorf("find out who uses pool %s of StorageCluster %s: %w", pool.EngineLabel(), clusterKey(pool), err)
+	}
+}
 
 // held names the containers of a pool, with their claims; if they can't be listed, what the engines said has to do.
 func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.Pool, refusal error) string {
@@ -82,7 +102,7 @@ func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.Pool, refusal erro
 	if err != nil {
 		return inWordsOf(refusal)
 	}
-	answer, err := engines.Containers.List(ctx, &managementv1.ContainerListRequest{Pool: pool.Status.UUID})
+	answer, err := engines.Containers.List(ctx, &managementv1.ContainerListRequest{Pool: pool.EngineUUID()})
 	if err != nil || len(answer.GetContainers()) == 0 {
 		return inWordsOf(refusal)
 	}
@@ -90,7 +110,7 @@ func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.Pool, refusal erro
 	for i, c := range answer.GetContainers() {
 		name := "container " + c.GetLabel()
 		if i < status.MaxListed {
-			name += ofClaim(ctx, engines, pool.Status.UUID, c.GetUuid())
+			name += management.OfClaim(ctx, engines, pool.EngineUUID(), c.GetUuid())
 		}
 		names = append(names, name)
 	}
@@ -98,16 +118,6 @@ func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.Pool, refusal erro
 }
 
 func inWordsOf(refusal error) string { return "containers (" + management.Message(refusal) + ")" }
-
-// ofClaim names the claim that a container was made for; a listing does not tell.
-func ofClaim(ctx context.Context, engines *management.Engines, pool, container string) string {
-	answer, err := engines.Containers.Query(ctx, &managementv1.ContainerQueryRequest{Pool: pool, Container: container})
-	attributes := answer.GetContainer().GetAttributes()
-	if err != nil || attributes[attributeClaimName] == "" {
-		return ""
-	}
-	return fmt.Sprintf(" of PersistentVolumeClaim %s/%s", attributes[attributeClaimNamespace], attributes[attributeClaimName])
-}
 
 // destroy has the engines destroy the pool; missing is true if they don't have it.
 func (r *Reconciler) destroy(ctx context.Context, pool *v1alpha1.Pool) (missing bool, err error) {
@@ -117,7 +127,7 @@ func (r *Reconciler) destroy(ctx context.Context, pool *v1alpha1.Pool) (missing 
 	}
 	// By UUID: another pool may have taken the label. Without force: containers that no object stands for, such as
 	// those of volumes, keep the pool.
-	answer, err := engines.Pools.Destroy(ctx, &managementv1.PoolDestroyRequest{Pool: pool.Status.UUID})
+	answer, err := engines.Pools.Destroy(ctx, &managementv1.PoolDestroyRequest{Pool: pool.EngineUUID()})
 	if management.IsNotFound(err) {
 		return true, nil
 	}

@@ -172,6 +172,7 @@ func (r *Reconciler) create(ctx context.Context, pool *v1alpha1.Pool, engines *m
 		SizeBytes:        uint64(pool.Spec.Size.Value()),
 		RedundancyFactor: uint32(pool.Spec.RedundancyFactor),
 		ObjectClass:      pool.Spec.ObjectClass,
+		Uuid:             string(pool.UID),
 	}
 	for _, rank := range pool.Spec.Ranks {
 		request.Ranks = append(request.Ranks, uint32(rank))
@@ -180,11 +181,9 @@ func (r *Reconciler) create(ctx context.Context, pool *v1alpha1.Pool, engines *m
 	return made.GetPool(), err
 }
 
-// grows is true when the spec asks for more than rounding to whole mebibytes on each target explains.
+// grows is true when the spec asks for more than the pool has. Engines round up, so that a pool that has grown has enough.
 func grows(pool *v1alpha1.Pool, known *managementv1.PoolInfo) bool {
-	const mebibyte = 1 << 20
-	rounding := int64(max(1, known.GetTargets())) * mebibyte
-	return pool.Spec.Size.Value()-int64(known.GetSizeBytes()) >= rounding
+	return pool.Spec.Size.Value() > int64(known.GetSizeBytes())
 }
 
 // refusal gathers the facts and asks the policy whether the pool can be made, or grown. known is nil for a pool that

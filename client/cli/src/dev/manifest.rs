@@ -284,6 +284,7 @@ impl Manifests {
         let label = if spec.label.is_empty() { name.clone() } else { spec.label };
         self.labels.insert(name, label.clone());
         self.pools.push(PoolCreateRequest {
+            uuid: String::new(),
             label,
             size_bytes,
             ranks: spec.ranks,
@@ -310,6 +311,7 @@ impl Manifests {
             .filter(|mode| (1..=0o7777).contains(mode))
             .ok_or_else(|| format!("spec.owner.mode: \"{mode}\" is not an octal mode such as \"0775\""))?;
         self.containers.push(ContainerCreateRequest {
+            uuid: String::new(),
             pool: spec.pool_ref.name,
             label: if spec.label.is_empty() { name } else { spec.label },
             r#type: kind.into(),

@@ -302,6 +302,7 @@ fn settings_of(
 fn add_defaults(manifests: &mut Manifests, settings: &Settings) {
     let whole = settings.target_size() * u64::from(settings.targets) * u64::from(settings.engines);
     manifests.pools.push(PoolCreateRequest {
+        uuid: String::new(),
         label: "tank".into(),
         size_bytes: whole / 2,
         ranks: vec![],
@@ -310,6 +311,7 @@ fn add_defaults(manifests: &mut Manifests, settings: &Settings) {
         tenant: 0,
     });
     manifests.containers.push(ContainerCreateRequest {
+        uuid: String::new(),
         pool: "tank".into(),
         label: "home".into(),
         r#type: ContainerType::Posix.into(),

@@ -110,6 +110,40 @@ async fn change_and_destroy(system: &System) {
 }
 
 #[test]
+fn what_was_made_under_a_chosen_uuid_is_found_by_a_repeated_request() {
+    let system = System::start(2, 1);
+    let (first, second) = ("5b1f3c52-0000-4000-8000-000000000001", "5b1f3c52-0000-4000-8000-000000000002");
+    runtime().block_on(async {
+        let chosen = |mib| v1::PoolCreateRequest { uuid: first.to_owned(), ..pool("tank", mib) };
+        let ask = async |request| {
+            system.pools(0).create(request).await.map(|made| made.into_inner().pool.expect("it"))
+        };
+        assert_eq!(ask(chosen(2 * 64)).await.expect("room").uuid, first);
+        let grow = v1::PoolResizeRequest { pool: first.to_owned(), size_bytes: (2 * 96) << 20 };
+        system.pools(1).resize(grow).await.expect("room");
+        let again = ask(chosen(2 * 64)).await.expect("the same pool");
+        assert_eq!((again.uuid.as_str(), again.size_bytes), (first, (2 * 96) << 20));
+        // By label it is taken over by whoever chose another UUID, or none.
+        let other = v1::PoolCreateRequest { uuid: second.to_owned(), ..pool("tank", 2 * 96) };
+        assert_eq!(ask(other).await.expect("the same pool").uuid, first);
+        let taken = failure_of(
+            &ask(v1::PoolCreateRequest { label: "lake".to_owned(), ..chosen(2 * 64) })
+                .await
+                .expect_err("taken"),
+        );
+        assert!(taken.message.contains("pool tank has the UUID"), "{taken}");
+        let wrong = v1::PoolCreateRequest { uuid: "tank".to_owned(), ..pool("lake", 2 * 64) };
+        assert_eq!(failure_of(&ask(wrong).await.expect_err("no UUID")).code(), Code::InvalidArgument);
+
+        for rank in 0..2 {
+            let request = v1::ContainerCreateRequest { uuid: second.to_owned(), ..container("tank", "box") };
+            let made = system.containers(rank).create(request).await.expect("room").into_inner();
+            assert_eq!(made.container.expect("it").uuid, second);
+        }
+    });
+}
+
+#[test]
 fn impossible_requests_are_refused_with_the_reason() {
     let system = System::start(2, 1);
     runtime().block_on(async {

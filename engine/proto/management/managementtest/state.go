@@ -118,7 +118,7 @@ func (s *state) createPool(request *managementv1.PoolCreateRequest) (info *manag
 		return nil, false, fail(codes.InvalidArgument, dial.DERInvalid, object, "label and size_bytes must be set")
 	}
 	if p, err := s.pool(request.GetLabel()); err == nil {
-		if proto.Equal(p.request, request) {
+		if p.info.GetUuid() == request.GetUuid() || proto.Equal(p.request, unnamed(request)) {
 			return s.describe(p), true, nil
 		}
 		return nil, false, fail(codes.AlreadyExists, dial.DERExists, object, "exists with other properties")
@@ -131,16 +131,23 @@ func (s *state) createPool(request *managementv1.PoolCreateRequest) (info *manag
 		return nil, false, fail(codes.ResourceExhausted, dial.DERNoSpace, object, "%d bytes are more than the engines have", request.GetSizeBytes())
 	}
 	made := &pool{
-		request:  proto.CloneOf(request),
+		request:  unnamed(request),
 		requests: map[string]*managementv1.ContainerCreateRequest{},
 		info: &managementv1.PoolInfo{
-			Uuid: newUUID(), Label: request.GetLabel(), SizeBytes: request.GetSizeBytes(), Ranks: ranks,
+			Uuid: orDefault(request.GetUuid(), newUUID()), Label: request.GetLabel(), SizeBytes: request.GetSizeBytes(), Ranks: ranks,
 			Targets: uint32(len(ranks)) * targetsPerEngine, MapVersion: 1, ServiceRanks: ranks[:1],
 			ObjectClass: orDefault(request.GetObjectClass(), "SX"),
 		},
 	}
 	s.pools = append(s.pools, made)
 	return s.describe(made), false, nil
+}
+
+// unnamed is a request without the UUID that its creator chose.
+func unnamed(request *managementv1.PoolCreateRequest) *managementv1.PoolCreateRequest {
+	plain := proto.CloneOf(request)
+	plain.Uuid = ""
+	return plain
 }
 
 // choose returns the ranks to use: those asked for, or all that are up. Callers hold mu.
@@ -203,7 +210,7 @@ func (s *state) createContainer(request *managementv1.ContainerCreateRequest) (i
 		return nil, false, fail(codes.ResourceExhausted, dial.DERNoSpace, object, "a quota of %d bytes is more than the pool's %d", request.GetQuotaBytes(), p.info.GetSizeBytes())
 	}
 	made := &managementv1.ContainerInfo{
-		Uuid: newUUID(), Label: request.GetLabel(), PoolUuid: p.info.GetUuid(), PoolLabel: p.info.GetLabel(),
+		Uuid: orDefault(request.GetUuid(), newUUID()), Label: request.GetLabel(), PoolUuid: p.info.GetUuid(), PoolLabel: p.info.GetLabel(),
 		Type: request.GetType(), QuotaBytes: request.GetQuotaBytes(), Attributes: request.GetAttributes(),
 		ObjectClass:        orDefault(request.GetObjectClass(), p.info.GetObjectClass()),
 		ChunkSizeBytes:     orDefault(request.GetChunkSizeBytes(), 1<<20),

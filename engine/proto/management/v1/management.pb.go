@@ -880,7 +880,11 @@ type PoolCreateRequest struct {
 	// Default object class of new containers: "SX", "S1", … Empty means "SX".
 	ObjectClass string `protobuf:"bytes,5,opt,name=object_class,json=objectClass,proto3" json:"object_class,omitempty"`
 	// Number of the tenant whose clients may connect, beside the system's own; 0 is the system.
-	Tenant        uint64 `protobuf:"varint,6,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Tenant uint64 `protobuf:"varint,6,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// UUID text that the creator chose for the pool; empty means the engines draw one. A request that is repeated with it
+	// returns the pool that was made for it, also one that was resized meanwhile. A pool of the label that was made otherwise
+	// is returned as without it.
+	Uuid          string `protobuf:"bytes,7,opt,name=uuid,proto3" json:"uuid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -955,6 +959,13 @@ func (x *PoolCreateRequest) GetTenant() uint64 {
 		return x.Tenant
 	}
 	return 0
+}
+
+func (x *PoolCreateRequest) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
 }
 
 type PoolCreateResponse struct {
@@ -1549,9 +1560,11 @@ type ContainerCreateRequest struct {
 	// Free-form attributes, e.g. the claim a volume was made for. Shown by Query.
 	Attributes map[string]string `protobuf:"bytes,7,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Numeric owner of a POSIX container's root directory, and its mode bits; mode 0 means 0755.
-	Uid           uint32 `protobuf:"varint,8,opt,name=uid,proto3" json:"uid,omitempty"`
-	Gid           uint32 `protobuf:"varint,9,opt,name=gid,proto3" json:"gid,omitempty"`
-	Mode          uint32 `protobuf:"varint,10,opt,name=mode,proto3" json:"mode,omitempty"`
+	Uid  uint32 `protobuf:"varint,8,opt,name=uid,proto3" json:"uid,omitempty"`
+	Gid  uint32 `protobuf:"varint,9,opt,name=gid,proto3" json:"gid,omitempty"`
+	Mode uint32 `protobuf:"varint,10,opt,name=mode,proto3" json:"mode,omitempty"`
+	// UUID text that the creator chose for the container, as for a pool.
+	Uuid          string `protobuf:"bytes,11,opt,name=uuid,proto3" json:"uuid,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1654,6 +1667,13 @@ func (x *ContainerCreateRequest) GetMode() uint32 {
 		return x.Mode
 	}
 	return 0
+}
+
+func (x *ContainerCreateRequest) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
 }
 
 type ContainerCreateResponse struct {
@@ -2289,7 +2309,7 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x06target\x18\x02 \x01(\rR\x06target\"4\n" +
 	"\x13ClearDeviceResponse\x12\x1d\n" +
 	"\n" +
-	"was_faulty\x18\x01 \x01(\bR\twasFaulty\"\xc6\x01\n" +
+	"was_faulty\x18\x01 \x01(\bR\twasFaulty\"\xda\x01\n" +
 	"\x11PoolCreateRequest\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12\x1d\n" +
 	"\n" +
@@ -2297,7 +2317,8 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x05ranks\x18\x03 \x03(\rR\x05ranks\x12+\n" +
 	"\x11redundancy_factor\x18\x04 \x01(\rR\x10redundancyFactor\x12!\n" +
 	"\fobject_class\x18\x05 \x01(\tR\vobjectClass\x12\x16\n" +
-	"\x06tenant\x18\x06 \x01(\x04R\x06tenant\"`\n" +
+	"\x06tenant\x18\x06 \x01(\x04R\x06tenant\x12\x12\n" +
+	"\x04uuid\x18\a \x01(\tR\x04uuid\"`\n" +
 	"\x12PoolCreateResponse\x120\n" +
 	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"\x11\n" +
@@ -2341,7 +2362,7 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\fobject_class\x18\f \x01(\tR\vobjectClass\x12#\n" +
 	"\rservice_ranks\x18\r \x03(\rR\fserviceRanks\x12\x16\n" +
 	"\x06tenant\x18\x0e \x01(\x04R\x06tenant\x12A\n" +
-	"\fdown_targets\x18\x0f \x03(\v2\x1e.weir.management.v1.TargetNameR\vdownTargets\"\xba\x03\n" +
+	"\fdown_targets\x18\x0f \x03(\v2\x1e.weir.management.v1.TargetNameR\vdownTargets\"\xce\x03\n" +
 	"\x16ContainerCreateRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x125\n" +
@@ -2356,7 +2377,8 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x03uid\x18\b \x01(\rR\x03uid\x12\x10\n" +
 	"\x03gid\x18\t \x01(\rR\x03gid\x12\x12\n" +
 	"\x04mode\x18\n" +
-	" \x01(\rR\x04mode\x1a=\n" +
+	" \x01(\rR\x04mode\x12\x12\n" +
+	"\x04uuid\x18\v \x01(\tR\x04uuid\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"t\n" +
