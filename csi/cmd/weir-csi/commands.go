@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
@@ -79,7 +78,7 @@ func runController(ctx context.Context, arguments []string, stderr io.Writer) er
 		return err
 	}
 	metrics := telemetry.NewMetrics(version, "controller")
-	volumes := controller.New(systems, time.Now)
+	volumes := controller.New(systems)
 	return serveAll(ctx,
 		o.serveMetrics(metrics, ready),
 		func(ctx context.Context) error {

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"sync"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -31,36 +29,19 @@ type Systems interface {
 // anyUUID is as long as every UUID.
 const anyUUID = "00000000-0000-0000-0000-000000000000"
 
-// handleGrace is how long a volume that is to be deleted may be open. Kubernetes deletes a volume after the last pod that
-// used it is gone; a node has unmounted it seconds later, or minutes later when engines are slow. Handles that are open
-// after that belong to nodes that were lost, and nobody closes them.
-const handleGrace = 5 * time.Minute
-
-// refusalLife is how long a refused deletion is remembered that nobody asks for again: longer than the external provisioner
-// waits between two attempts, 5 minutes unless told otherwise. One that is asked for later is another one.
-const refusalLife = 3 * handleGrace
-
 // Server serves csi.Controller.
 type Server struct {
 	csi.UnimplementedControllerServer
 
 	systems Systems
 	locks   oplock.Locks
-	now     func() time.Time
-
-	mu sync.Mutex
-	// refused holds the volumes whose deletion was refused because they were open.
-	refused map[string]refusal
 }
-
-// refusal is when a deletion was refused for the first and for the last time.
-type refusal struct{ first, last time.Time }
 
 var _ csi.ControllerServer = (*Server)(nil)
 
-// New returns a controller service of the given systems. now tells the time.
-func New(systems Systems, now func() time.Time) *Server {
-	return &Server{systems: systems, now: now, refused: map[string]refusal{}}
+// New returns a controller service of the given systems.
+func New(systems Systems) *Server {
+	return &Server{systems: systems}
 }
 
 // ControllerGetCapabilities says what the service does.
@@ -253,7 +234,6 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 	}
 	container, err := query(ctx, system, id)
 	if status.Code(err) == codes.NotFound {
-		s.forgetRefusal(request.GetVolumeId())
 		return &csi.DeleteVolumeResponse{}, nil
 	}
 	if err != nil {
@@ -264,49 +244,16 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 			"delete volume %s: the driver did not make container %s of pool %s and does not destroy it: delete the Container, or set the reclaim policy of the PersistentVolume to Retain",
 			id, container.GetLabel(), container.GetPoolLabel())
 	}
-	_, err = system.Containers().Destroy(ctx, &managementv1.ContainerDestroyRequest{
-		Pool: id.Pool, Container: id.Container, Force: s.graceIsOver(request.GetVolumeId()),
-	})
+	// Never by force: who has it open may be a pod on a node that Kubernetes can't reach. Engines don't count who has died.
+	_, err = system.Containers().Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: id.Pool, Container: id.Container})
 	if dial.Code(err) == codes.FailedPrecondition {
-		s.noteRefusal(request.GetVolumeId())
-		return nil, failed(err, "delete volume %s (it is deleted all the same if it is still open in %v)", id, handleGrace)
+		return nil, failed(err, "delete volume %s of PersistentVolumeClaim %s/%s (it is tried again until nobody has it open)", id,
+			container.GetAttributes()[volume.AttributeClaimNamespace], container.GetAttributes()[volume.AttributeClaimName])
 	}
 	if err != nil && dial.Code(err) != codes.NotFound {
 		return nil, failed(err, "delete volume %s", id)
 	}
-	s.forgetRefusal(request.GetVolumeId())
 	return &csi.DeleteVolumeResponse{}, nil
-}
-
-// graceIsOver tells whether the deletion of a volume has been refused for longer than handles may outlive their pods.
-func (s *Server) graceIsOver(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.forgetOldRefusals()
-	before, waits := s.refused[id]
-	return waits && s.now().Sub(before.first) >= handleGrace
-}
-
-func (s *Server) noteRefusal(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before, waits := s.refused[id]
-	if !waits {
-		before.first = s.now()
-	}
-	before.last = s.now()
-	s.refused[id] = before
-}
-
-// forgetOldRefusals forgets the deletions that nobody asks for any more. Callers hold mu.
-func (s *Server) forgetOldRefusals() {
-	maps.DeleteFunc(s.refused, func(_ string, r refusal) bool { return s.now().Sub(r.last) >= refusalLife })
-}
-
-func (s *Server) forgetRefusal(id string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.refused, id)
 }
 
 // ValidateVolumeCapabilities confirms capabilities that a volume serves.

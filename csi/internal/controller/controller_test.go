@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ func start(t *testing.T) (*Server, *managementtest.System) {
 	system.MakePool("tank", poolBytes)
 	systems := clusters.New(filepath.Dir(system.AttachFile()))
 	t.Cleanup(func() { _ = systems.Close() })
-	return New(systems, time.Now), system
+	return New(systems), system
 }
 
 func bounded(t *testing.T) context.Context {
@@ -247,52 +248,31 @@ func TestDeleteVolume(t *testing.T) {
 	wantStatus(t, remove(""), codes.InvalidArgument)
 }
 
-func TestAVolumeThatALostNodeHasOpenIsDeletedAfterAWhile(t *testing.T) {
+// Kubernetes may have forgotten a pod that still runs: on a node that it can't reach, or after a forced deletion.
+func TestAVolumeThatSomebodyHasOpenIsNeverDeletedByForce(t *testing.T) {
 	s, system := start(t)
-	clock := time.Unix(1_700_000_000, 0)
-	s.now = func() time.Time { return clock }
-	made := mustCreate(t, s, creation("pvc-1", nil))
+	made := mustCreate(t, s, creation("pvc-1", func(r *csi.CreateVolumeRequest) {
+		r.Parameters["csi.storage.k8s.io/pvc/name"], r.Parameters["csi.storage.k8s.io/pvc/namespace"] = "home", "lab"
+	}))
+	var forced atomic.Bool
+	system.Intercept(func(_ context.Context, _ string, request any) error {
+		if destroy, is := request.(*managementv1.ContainerDestroyRequest); is && destroy.GetForce() {
+			forced.Store(true)
+		}
+		return nil
+	})
 	system.SetOpenHandles("tank", "pvc-1", 1)
 	remove := func() error {
 		_, err := s.DeleteVolume(bounded(t), &csi.DeleteVolumeRequest{VolumeId: made.GetVolumeId()})
 		return err
 	}
-	wantStatus(t, remove(), codes.FailedPrecondition, "open handles")
-	clock = clock.Add(handleGrace - time.Second)
-	wantStatus(t, remove(), codes.FailedPrecondition, "open handles")
-	clock = clock.Add(time.Second)
-	wantStatus(t, remove(), codes.OK)
-	if len(s.refused) != 0 {
-		t.Errorf("remembered after the deletion: %v", s.refused)
-	}
-}
-
-func TestARefusalOfLongAgoDoesNotForceADeletion(t *testing.T) {
-	s, system := start(t)
-	clock := time.Unix(1_700_000_000, 0)
-	s.now = func() time.Time { return clock }
-	made, other := mustCreate(t, s, creation("pvc-1", nil)), mustCreate(t, s, creation("pvc-2", nil))
-	system.SetOpenHandles("tank", "pvc-1", 1)
-	system.SetOpenHandles("tank", "pvc-2", 1)
-	remove := func(v *csi.Volume) error {
-		_, err := s.DeleteVolume(bounded(t), &csi.DeleteVolumeRequest{VolumeId: v.GetVolumeId()})
-		return err
-	}
-	wantStatus(t, remove(made), codes.FailedPrecondition, "open handles")
-	// The PersistentVolume was kept after all, and is deleted a month later.
-	clock = clock.Add(30 * 24 * time.Hour)
-	wantStatus(t, remove(made), codes.FailedPrecondition, "open handles")
-	// Kubernetes asks again at ever longer intervals.
 	for range 3 {
-		clock = clock.Add(handleGrace - time.Second)
+		wantStatus(t, remove(), codes.FailedPrecondition, "open handles", "PersistentVolumeClaim lab/home")
 	}
-	wantStatus(t, remove(made), codes.OK)
-	// What nobody asks for any more is forgotten.
-	wantStatus(t, remove(other), codes.FailedPrecondition)
-	clock = clock.Add(30 * 24 * time.Hour)
-	wantStatus(t, remove(mustCreate(t, s, creation("pvc-3", nil))), codes.OK)
-	if len(s.refused) != 0 {
-		t.Errorf("remembered: %v", s.refused)
+	system.SetOpenHandles("tank", "pvc-1", 0)
+	wantStatus(t, remove(), codes.OK)
+	if forced.Load() {
+		t.Error("the engines were asked to destroy it by force")
 	}
 }
 

@@ -116,4 +116,6 @@ const (
 	LabelAttaches = "storage.weir.dev/attaches"
 	// AnnotationCluster is "namespace/name" of the StorageCluster that a Secret in another namespace was copied from.
 	AnnotationCluster = "storage.weir.dev/cluster"
+	// AnnotationStopInUse, when "true", lets a StorageCluster be deleted while volumes of it are mounted.
+	AnnotationStopInUse = "storage.weir.dev/stop-in-use"
 )

@@ -58,6 +58,9 @@ func (r *Reconciler) blockers(ctx context.Context, cluster *v1alpha1.StorageClus
 		return blocked(v1alpha1.ReasonDependentsExist, fmt.Sprintf("StorageCluster %s is used by %s: delete them first",
 			cluster.Name, status.List(pools))), nil
 	}
+	if inUse, err := r.inUse(ctx, cluster); inUse != nil || err != nil {
+		return inUse, err
+	}
 	if cluster.Spec.Storage.HostPath == nil {
 		unsettled, err := r.settleClaims(ctx, cluster)
 		if err != nil || len(unsettled) == 0 {

@@ -39,6 +39,8 @@ const (
 	startingInterval = 3 * time.Second
 	// takenInterval is how often an object is looked for that has the name of one of the cluster's: nobody watches it.
 	takenInterval = 5 * time.Second
+	// blockedInterval is how often open handles, which nobody can watch, are looked at while they block a deletion.
+	blockedInterval = 5 * time.Second
 	// concurrency keeps a cluster that does not answer, which takes until the deadline to notice, from holding up others.
 	concurrency = 4
 )
@@ -102,8 +104,7 @@ func New(c client.Client, live client.Reader, engines Connector, recorder status
 		New:      func() *v1alpha1.StorageCluster { return &v1alpha1.StorageCluster{} },
 		Status:   statusOf,
 		Converge: r.converge, Blocker: r.end,
-		// What blocks comes by watch: a Pool, a pod or a Job that goes, or ends. Only what somebody else made is not watched.
-		BlockedInterval: settledInterval,
+		BlockedInterval: blockedInterval,
 	}
 	return r
 }

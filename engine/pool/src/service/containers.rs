@@ -13,6 +13,7 @@ use weir_proto::{Capability, ContainerId, Rights};
 use super::{Container, PoolService, SPACE_AGE_MAX};
 use crate::directory::Made;
 use crate::error::Failed;
+use crate::gather::Gathered;
 use crate::record::{self, ContainerRecord, SCOPE_CONTAINER};
 
 /// Bytes of a file in one dkey when the creator doesn't say (DAOS: `DFS_DEFAULT_CHUNK_SIZE`).
@@ -230,8 +231,8 @@ impl PoolService {
     /// # Errors
     /// When the pool was destroyed.
     pub(crate) async fn describe(&self, container: &Container) -> Result<ContainerInfo, Failed> {
-        let used = self.gathered(SPACE_AGE_MAX).await?.used_by(container.id);
-        Ok(info_of(container, used))
+        let gathered = self.gathered(SPACE_AGE_MAX).await?;
+        Ok(self.info_within(container, &gathered))
     }
 
     /// What the service knows of the container that a handle opens.
@@ -270,7 +271,13 @@ impl PoolService {
     pub async fn list_within(&self, age: core::time::Duration) -> Result<Vec<ContainerInfo>, Failed> {
         let gathered = self.gathered(age).await?;
         let live: Vec<_> = self.live_labels().iter().filter_map(|label| self.find(label).ok()).collect();
-        Ok(live.iter().map(|container| info_of(container, gathered.used_by(container.id))).collect())
+        Ok(live.iter().map(|container| self.info_within(container, &gathered)).collect())
+    }
+
+    /// A container with the bytes it holds and the handles whose clients may still be there.
+    fn info_within(&self, container: &Container, gathered: &Gathered) -> ContainerInfo {
+        let handles = u32::try_from(self.handles_within(container, gathered)).unwrap_or(u32::MAX);
+        ContainerInfo { handles, ..info_of(container, gathered.used_by(container.id)) }
     }
 
     /// Reserves object-id bits.

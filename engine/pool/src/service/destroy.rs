@@ -9,6 +9,7 @@ use weir_proto::{Rights, opcode};
 
 use super::{Container, PoolService, background};
 use crate::error::Failed;
+use crate::gather::Gathered;
 use crate::record::{self, SCOPE_CONTAINER, SCOPE_UNTOLD};
 
 /// Longest wait for one target.
@@ -57,18 +58,25 @@ impl PoolService {
         Ok(true)
     }
 
-    /// Handles whose clients may still be there. One that has not been heard of for long, of a container that nobody
-    /// has used for as long, belonged to a client that died.
+    /// Handles whose clients may still be there, by what the targets say at this moment.
     async fn live_handles(&self, container: &Container) -> Result<usize, Failed> {
         if container.handles.borrow().is_empty() {
             return Ok(0);
         }
-        if !self.gathered(Duration::ZERO).await?.is_active(container.id) {
-            let now = self.engines.runtime().now();
-            let lease = Duration::from_nanos(HANDLE_LEASE_NS);
-            container.handles.borrow_mut().retain(|_, seen| now.saturating_duration_since(*seen) < lease);
+        let gathered = self.gathered(Duration::ZERO).await?;
+        Ok(self.handles_within(container, &gathered))
+    }
+
+    /// Handles whose clients may still be there. One that has not been heard of for long, of a container that nobody
+    /// has used for as long, belonged to a client that died.
+    pub(super) fn handles_within(&self, container: &Container, gathered: &Gathered) -> usize {
+        let handles = container.handles.borrow();
+        if gathered.is_active(container.id) {
+            return handles.len();
         }
-        Ok(container.handles.borrow().len())
+        let now = self.engines.runtime().now();
+        let lease = Duration::from_nanos(HANDLE_LEASE_NS);
+        handles.values().filter(|seen| now.saturating_duration_since(**seen) < lease).count()
     }
 
     fn doomed_containers(&self) -> Vec<Rc<Container>> {
