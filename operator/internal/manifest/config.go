@@ -31,6 +31,24 @@ func TargetBytes(c *v1alpha1.StorageCluster) int64 {
 // environment (WEIR_RANK, WEIR_HOST).
 func EngineConfig(c *v1alpha1.StorageCluster) string {
 	var b strings.Builder
+	b.WriteString(StartConfig(c))
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	for _, e := range attachEngines(c) {
+		line("")
+		line("[[engines]]")
+		line("rank = %d", e.Rank)
+		line("host = %s", strconv.Quote(e.Host))
+		line("fabric_port = %d", e.FabricPort)
+		line("targets = %d", e.Targets)
+		line("management = %s", strconv.Quote(e.Management))
+	}
+	return b.String()
+}
+
+// StartConfig is the part of the configuration that an engine has to be restarted for. Of engines that are added it learns from
+// them, and certificates it reads again by itself.
+func StartConfig(c *v1alpha1.StorageCluster) string {
+	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("system = %s", strconv.Quote(c.Name))
 	line("provider = %s", strconv.Quote(c.Spec.Fabric.Provider))
@@ -49,15 +67,6 @@ func EngineConfig(c *v1alpha1.StorageCluster) string {
 	line("")
 	line("[auth]")
 	line("system_key = \"%s/auth/%s\"", configDir, KeySystemKey)
-	for _, e := range attachEngines(c) {
-		line("")
-		line("[[engines]]")
-		line("rank = %d", e.Rank)
-		line("host = %s", strconv.Quote(e.Host))
-		line("fabric_port = %d", e.FabricPort)
-		line("targets = %d", e.Targets)
-		line("management = %s", strconv.Quote(e.Management))
-	}
 	return b.String()
 }
 

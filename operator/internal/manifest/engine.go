@@ -25,7 +25,7 @@ const (
 	eraseAttempts = 3
 )
 
-// Fingerprint is a short digest of what engines read at their start: configuration, certificates and system key.
+// Fingerprint is a short digest of its parts.
 func Fingerprint(parts ...[]byte) string {
 	h := sha256.New()
 	for _, part := range parts {

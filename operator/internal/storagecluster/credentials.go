@@ -27,7 +27,6 @@ const systemKeyBytes = 32
 // credentials is what engines and clients prove themselves with.
 type credentials struct {
 	authority pki.Pair
-	engine    pki.Pair
 	systemKey []byte
 	// renewAt is when the first certificate has to be renewed.
 	renewAt time.Time
@@ -35,9 +34,9 @@ type credentials struct {
 	clientSecretOwner string
 }
 
-// fingerprint changes when engines have to be restarted to read new credentials.
+// fingerprint changes when engines have to be restarted to read what is new. Certificates they read again by themselves.
 func (c credentials) fingerprint(config string) string {
-	return manifest.Fingerprint([]byte(config), c.authority.Cert, c.engine.Cert, c.systemKey)
+	return manifest.Fingerprint([]byte(config), c.systemKey)
 }
 
 // ensureCredentials makes, or renews, certificates and keys, and the Secret that clients attach with.
@@ -57,7 +56,7 @@ func (r *Reconciler) ensureCredentials(ctx context.Context, cluster *v1alpha1.St
 		Type:       corev1.SecretTypeTLS,
 	}
 	leaf := pki.Leaf{CommonName: cluster.Name + "-engine", DNSNames: manifest.ServerNames(cluster), Server: true}
-	if result.engine, renewAt, err = r.ensureLeaf(ctx, engineSecret, authority, leaf, nil); err != nil {
+	if _, renewAt, err = r.ensureLeaf(ctx, engineSecret, authority, leaf, nil); err != nil {
 		return result, err
 	}
 	result.renewAt = earlier(result.renewAt, renewAt)
@@ -107,7 +106,7 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, cluster *v1alpha1.Stor
 		return pki.Pair{}, time.Time{}, err
 	}
 	r.reporter.Event(cluster, corev1.EventTypeNormal, "AuthorityRenewed", "RenewCertificates",
-		"renewed the certificate authority; engines restart one at a time to read it")
+		"renewed the certificate authority; engines and clients read it within a minute or two")
 	expires, err = pki.AuthorityExpires(authority)
 	return authority, expires, err
 }

@@ -57,7 +57,7 @@ func due(engines []rolloutEngine) []int32 {
 // roll writes the StatefulSets that are due. Those that are current are applied as well, which changes nothing unless
 // somebody edited them.
 func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster, where nodes, c credentials, engines []engine) error {
-	fingerprint := c.fingerprint(manifest.EngineConfig(cluster))
+	fingerprint := c.fingerprint(manifest.StartConfig(cluster))
 	complete := r.complete(cluster)
 	desired := make([]*appsv1.StatefulSet, len(engines))
 	seen := make([]rolloutEngine, len(engines))
