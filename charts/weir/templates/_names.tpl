@@ -54,20 +54,11 @@ prometheus.io/path: /metrics
 prometheus.io/port: {{ . | quote }}
 {{- end }}
 
-{{/* Volume with the client Secret of each cluster in a folder of its own. The Secrets may come later. */}}
+{{/* Volume with what clients of all clusters attach with. The operator writes the Secret, which may come later. */}}
 {{- define "weir.clientVolume" -}}
 name: clients
-projected:
+secret:
+  secretName: weir-clients
+  optional: true
   defaultMode: 0440
-  sources:
-    {{- range .Values.clusters }}
-    {{- $cluster := . }}
-    - secret:
-        name: {{ . }}-client
-        optional: true
-        items:
-          {{- range list "client.json" "system.key" "ca.crt" "tls.crt" "tls.key" }}
-          - {key: {{ . }}, path: {{ $cluster }}/{{ . }}}
-          {{- end }}
-    {{- end }}
 {{- end }}

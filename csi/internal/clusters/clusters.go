@@ -19,6 +19,9 @@ import (
 // attachFileNames are what an attach file is called in its folder.
 var attachFileNames = []string{"client.json", "attach.json"}
 
+// attachFileSuffix ends the names of attach files that share a folder, such as weir.client.json.
+const attachFileSuffix = ".client.json"
+
 // Clusters holds the connections to the systems whose attach files lie in a folder or in its subfolders. Files may come,
 // change and go at any time; what is there counts. Safe for concurrent use.
 type Clusters struct {
@@ -149,6 +152,13 @@ func (c *Clusters) attachFiles() ([]string, error) {
 				paths = append(paths, path)
 				break
 			}
+		}
+	}
+	for _, entry := range entries {
+		// The kubelet's files are links to where it has them at the time.
+		path := filepath.Join(c.folder, entry.Name())
+		if info, err := os.Stat(path); strings.HasSuffix(path, attachFileSuffix) && err == nil && info.Mode().IsRegular() {
+			paths = append(paths, path)
 		}
 	}
 	return paths, nil

@@ -116,7 +116,15 @@ func TestASystemMayComeAndGo(t *testing.T) {
 	if all, err := systems.All(); err != nil || len(all) != 1 {
 		t.Fatalf("once it is there: %d systems, %v", len(all), err)
 	}
-	if err := os.Remove(filepath.Join(folder, "later", "client.json")); err != nil {
+	// As the operator names it in a Secret that has several.
+	shared := filepath.Join(folder, "later", "weir.client.json")
+	if err := os.Rename(filepath.Join(folder, "later", "client.json"), shared); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := systems.All(); err != nil || len(all) != 1 {
+		t.Fatalf("under its name in a shared folder: %d systems, %v", len(all), err)
+	}
+	if err := os.Remove(shared); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := systems.All(); status.Code(err) != codes.Unavailable {

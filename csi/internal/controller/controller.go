@@ -78,7 +78,7 @@ func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	system, err := s.systems.Get(plan.parameters.Cluster)
 	if status.Code(err) == codes.NotFound {
 		return nil, status.Errorf(codes.InvalidArgument,
-			"create volume %q: %s: correct the parameter %q of the StorageClass, or name the cluster in the value \"clusters\" of the chart",
+			"create volume %q: %s: correct the parameter %q of the StorageClass, or create the StorageCluster",
 			plan.name, status.Convert(err).Message(), volume.ParameterCluster)
 	}
 	if err != nil {
@@ -226,7 +226,7 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 	if status.Code(err) == codes.NotFound {
 		// Nobody can be asked whether the volume is there: calling it deleted would leave its data behind unnoticed.
 		return nil, status.Errorf(codes.Unavailable,
-			"delete volume %s: %s: name the cluster in the value \"clusters\" of the chart; if it is gone with its data, set the reclaim policy of the PersistentVolume to Retain and delete it",
+			"delete volume %s: %s: if the StorageCluster is gone with its data, set the reclaim policy of the PersistentVolume to Retain and delete it",
 			id, status.Convert(err).Message())
 	}
 	if err != nil {

@@ -243,7 +243,7 @@ func TestDeleteVolume(t *testing.T) {
 	wantStatus(t, remove("weir/tank/never-was"), codes.OK)
 	wantStatus(t, remove("weir/gone/never-was"), codes.OK)
 	// Of a cluster that is not served nobody knows whether the volume is there.
-	wantStatus(t, remove("elsewhere/tank/pvc-1"), codes.Unavailable, `cluster "elsewhere" is not served`, "clusters", "Retain")
+	wantStatus(t, remove("elsewhere/tank/pvc-1"), codes.Unavailable, `cluster "elsewhere" is not served`, "Retain")
 	wantStatus(t, remove("not an id"), codes.OK)
 	wantStatus(t, remove(""), codes.InvalidArgument)
 }

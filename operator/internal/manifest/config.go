@@ -106,18 +106,18 @@ type AttachTLS struct {
 	Key  string `json:"key"`
 }
 
-// AttachFile writes the attach file of clients. It names the other keys of the client Secret relative to itself, so that
-// the Secret may be mounted anywhere: the chart mounts each cluster's at /etc/weir/client/<cluster>.
-func AttachFile(c *v1alpha1.StorageCluster) ([]byte, error) {
+// AttachFile writes the attach file of clients. It names the other keys of its Secret, which begin with prefix, relative to
+// itself, so that the Secret may be mounted anywhere.
+func AttachFile(c *v1alpha1.StorageCluster, prefix string) ([]byte, error) {
 	file, err := json.MarshalIndent(Attach{
 		System:        c.Name,
 		Provider:      c.Spec.Fabric.Provider,
 		Engines:       attachEngines(c),
-		SystemKeyFile: KeySystemKey,
+		SystemKeyFile: prefix + KeySystemKey,
 		TLS: AttachTLS{
-			CA:   KeyCA,
-			Cert: KeyCert,
-			Key:  KeyPrivate,
+			CA:   prefix + KeyCA,
+			Cert: prefix + KeyCert,
+			Key:  prefix + KeyPrivate,
 		},
 	}, "", "  ")
 	if err != nil {

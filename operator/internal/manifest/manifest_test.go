@@ -58,7 +58,7 @@ func golden(t *testing.T, name, got string) {
 func TestGoldenFiles(t *testing.T) {
 	c := cluster()
 	golden(t, "engine.toml", EngineConfig(c))
-	attach, err := AttachFile(c)
+	attach, err := AttachFile(c, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,6 +64,13 @@ func AuthName(cluster string) string { return cluster + "-auth" }
 // ClientName names the Secret that clients attach with.
 func ClientName(cluster string) string { return cluster + "-client" }
 
+// ClientsName names the Secret of the operator's namespace that CSI driver and mount daemon mount: it has what clients of every
+// cluster attach with, under keys that begin with the cluster's name.
+const ClientsName = "weir-clients"
+
+// ClientPrefix is what the keys of a cluster begin with in the Secret of all clusters. Names of clusters have no dot.
+func ClientPrefix(cluster string) string { return cluster + "." }
+
 // PlacementName names the ConfigMap that records the node of each rank.
 func PlacementName(cluster string) string { return cluster + "-placement" }
 

@@ -204,7 +204,7 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, secret *corev1.Secret, auth
 // ensureClientSecrets writes the Secret that clients attach with, in the cluster's namespace and in the operator's,
 // where CSI driver and mount daemon read it.
 func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.StorageCluster, c *credentials) (time.Time, error) {
-	attach, err := manifest.AttachFile(cluster)
+	attach, err := manifest.AttachFile(cluster, "")
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -237,7 +237,11 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 			return renewAt, err
 		}
 	}
-	if !found || !equality.Semantic.DeepEqual(existing.Data, secret.Data) {
+	changed, err := r.enlist(ctx, cluster, secret.Data)
+	if err != nil {
+		return renewAt, err
+	}
+	if changed || !found || !equality.Semantic.DeepEqual(existing.Data, secret.Data) {
 		return renewAt, r.hurryMounts(ctx, cluster, secret.Data)
 	}
 	return renewAt, nil

@@ -232,6 +232,9 @@ func jobEnd(job *batchv1.Job) batchv1.JobConditionType {
 // deleteLasting deletes what nobody owns: the client Secret in the operator's namespace and, under deletionPolicy
 // Delete, the system key and the record of nodes.
 func (r *Reconciler) deleteLasting(ctx context.Context, cluster *v1alpha1.StorageCluster) error {
+	if err := r.delist(ctx, cluster); err != nil {
+		return err
+	}
 	var lasting []client.Object
 	if cluster.Namespace != r.config.Namespace {
 		lasting = append(lasting, clientClone(cluster, r.config.Namespace))

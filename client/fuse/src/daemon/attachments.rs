@@ -10,6 +10,9 @@ use crate::report::{Failure, FailureKind};
 /// Names of attach files in a folder or its subfolders.
 const FILE_NAMES: [&str; 2] = ["client.json", "attach.json"];
 
+/// What the names of attach files end with that share a folder, such as `weir.client.json`.
+const FILE_SUFFIX: &str = ".client.json";
+
 /// Largest attach file that is read, in bytes: what a Kubernetes Secret may hold.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -77,7 +80,14 @@ impl Attachments {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         // Names that begin with ".." belong to the kubelet's way of replacing a Secret in one step.
         let subfolders = entries.filter(|entry| !entry.file_name().as_encoded_bytes().starts_with(b".."));
-        found.extend(subfolders.filter_map(|entry| attach_file(&entry.path())));
+        for entry in subfolders {
+            let path = entry.path();
+            if entry.file_name().as_encoded_bytes().ends_with(FILE_SUFFIX.as_bytes()) && path.is_file() {
+                found.push(path);
+            } else {
+                found.extend(attach_file(&path));
+            }
+        }
         found.sort();
         found
     }
@@ -117,6 +127,17 @@ mod tests {
         assert_eq!(attachments.find("beta").expect("named"), folder.path().join("b/attach.json"));
         let error = attachments.find("").expect_err("ambiguous");
         assert!(error.message.contains("alpha, beta"), "{error}");
+    }
+
+    #[test]
+    fn systems_that_share_a_folder_are_told_apart_and_may_come_later() {
+        let folder = tempfile::tempdir().expect("made");
+        let attachments = Attachments::new(folder.path().to_owned());
+        write(&folder.path().join("alpha.client.json"), "alpha");
+        assert!(attachments.find("beta").is_err());
+        write(&folder.path().join("beta.client.json"), "beta");
+        assert_eq!(attachments.find("beta").expect("there"), folder.path().join("beta.client.json"));
+        assert_eq!(attachments.find("alpha").expect("there"), folder.path().join("alpha.client.json"));
     }
 
     #[test]
