@@ -1,5 +1,6 @@
 //! Attributes of inodes.
 
+use weir_client::array::Measure;
 use weir_client::{Context, Epoch};
 
 use crate::entry::{Node, inode_number};
@@ -31,7 +32,7 @@ pub struct Stat {
     pub links: u32,
     /// Bytes.
     pub size: u64,
-    /// Blocks of 512 bytes that the size takes.
+    /// Blocks of 512 bytes that what is stored takes: a file's holes take none.
     pub blocks: u64,
     /// Preferred size of a read or write.
     pub block_size: u32,
@@ -104,8 +105,7 @@ impl Dfs {
         let (record, held) =
             side_by_side(self.refetch(context, node), self.content(context, &node.record)).await;
         let node = Node { record: record?, ..node.clone() };
-        let (size, epoch) = held?;
-        let stat = assemble(&node.record, size, epoch);
+        let stat = assemble(&node.record, held?);
         Ok((node, stat))
     }
 
@@ -115,8 +115,8 @@ impl Dfs {
     /// # Errors
     /// An object error.
     pub async fn stat_listed(&self, context: &Context, node: &Node) -> Result<Stat> {
-        let (size, epoch) = self.content(context, &node.record).await?;
-        Ok(assemble(&node.record, size, epoch))
+        let held = self.content(context, &node.record).await?;
+        Ok(assemble(&node.record, held))
     }
 
     /// Changes attributes. The size first, then the rest.
@@ -142,10 +142,10 @@ impl Dfs {
         }
         let (begun, held) =
             side_by_side(self.begin_amendment(context, node), self.content(context, &node.record)).await;
-        let (size, epoch) = held?;
-        let apply = |record: &mut Record| change.apply(record, wall_ns(context), epoch);
+        let held = held?;
+        let apply = |record: &mut Record| change.apply(record, wall_ns(context), held.epoch);
         let record = self.amend(context, node, Some(begun), apply, async |_, _| Ok(())).await?;
-        let stat = assemble(&record, size, epoch);
+        let stat = assemble(&record, held);
         Ok((Node { record, ..node.clone() }, stat))
     }
 
@@ -160,21 +160,22 @@ impl Dfs {
         }
     }
 
-    /// Size and newest epoch of an inode's content.
-    async fn content(&self, context: &Context, record: &Record) -> Result<(u64, Epoch)> {
+    /// Size and newest epoch of an inode's content, and how much of it is stored.
+    async fn content(&self, context: &Context, record: &Record) -> Result<Measure> {
+        let whole = |size, epoch| Measure { size, epoch, real: size };
         match record.kind {
             Kind::File => {
                 let node = Node { parent: record.oid, name: Vec::new(), record: record.clone() };
-                self.file(&node)?.size_and_epoch(context).await
+                self.file(&node)?.measure(context).await
             }
-            Kind::Directory => Ok((DIRECTORY_SIZE, self.object(record.oid)?.max_epoch(context).await?)),
-            Kind::Symlink => Ok((record.target.len() as u64, Epoch::ZERO)),
-            Kind::Fifo | Kind::Socket => Ok((0, Epoch::ZERO)),
+            Kind::Directory => Ok(whole(DIRECTORY_SIZE, self.object(record.oid)?.max_epoch(context).await?)),
+            Kind::Symlink => Ok(whole(record.target.len() as u64, Epoch::ZERO)),
+            Kind::Fifo | Kind::Socket => Ok(Measure::default()),
         }
     }
 }
 
-fn assemble(record: &Record, size: u64, epoch: Epoch) -> Stat {
+fn assemble(record: &Record, Measure { size, epoch, real }: Measure) -> Stat {
     let written = i64::try_from(epoch.wall_ns()).unwrap_or(i64::MAX);
     let mtime_ns = if epoch > record.mtime_epoch && written > 0 { written } else { record.mtime_ns };
     let changed = if epoch > record.mtime_epoch { written } else { i64::MIN };
@@ -186,7 +187,7 @@ fn assemble(record: &Record, size: u64, epoch: Epoch) -> Stat {
         inode: inode_number(record.oid),
         links: 1,
         size,
-        blocks: size.div_ceil(BLOCK),
+        blocks: real.div_ceil(BLOCK),
         block_size: u32::try_from(record.chunk_size).unwrap_or(u32::MAX),
         atime_ns: record.atime_ns,
         mtime_ns,
@@ -219,13 +220,14 @@ mod tests {
     #[test]
     fn a_set_time_holds_until_the_content_changes() {
         let (first, second) = (Epoch(7 << 30), Epoch(8 << 30));
+        let content = |size, epoch| Measure { size, epoch, real: size };
         let mut record = record();
-        assert_eq!(assemble(&record, 0, Epoch::ZERO).mtime_ns, 10);
-        assert_eq!(assemble(&record, 1, first).mtime_ns, 7 << 30);
+        assert_eq!(assemble(&record, content(0, Epoch::ZERO)).mtime_ns, 10);
+        assert_eq!(assemble(&record, content(1, first)).mtime_ns, 7 << 30);
         let set = SetAttributes { mtime: Some(Change::To(-5)), ..SetAttributes::default() };
         set.apply(&mut record, 9 << 30, first);
-        assert_eq!(assemble(&record, 1, first).mtime_ns, -5);
-        assert_eq!(assemble(&record, 1, first).ctime_ns, 9 << 30);
-        assert_eq!(assemble(&record, 2, second).mtime_ns, 8 << 30);
+        assert_eq!(assemble(&record, content(1, first)).mtime_ns, -5);
+        assert_eq!(assemble(&record, content(1, first)).ctime_ns, 9 << 30);
+        assert_eq!(assemble(&record, content(2, second)).mtime_ns, 8 << 30);
     }
 }

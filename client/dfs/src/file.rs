@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weir_client::array::{Range, ReadOutcome};
+use weir_client::array::{Measure, Range, ReadOutcome};
 use weir_client::{Array, Context, Epoch};
 use weir_proto::ObjectId;
 
@@ -99,6 +99,41 @@ impl File {
     /// An object error.
     pub async fn size_and_epoch(&self, context: &Context) -> Result<(u64, Epoch)> {
         Ok(self.array.size_and_epoch(context).await?)
+    }
+
+    /// Size, newest change, and how many bytes are stored. As many requests as [`File::size_and_epoch`].
+    ///
+    /// # Errors
+    /// An object error.
+    pub async fn measure(&self, context: &Context) -> Result<Measure> {
+        Ok(self.array.measure(context).await?)
+    }
+
+    /// The first byte from `offset` on that is stored (lseek with `SEEK_DATA`). `None`: there is none before the end of the
+    /// file. With engines of an older release all bytes count as stored.
+    ///
+    /// # Errors
+    /// An object error.
+    pub async fn next_data(&self, context: &Context, offset: u64) -> Result<Option<u64>> {
+        let found = self.array.next_real(context, offset).await?;
+        if found == Some(offset) && offset >= self.size_and_epoch(context).await?.0 {
+            return Ok(None);
+        }
+        Ok(found)
+    }
+
+    /// The first byte from `offset` on that isn't stored, which may be that behind the last one (lseek with `SEEK_HOLE`).
+    /// `None`: `offset` isn't in the file.
+    ///
+    /// # Errors
+    /// An object error.
+    pub async fn next_hole(&self, context: &Context, offset: u64) -> Result<Option<u64>> {
+        let (size, _) = self.size_and_epoch(context).await?;
+        if offset >= size {
+            return Ok(None);
+        }
+        let hole = self.array.next_hole(context, offset).await?;
+        Ok(Some(hole.unwrap_or(size)))
     }
 
     /// Cuts the file off or lengthens it with a hole.

@@ -12,6 +12,7 @@ use model::{Model, Step};
 use weir_client::{ContainerType, Context};
 use weir_dfs::{Change, Dfs, Error, Kind, Node, Ownership, Replace, SetAttributes, XattrMode};
 use weir_runtime::random::Random;
+use weir_store::StoreConfig;
 
 const MINUTE: Duration = Duration::from_mins(1);
 const OWNER: Ownership = Ownership { mode: 0o644, uid: 1000, gid: 1000 };
@@ -110,7 +111,7 @@ fn file_content_grows_shrinks_and_has_holes() {
         assert_eq!(dfs.file(&node).expect("new").size_and_epoch(&context).await.expect("a size").0, 3);
         file.truncate(&context, 9_000_000).await.expect("lengthened");
         let (_, stat) = dfs.stat(&context, &node).await.expect("stat");
-        assert_eq!((stat.size, stat.blocks), (9_000_000, 17_579));
+        assert_eq!((stat.size, stat.blocks), (9_000_000, 1), "three bytes and the last one are stored");
         let mut tail = [1; 10];
         assert_eq!(file.read(&context, 8_999_995, &mut tail, None).await.expect("read"), 5);
         assert_eq!(tail[..5], [0; 5]);
@@ -122,6 +123,66 @@ fn file_content_grows_shrinks_and_has_holes() {
         unlink(&context, &dfs, &root, b"f").await;
         assert_eq!(dfs.file(&node).expect("new").size_and_epoch(&context).await.expect("a size").0, 0);
     });
+}
+
+#[test]
+fn what_is_stored_of_a_file_is_counted_and_found_in_all_its_chunks() {
+    const CHUNK: u64 = 1 << 20;
+    for (seed, looks) in [(30, StoreConfig::default().request_looks), (31, 64)] {
+        let store = StoreConfig { request_looks: looks, ..StoreConfig::default() };
+        let cluster = Cluster::start_with(seed, 2, 2, store);
+        let (context, random) = (cluster.context(MINUTE), Random::new(seed));
+        cluster.run(async move {
+            let dfs = mount(&context).await;
+            let root = dfs.root().clone();
+            let node = dfs.create(&context, &root, b"f", OWNER).await.expect("created");
+            let file = dfs.file(&node).expect("a file");
+            // In units of 4 KiB.
+            let mut model = vec![false; 40 * 256];
+            for step in 0..60 {
+                let (from, most) = (random.below(39 * 256), if step % 9 == 0 { 600 } else { 9 });
+                let to = (from + 1 + random.below(most)).min(40 * 256);
+                let range = usize::try_from(from).expect("small")..usize::try_from(to).expect("small");
+                let (offset, len) = (from * 4096, (to - from) * 4096);
+                let (size, _) = file.size_and_epoch(&context).await.expect("a size");
+                if step % 3 == 2 && offset + len < size {
+                    file.punch_hole(&context, offset, len).await.expect("a hole");
+                    model[range].fill(false);
+                } else {
+                    file.write(&context, offset, &vec![7; len.try_into().expect("small")])
+                        .await
+                        .expect("written");
+                    model[range].fill(true);
+                }
+            }
+            let size = model.iter().rposition(|stored| *stored).expect("some") as u64 * 4096 + 4096;
+            let stored = model.iter().filter(|stored| **stored).count() as u64;
+            let (_, stat) = dfs.stat(&context, &node).await.expect("stat");
+            assert_eq!(stat.size, size);
+            if looks > 64 {
+                assert_eq!(stat.blocks, stored * 8);
+            }
+            assert!(stat.blocks > 0 && stat.blocks <= size / 512, "{} blocks", stat.blocks);
+            let (mut at, mut found) = (0, vec![false; model.len()]);
+            while let Some(data) = file.next_data(&context, at).await.expect("asked") {
+                let hole = file.next_hole(&context, data).await.expect("asked").expect("data is in the file");
+                assert!(at <= data && data < hole && hole <= size, "{at} {data} {hole} {size}");
+                assert_eq!(
+                    file.next_hole(&context, at).await.expect("asked"),
+                    Some(if at == data { hole } else { at })
+                );
+                let unit = |offset: u64| usize::try_from(offset / 4096).expect("small");
+                found[unit(data)..unit(hole)].fill(true);
+                at = hole;
+            }
+            assert!(found == model, "holes and data are where they were made");
+            assert_eq!(at, size);
+            assert_eq!(file.next_hole(&context, size).await.expect("asked"), None);
+            let middle = 3 * CHUNK + 5;
+            let expected = model[usize::try_from(middle / 4096).expect("small")];
+            assert_eq!(file.next_data(&context, middle).await.expect("asked") == Some(middle), expected);
+        });
+    }
 }
 
 #[test]

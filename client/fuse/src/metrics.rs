@@ -105,9 +105,9 @@ pub struct Metrics {
     errors: Mutex<BTreeMap<i32, u64>>,
 }
 
-/// Errors that programs ask for in their normal course, e.g. to learn that a name is free.
+/// Errors that programs ask for in their normal course, e.g. to learn that a name is free, or that a file ends with a hole.
 fn is_answer(errno: i32) -> bool {
-    matches!(errno, libc::ENOENT | libc::ENODATA | libc::EEXIST | libc::ENOTEMPTY)
+    matches!(errno, libc::ENOENT | libc::ENODATA | libc::EEXIST | libc::ENOTEMPTY | libc::ENXIO)
 }
 
 impl Metrics {

@@ -1,12 +1,13 @@
 //! Lists and key queries.
 
 use weir_pool::Operation;
-use weir_proto::limits::{INLINE_MAX, KEY_MAX, LIST_KEYS_MAX};
+use weir_proto::limits::{INLINE_MAX, KEY_MAX, LIST_KEYS_MAX, RUNS_MAX};
 use weir_proto::object::{
-    KeyQuery, ListReply, ListRequest, ListScope, QueryKeyRequest, SearchKeyReply, SearchKeyRequest,
+    KeyQuery, ListReply, ListRequest, ListScope, MeasureRequest, QueryKeyRequest, RunsRequest,
+    SearchKeyReply, SearchKeyRequest,
 };
 use weir_proto::transaction::decode_read;
-use weir_proto::{Epoch, ReaderId, Rights, codec};
+use weir_proto::{Epoch, ReaderId, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{FetchError, ListPage};
 
@@ -72,8 +73,18 @@ impl IoService {
         }
     }
 
+    /// What the opcode asks about keys and records.
+    pub(crate) async fn query(&self, request: &Request) -> Result<Body, Status> {
+        match request.opcode() {
+            opcode::OBJECT_QUERY_KEY => self.query_key(request).await,
+            opcode::OBJECT_MEASURE => self.measure(request).await,
+            opcode::OBJECT_RUNS => self.runs(request).await,
+            _ => self.search_key(request).await,
+        }
+    }
+
     /// All of a search in one request, for clients that don't ask for its parts.
-    pub(crate) async fn query_key(&self, request: &Request) -> Result<Body, Status> {
+    async fn query_key(&self, request: &Request) -> Result<Body, Status> {
         let wanted: QueryKeyRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         self.queried(request, &wanted, async |access, place| {
             let mut part = self.search(request, access, (None, &wanted), &[], place).await?;
@@ -85,13 +96,47 @@ impl IoService {
         .await
     }
 
-    pub(crate) async fn search_key(&self, request: &Request) -> Result<Body, Status> {
+    async fn search_key(&self, request: &Request) -> Result<Body, Status> {
         let read = decode_read::<SearchKeyRequest>(request.opcode(), request.body());
         let (reader, wanted) = read.map_err(refusal::malformed)?;
         check_anchor(&wanted.anchor)?;
         self.queried(request, &wanted.query, async |access, place| {
             let query = (reader, &wanted.query);
             Ok(codec::encode(&self.search(request, access, query, &wanted.anchor, place).await?))
+        })
+        .await
+    }
+
+    /// A part of a search, and how many records are real.
+    async fn measure(&self, request: &Request) -> Result<Body, Status> {
+        let wanted: MeasureRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let SearchKeyRequest { query, anchor } = &wanted.search;
+        check_anchor(anchor)?;
+        self.queried(request, query, async |access, place| {
+            let (shard, container) = (access.pool.shard(), access.container.id);
+            let found = self.when_decided(request, query.epoch, async |epoch| {
+                shard.measure(container, query.object, epoch, &query.query, anchor, wanted.below).await
+            });
+            Ok(codec::encode(&found.await.map_err(|error| refusal::fetch(&error, place))?))
+        })
+        .await
+    }
+
+    /// Which records are real.
+    async fn runs(&self, request: &Request) -> Result<Body, Status> {
+        let wanted: RunsRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let RunsRequest { object, akey, from, below, limit, .. } = &wanted;
+        if *limit == 0 || *limit > RUNS_MAX {
+            return Err(refusal::invalid(format!("a reply has 1 to {RUNS_MAX} runs, not {limit}")));
+        }
+        let access = self.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
+        self.counted(Operation::Query, &access, async |place| {
+            let (shard, container) = (access.pool.shard(), access.container.id);
+            let found = self.when_decided(request, wanted.epoch, async |epoch| {
+                shard.runs(container, *object, epoch, akey, *from, *below, *limit).await
+            });
+            let found = found.await.map_err(|error| refusal::fetch(&error, place))?;
+            Ok((codec::encode(&found), 0))
         })
         .await
     }

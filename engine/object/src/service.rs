@@ -48,6 +48,8 @@ impl IoService {
         service.serve(rpc, opcode::OBJECT_LIST, Operation::List);
         service.serve(rpc, opcode::OBJECT_QUERY_KEY, Operation::Query);
         service.serve(rpc, opcode::OBJECT_SEARCH_KEY, Operation::Query);
+        service.serve(rpc, opcode::OBJECT_MEASURE, Operation::Query);
+        service.serve(rpc, opcode::OBJECT_RUNS, Operation::Query);
         service.serve(rpc, opcode::TRANSACTION_FETCH, Operation::Fetch);
         service.serve(rpc, opcode::TRANSACTION_FETCH_TO_COMPARE, Operation::Fetch);
         service.serve(rpc, opcode::TRANSACTION_LIST, Operation::List);
@@ -82,10 +84,7 @@ impl IoService {
             Operation::Fetch => self.fetch(request).await,
             Operation::Punch => self.punch(&request).await,
             Operation::List => self.list(&request).await,
-            Operation::Query if request.opcode() == opcode::OBJECT_QUERY_KEY => {
-                self.query_key(&request).await
-            }
-            Operation::Query => self.search_key(&request).await,
+            Operation::Query => self.query(&request).await,
             Operation::Commit => self.commit(&request).await,
         };
         self.metrics.record(operation, self.rt.now().saturating_duration_since(arrived));

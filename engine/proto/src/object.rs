@@ -341,6 +341,57 @@ pub struct SearchKeyReply {
     pub next: Option<serde_bytes::ByteBuf>,
 }
 
+/// Asks what a [`SearchKeyRequest`] asks, of dkeys that are integers and one akey, and with the last part how many of that
+/// akey's records are real.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct MeasureRequest {
+    /// The search.
+    pub search: SearchKeyRequest,
+    /// Records of a dkey that are counted: those below this one.
+    pub below: u64,
+}
+
+/// Outcome of a [`MeasureRequest`] on one target.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct MeasureReply {
+    /// Outcome of the search.
+    pub search: SearchKeyReply,
+    /// Real records of the dkeys that were looked at; 0 where there is another part.
+    pub real: u64,
+    /// The dkey at which counting ended early, because there are many records; `None` when all are counted.
+    pub stopped: Option<u64>,
+}
+
+/// Asks which records of an akey are real, dkey by dkey in their order. Only objects whose dkeys are integers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RunsRequest {
+    /// Handle on the container.
+    pub capability: Capability,
+    /// The object.
+    pub object: ObjectId,
+    /// Pool-map version the client placed with.
+    pub map_version: u32,
+    /// State to read; [`Epoch::MAX`] for the newest.
+    pub epoch: Epoch,
+    /// The akey.
+    pub akey: Key,
+    /// Dkey and record to begin with.
+    pub from: (u64, u64),
+    /// Records of a dkey that are asked for: those below this one.
+    pub below: u64,
+    /// Most runs wanted, at most [`crate::limits::RUNS_MAX`].
+    pub limit: u32,
+}
+
+/// Outcome of a [`RunsRequest`] on one target.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct RunsReply {
+    /// Dkey and records, in order. Records that adjoin may come as two runs.
+    pub runs: Vec<(u64, Extent)>,
+    /// Dkey and record at which the next part begins; `None` at the end.
+    pub next: Option<(u64, u64)>,
+}
+
 /// A request that no well-behaved client sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidRequest {

@@ -67,6 +67,10 @@ opcodes! {
     OBJECT_FETCH_TO_COMPARE = 0x010d,
     /// As [`OBJECT_FETCH_TO_COMPARE`], for [`TRANSACTION_FETCH`].
     TRANSACTION_FETCH_TO_COMPARE = 0x010e,
+    /// [`crate::object::MeasureRequest`] → [`crate::object::MeasureReply`].
+    OBJECT_MEASURE = 0x010f,
+    /// [`crate::object::RunsRequest`] → [`crate::object::RunsReply`].
+    OBJECT_RUNS = 0x0110,
 
     /// [`crate::pool::ConnectRequest`] → [`crate::pool::ConnectReply`].
     POOL_CONNECT = 0x0201,

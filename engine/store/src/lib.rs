@@ -54,6 +54,7 @@ mod recover;
 mod replay;
 mod reservation;
 mod route;
+mod runs;
 mod scrub;
 mod shard;
 mod space;

@@ -10,12 +10,24 @@ use super::{Array, CELLS, End, dkey_of, name};
 use crate::Result;
 use crate::context::Context;
 use crate::list::Anchor;
-use crate::object::{AkeyRead, AkeyWrite};
+use crate::object::{AkeyRead, AkeyWrite, ExtremeKey, Measured};
 use crate::transaction::{Restarts, Transaction};
 
 /// Cell of the first chunk that, when it is real, says that later chunks may exist. Above every chunk, below bit 63,
 /// which is reserved.
 pub(super) const MARK: u64 = 1 << 62;
+
+/// Where an array ends, and how much of it is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Measure {
+    /// Number of cells up to the last real one.
+    pub size: u64,
+    /// Epoch of the newest change.
+    pub epoch: Epoch,
+    /// Cells that are real, at most `size`. Of an array with more chunks and extents than a shard counts for one request,
+    /// what lies behind those counted is taken to be like them. All of it where an engine can't count.
+    pub real: u64,
+}
 
 impl Array {
     /// Number of cells up to the last real one.
@@ -31,31 +43,56 @@ impl Array {
     /// # Errors
     /// When a shard refuses or does not answer in time.
     pub async fn size_and_epoch(&self, context: &Context) -> Result<(u64, Epoch)> {
+        let measure = self.ends(context, false).await?;
+        Ok((measure.size, measure.epoch))
+    }
+
+    /// Where the array ends, when it changed last, and how many of its cells are real. As many requests as
+    /// [`Array::size_and_epoch`].
+    ///
+    /// # Errors
+    /// When a shard refuses or does not answer in time.
+    pub async fn measure(&self, context: &Context) -> Result<Measure> {
+        self.ends(context, true).await
+    }
+
+    async fn ends(&self, context: &Context, counts: bool) -> Result<Measure> {
         if let End::Marked(marked) = &self.end
             && !marked.load(Ordering::Relaxed)
         {
-            let (dkey, cells) = (dkey_of(0), name(CELLS)?);
-            let first = self.object.extreme_key(context, true, Some(&dkey), Some(&cells), true).await?;
-            let end = first.extent.map_or(0, |(extent, _)| extent.end());
-            if end <= self.attributes.chunk_cells {
-                return Ok((end, first.max_epoch));
+            let first = self.last_of(context, Some(&dkey_of(0)), counts).await?;
+            let size = first.last.extent.map_or(0, |(extent, _)| extent.end());
+            if size <= self.attributes.chunk_cells {
+                let real = real_cells(&first.counts, size, 1);
+                return Ok(Measure { size, epoch: first.last.max_epoch, real });
             }
             marked.store(true, Ordering::Relaxed);
         }
-        self.scan(context).await
+        let all = self.last_of(context, None, counts).await?;
+        let size = self.scan(context, &all.last).await?;
+        let real = real_cells(&all.counts, size, size.div_ceil(self.attributes.chunk_cells));
+        Ok(Measure { size, epoch: all.last.max_epoch, real })
     }
 
-    async fn scan(&self, context: &Context) -> Result<(u64, Epoch)> {
+    /// The last cell of a chunk, or of the last chunk, and how many cells are real if they are to be counted.
+    async fn last_of(&self, context: &Context, dkey: Option<&Key>, counts: bool) -> Result<Measured> {
         let cells = name(CELLS)?;
-        let last = self.object.extreme_key(context, true, None, Some(&cells), true).await?;
+        if counts {
+            return self.object.measure(context, dkey, &cells, self.attributes.chunk_cells).await;
+        }
+        let last = self.object.extreme_key(context, true, dkey, Some(&cells), true).await?;
+        Ok(Measured { last, counts: Vec::new() })
+    }
+
+    async fn scan(&self, context: &Context, last: &ExtremeKey) -> Result<u64> {
         let number = last.dkey.as_ref().and_then(Key::to_u64).unwrap_or(0);
         match (number.checked_sub(1), last.extent) {
-            (None, _) => Ok((0, last.max_epoch)),
+            (None, _) => Ok(0),
             (Some(chunk), Some((extent, _))) if extent.end() <= self.attributes.chunk_cells => {
-                Ok((chunk * self.attributes.chunk_cells + extent.end(), last.max_epoch))
+                Ok(chunk * self.attributes.chunk_cells + extent.end())
             }
             // The last chunk was punched empty, or the record found is the mark: look at each chunk, last first.
-            _ => Ok((self.scan_chunks(context).await?, last.max_epoch)),
+            _ => self.scan_chunks(context).await,
         }
     }
 
@@ -225,5 +262,39 @@ impl Array {
             }
         }
         self.object.punch(context).await
+    }
+}
+
+/// Real cells of an array of so many cells and chunks, from what shards have counted.
+fn real_cells(counts: &[Option<(u64, Option<u64>)>], size: u64, chunks: u64) -> u64 {
+    let of_shard = |count: &Option<(u64, Option<u64>)>| {
+        let (real, stopped) = (*count)?;
+        // Chunks before the one whose number less one is the dkey at which counting ended.
+        Some(match stopped {
+            Some(dkey) if dkey > 1 && dkey - 1 < chunks => {
+                let all = u128::from(real) * u128::from(chunks) / u128::from(dkey - 1);
+                u64::try_from(all).unwrap_or(u64::MAX)
+            }
+            Some(_) => size,
+            None => real,
+        })
+    };
+    let real: Option<u64> =
+        counts.iter().try_fold(0_u64, |sum, count| Some(sum.saturating_add(of_shard(count)?)));
+    real.map_or(size, |real| real.min(size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_counted_is_taken_to_be_like_what_is() {
+        assert_eq!(real_cells(&[Some((5, None)), Some((7, None))], 100, 10), 12);
+        // Half of the chunks were counted.
+        assert_eq!(real_cells(&[Some((20, Some(6))), Some((7, None))], 100, 10), 47);
+        assert_eq!(real_cells(&[Some((20, Some(2)))], 100, 10), 100);
+        assert_eq!(real_cells(&[Some((3, Some(1)))], 100, 10), 100);
+        assert_eq!(real_cells(&[Some((3, None)), None], 100, 10), 100);
     }
 }

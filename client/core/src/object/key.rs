@@ -1,8 +1,8 @@
 //! Enumeration of keys, and questions about the greatest and smallest ones.
 
 use weir_proto::object::{
-    Extent, KeyQuery, ListReply, ListRequest, ListScope, Listed, QueryKeyReply, QueryKeyRequest,
-    SearchKeyReply, SearchKeyRequest,
+    Extent, KeyQuery, ListReply, ListRequest, ListScope, Listed, MeasureReply, MeasureRequest, QueryKeyReply,
+    QueryKeyRequest, RunsReply, RunsRequest, SearchKeyReply, SearchKeyRequest,
 };
 use weir_proto::transaction::encode_read;
 use weir_proto::{Der, Epoch, Key, codec, opcode};
@@ -26,6 +26,16 @@ pub struct ExtremeKey {
     pub extent: Option<(Extent, u32)>,
     /// Epoch of the newest change on the shards that were asked, when the search began there.
     pub max_epoch: Epoch,
+}
+
+/// The last record of an akey, and how many of its records are real.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Measured {
+    /// The greatest dkey and its greatest record.
+    pub(crate) last: ExtremeKey,
+    /// Of each shard that was asked how many records are real, and the dkey at which counting ended early. `None` where the
+    /// engine can't count.
+    pub(crate) counts: Vec<Option<(u64, Option<u64>)>>,
 }
 
 impl Object {
@@ -177,20 +187,69 @@ impl Object {
         }
         let all =
             (0..self.shard_count(context)?).map(|shard| self.query_at(context, Place::Shard(shard), &query));
-        let mut best = ExtremeKey::default();
+        let found: Result<Vec<ExtremeKey>> = join_all(all).await.into_iter().collect();
+        Ok(outermost(found?, max))
+    }
+
+    /// The greatest record of an akey of the greatest dkey, or of one dkey, and how many records of each dkey are real below
+    /// `below`. As many requests as [`Object::extreme_key`].
+    ///
+    /// # Errors
+    /// As [`Object::extreme_key`].
+    pub(crate) async fn measure(
+        &self,
+        context: &Context,
+        dkey: Option<&Key>,
+        akey: &Key,
+        below: u64,
+    ) -> Result<Measured> {
+        let query =
+            KeyQuery::Search { max: true, dkey: dkey.cloned(), akey: Some(akey.clone()), extent: true };
+        let places: Vec<Place<'_>> = match dkey {
+            Some(dkey) => vec![Place::Dkey(dkey)],
+            None => (0..self.shard_count(context)?).map(Place::Shard).collect(),
+        };
+        let all = places.into_iter().map(|place| self.measure_at(context, place, &query, below));
+        let (mut last, mut counts) = (Vec::new(), Vec::new());
         for found in join_all(all).await {
-            let found = found?;
-            let max_epoch = best.max_epoch.max(found.max_epoch);
-            let better = match (&found.dkey, &best.dkey) {
-                (Some(found), Some(best)) => (found > best) == max,
-                (found, _) => found.is_some(),
-            };
-            if better {
-                best = found;
-            }
-            best.max_epoch = max_epoch;
+            let (found, count) = found?;
+            last.push(found);
+            counts.push(count);
         }
-        Ok(best)
+        Ok(Measured { last: outermost(last, true), counts })
+    }
+
+    /// Records of an akey that are real on one shard, from dkey and record `from` on, below record `below` of each dkey, at
+    /// most `limit` runs, and where to go on. `None`: the engine can't tell.
+    ///
+    /// # Errors
+    /// When the shard refuses or does not answer in time.
+    pub(crate) async fn runs(
+        &self,
+        context: &Context,
+        shard: usize,
+        akey: &Key,
+        from: (u64, u64),
+        below: u64,
+        limit: u32,
+    ) -> Result<Option<RunsReply>> {
+        let question = Question::new("find records of", self, opcode::OBJECT_RUNS);
+        let build = |map_version| {
+            codec::encode(&RunsRequest {
+                capability: self.container.state.capability.clone(),
+                object: self.oid,
+                map_version,
+                epoch: self.epoch,
+                akey: akey.clone(),
+                from,
+                below,
+                limit,
+            })
+        };
+        match self.exchange(context, &question, Place::Shard(shard), &Payload::None, &build).await {
+            Err(refusal) if refusal.error.is(Der::NOSYS) => Ok(None),
+            answer => answer.map_err(|refusal| refusal.error)?.decode(&question).map(Some),
+        }
     }
 
     /// Epoch of the object's newest change; zero when it has none.
@@ -227,6 +286,48 @@ impl Object {
         }
     }
 
+    /// As [`Object::query_at`], and how many records are real. An engine that can't count is asked for the rest only.
+    async fn measure_at(
+        &self,
+        context: &Context,
+        place: Place<'_>,
+        query: &KeyQuery,
+        below: u64,
+    ) -> Result<(ExtremeKey, Option<(u64, Option<u64>)>)> {
+        let (mut anchor, mut begun) = (Vec::new(), None);
+        let question = Question::new("measure", self, opcode::OBJECT_MEASURE);
+        loop {
+            let part = |map_version| {
+                let query = self.key_request(query, map_version);
+                let search = SearchKeyRequest { query, anchor: anchor.clone() };
+                codec::encode(&MeasureRequest { search, below })
+            };
+            let answer = self.exchange(context, &question, place, &Payload::None, &part).await;
+            let MeasureReply { search, real, stopped } = match answer {
+                Err(refusal) if refusal.error.is(Der::NOSYS) => {
+                    return Ok((self.query_at(context, place, query).await?, None));
+                }
+                answer => answer.map_err(|refusal| refusal.error)?.decode(&question)?,
+            };
+            let max_epoch = *begun.get_or_insert(search.found.max_epoch);
+            let Some(next) = search.next else {
+                let QueryKeyReply { dkey, akey, extent, .. } = search.found;
+                return Ok((ExtremeKey { dkey, akey, extent, max_epoch }, Some((real, stopped))));
+            };
+            anchor = next.into_vec();
+        }
+    }
+
+    fn key_request(&self, query: &KeyQuery, map_version: u32) -> QueryKeyRequest {
+        QueryKeyRequest {
+            capability: self.container.state.capability.clone(),
+            object: self.oid,
+            map_version,
+            epoch: self.epoch,
+            query: query.clone(),
+        }
+    }
+
     async fn query_part(
         &self,
         context: &Context,
@@ -234,13 +335,7 @@ impl Object {
         query: &KeyQuery,
         anchor: Vec<u8>,
     ) -> Result<SearchKeyReply> {
-        let request = |map_version| QueryKeyRequest {
-            capability: self.container.state.capability.clone(),
-            object: self.oid,
-            map_version,
-            epoch: self.epoch,
-            query: query.clone(),
-        };
+        let request = |map_version| self.key_request(query, map_version);
         let in_transaction = self.reader.is_some();
         let opcode = if in_transaction { opcode::TRANSACTION_SEARCH_KEY } else { opcode::OBJECT_SEARCH_KEY };
         let question = Question::new("query keys of", self, opcode);
@@ -261,4 +356,21 @@ impl Object {
             .map_err(|refusal| refusal.error)?;
         Ok(SearchKeyReply { found: exchange.decode(&question)?, next: None })
     }
+}
+
+/// The greatest or smallest of what several shards found, with the newest epoch of all.
+fn outermost(all: Vec<ExtremeKey>, max: bool) -> ExtremeKey {
+    let mut best = ExtremeKey::default();
+    for found in all {
+        let max_epoch = best.max_epoch.max(found.max_epoch);
+        let better = match (&found.dkey, &best.dkey) {
+            (Some(found), Some(best)) => (found > best) == max,
+            (found, _) => found.is_some(),
+        };
+        if better {
+            best = found;
+        }
+        best.max_epoch = max_epoch;
+    }
+    best
 }

@@ -6,6 +6,7 @@ pub(crate) mod update;
 
 pub use fetch::AkeyRead;
 pub use key::ExtremeKey;
+pub(crate) use key::Measured;
 pub use update::AkeyWrite;
 
 use core::fmt;

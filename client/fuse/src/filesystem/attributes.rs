@@ -16,6 +16,9 @@ const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o0010;
 
+/// Bytes of the blocks that `st_blocks` counts.
+pub(super) const BLOCK: u64 = 512;
+
 /// Size that `stat` recommends for reads and writes: what one FUSE request carries.
 const PREFERRED_BLOCK: u32 = 1 << 20;
 
@@ -94,7 +97,7 @@ pub fn of_new(node: &Node) -> Stat {
         inode: node.inode_number(),
         links: 1,
         size,
-        blocks: size.div_ceil(512),
+        blocks: size.div_ceil(BLOCK),
         block_size: u32::try_from(node.record.chunk_size).unwrap_or(u32::MAX),
         atime_ns,
         mtime_ns,
@@ -110,7 +113,8 @@ pub fn without_privilege(mode: u32) -> u32 {
 
 /// Stamp of attributes.
 pub fn stamp(stat: &Stat) -> Stamp {
-    Stamp { size: stat.size, mtime_ns: stat.mtime_ns, ctime_ns: stat.ctime_ns }
+    let stored = stat.blocks.saturating_mul(BLOCK);
+    Stamp { size: stat.size, stored, mtime_ns: stat.mtime_ns, ctime_ns: stat.ctime_ns }
 }
 
 /// Changes that the kernel asks for.
@@ -265,10 +269,10 @@ impl Shared {
         let stat = of_new(&node);
         // A write moves both times; one that was set may lie in the future.
         let ctime_ns = stat.ctime_ns.max(told.mtime_ns.min(now_ns()));
-        let (size, mtime_ns) = (told.size, told.mtime_ns);
+        let Stamp { size, stored, mtime_ns, .. } = told;
         Some(Stat {
             size,
-            blocks: size.div_ceil(512),
+            blocks: stored.div_ceil(BLOCK),
             mtime_ns,
             ctime_ns,
             links: u32::from(!removed),

@@ -165,6 +165,21 @@ impl Shared {
         Ok(read)
     }
 
+    /// Where from `offset` on the file has data, or a hole (lseek with `SEEK_DATA` or `SEEK_HOLE`).
+    pub(crate) fn seek(&self, context: &Context, handle: u64, offset: i64, whence: i32) -> Served<i64> {
+        let open = self.file(handle)?;
+        let nowhere = || Fault::Errno(libc::ENXIO);
+        let offset = u64::try_from(offset).map_err(|_| nowhere())?;
+        // What is gathered is data; the engines know of holes once they have it.
+        self.settle(context, &open.inode);
+        let found = match whence {
+            libc::SEEK_DATA => context.block_on(open.file.next_data(context, offset))?,
+            libc::SEEK_HOLE => context.block_on(open.file.next_hole(context, offset))?,
+            _ => return Err(Fault::Errno(libc::EINVAL)),
+        };
+        found.and_then(|found| i64::try_from(found).ok()).ok_or_else(nowhere)
+    }
+
     /// `close` of one of the descriptors of a handle, or `fsync`: everything written before is on stable media when
     /// this returns, and a failure of any of it that was not told before is told.
     pub(crate) fn flush(&self, context: &Context, handle: u64, closing: bool) -> Served<()> {
@@ -216,8 +231,11 @@ impl Shared {
         known.cached = None;
         let end = offset.saturating_add(data.len() as u64);
         // What isn't known, after a failure, the end of one write can't tell.
-        if let Some(Stamp { size, ctime_ns, .. }) = known.told {
-            known.told = Some(Stamp { size: size.max(end), mtime_ns, ctime_ns });
+        if let Some(Stamp { size, stored, ctime_ns, .. }) = known.told {
+            let size = size.max(end);
+            // What replaces stored bytes counts twice until the engines are asked.
+            let stored = stored.saturating_add(data.len() as u64).min(size);
+            known.told = Some(Stamp { size, stored, mtime_ns, ctime_ns });
         }
     }
 

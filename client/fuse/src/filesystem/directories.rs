@@ -8,9 +8,9 @@ use fuser::{FileType, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use weir_client::Context;
 use weir_dfs::{DirEntry, DirStream, Error, Kind, Node, Stat};
 
-use super::attributes::{of_new, stamp, to_kernel};
+use super::attributes::{BLOCK, of_new, stamp, to_kernel};
 use super::handles::{Handle, OpenDirectory};
-use super::inodes::Moment;
+use super::inodes::{Moment, Stamp};
 use super::worker::{CACHE_LIFE, Fault, Served, Shared};
 use super::{GENERATION, entry_life};
 
@@ -271,7 +271,9 @@ impl Shared {
         let told = self.inodes.get(node.inode_number()).and_then(|inode| inode.lock().told);
         let stat = of_new(node);
         match told {
-            Some(told) => Stat { size: told.size, mtime_ns: told.mtime_ns, ..stat },
+            Some(Stamp { size, stored, mtime_ns, .. }) => {
+                Stat { size, blocks: stored.div_ceil(BLOCK), mtime_ns, ..stat }
+            }
             None => stat,
         }
     }

@@ -432,11 +432,23 @@ impl Filesystem for WeirFs {
         done(shared.serve(Operation::Fallocate, allocate), reply);
     }
 
-    // The kernel does these by itself after it was told once that nobody else does.
-
-    fn lseek(&self, _: &Request, _: INodeNo, _: FileHandle, _: i64, _: i32, reply: ReplyLseek) {
-        reply.error(Errno::ENOSYS);
+    fn lseek(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let shared = &self.shared;
+        match shared.serve(Operation::Lseek, |context| shared.seek(context, handle.0, offset, whence)) {
+            Ok(found) => reply.offset(found),
+            Err(errno) => reply.error(errno),
+        }
     }
+
+    // The kernel does these by itself after it was told once that nobody else does.
 
     fn copy_file_range(
         &self,

@@ -14,12 +14,14 @@ pub const ROOT: u64 = 1;
 /// Parts of the table, each with its own lock: more than there are threads, so that two rarely meet.
 const SHARDS: usize = 32;
 
-/// What tells whether a file's content has changed: size in bytes, and times in nanoseconds since 1970. The modification
+/// What tells whether a file's content has changed: size and stored part in bytes, and times in nanoseconds since 1970. The modification
 /// time may be set to what it was before; the time of that change can't.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     /// Size.
     pub size: u64,
+    /// Bytes that are stored, and those that were written from here since.
+    pub stored: u64,
     /// Modification time.
     pub mtime_ns: i64,
     /// Time of the last change of content or attributes.
@@ -304,7 +306,7 @@ pub mod tests {
         assert!(table.get(inode.number).is_none());
     }
 
-    const OLD: Stamp = Stamp { size: 3, mtime_ns: 5, ctime_ns: 5 };
+    const OLD: Stamp = Stamp { size: 3, stored: 3, mtime_ns: 5, ctime_ns: 5 };
 
     #[test]
     fn an_answer_from_before_a_rename_from_here_does_not_bring_the_old_name_back() {

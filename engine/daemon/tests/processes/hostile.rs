@@ -107,6 +107,8 @@ fn hostile_requests_get_errors() {
         opcode::TRANSACTION_FETCH_TO_COMPARE,
         opcode::OBJECT_LIST,
         opcode::OBJECT_SEARCH_KEY,
+        opcode::OBJECT_MEASURE,
+        opcode::OBJECT_RUNS,
         opcode::POOL_CONNECT,
         opcode::TARGET_POOL_DESTROY,
     ];

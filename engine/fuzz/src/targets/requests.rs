@@ -11,8 +11,9 @@ use weir_proto::group::{
 };
 use weir_proto::object::{
     AkeyFetch, AkeyUpdate, Conditions, Extent, FetchReply, FetchRequest, Fetched, KeyQuery, ListReply,
-    ListRequest, ListScope, Listed, PunchRequest, PunchScope, QueryKeyReply, QueryKeyRequest, SearchKeyReply,
-    SearchKeyRequest, UpdateReply, UpdateRequest, Value, validate,
+    ListRequest, ListScope, Listed, MeasureReply, MeasureRequest, PunchRequest, PunchScope, QueryKeyReply,
+    QueryKeyRequest, RunsReply, RunsRequest, SearchKeyReply, SearchKeyRequest, UpdateReply, UpdateRequest,
+    Value, validate,
 };
 use weir_proto::pool::{
     AllocateReply, AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes, ConnectReply,
@@ -72,6 +73,10 @@ types![
     QueryKeyReply,
     SearchKeyRequest,
     SearchKeyReply,
+    MeasureRequest,
+    MeasureReply,
+    RunsRequest,
+    RunsReply,
     TargetState,
     PoolTarget,
     PoolMap,
