@@ -3,6 +3,7 @@
 mod harness;
 
 use std::fs::{self, File, OpenOptions};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
@@ -61,4 +62,35 @@ fn a_sparse_file_takes_what_is_stored_and_copies_keep_its_holes() {
     assert_eq!(seek(&dense, SeekFrom::Hole(5)), Ok(3 << 20));
     drop(dense);
     mount.unmount();
+}
+
+#[test]
+fn lines_that_two_clients_append_at_once_are_all_there() {
+    const LINES: usize = 150;
+    let system = system();
+    let mounts = [system.mount("home", &[]), system.mount("home", &[])];
+    std::thread::scope(|scope| {
+        for (client, mount) in mounts.iter().enumerate() {
+            let path = mount.path("log");
+            scope.spawn(move || {
+                let mut file = OpenOptions::new().append(true).create(true).open(path).expect("opened");
+                for line in 0..LINES {
+                    // The last ones are more than a commit carries.
+                    let rest = "x".repeat(if line + 10 > LINES { 100_000 } else { line });
+                    file.write_all(format!("{client} {line} {rest}\n").as_bytes()).expect("appended");
+                }
+            });
+        }
+    });
+    for mount in &mounts {
+        let text = fs::read_to_string(mount.path("log")).expect("read");
+        for client in 0..2 {
+            let own = text.lines().filter(|line| line.starts_with(&format!("{client} ")));
+            let numbers: Vec<usize> = own
+                .map(|line| line.split(' ').nth(1).expect("a number").parse().expect("a number"))
+                .collect();
+            assert_eq!(numbers, (0..LINES).collect::<Vec<_>>(), "lines of client {client}");
+        }
+        assert_eq!(text.lines().count(), 2 * LINES);
+    }
 }

@@ -81,6 +81,16 @@ impl File {
         Ok(self.array.write(context, &[range], &[data]).await?)
     }
 
+    /// Writes all of `data` behind the end, in one piece, whoever else appends at the same moment. Returns where, and its
+    /// epoch; it is on stable media when this returns.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub async fn append(&self, context: &Context, data: &[u8]) -> Result<(u64, Epoch)> {
+        self.ensure_writable()?;
+        Ok(self.array.append(context, data).await?)
+    }
+
     /// Writes runs that don't overlap: offset and bytes of each. Runs of one chunk share a request.
     ///
     /// # Errors

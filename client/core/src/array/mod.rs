@@ -3,6 +3,7 @@
 //! Chunk `c` is dkey `c + 1` (an integer) with one akey that holds its cells as an array value. Dkey 0 holds cell
 //! and chunk size when the object's type says that they are stored (daos-api §1.4).
 
+mod append;
 mod seek;
 mod size;
 mod split;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use fuser::FopenFlags;
-use weir_client::Context;
+use weir_client::{Context, Epoch};
 use weir_dfs::{Error, SetAttributes, Stat};
 
 use super::attributes::{now_ns, stamp, without_privilege};
@@ -86,6 +86,7 @@ impl Shared {
             // Without this the kernel would go on with an old size until its attributes expire.
             self.expire_attributes(inode.number);
         }
+        let open_flags = flags;
         let append = flags & libc::O_APPEND != 0;
         let reads_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
         let open = OpenFile {
@@ -103,6 +104,10 @@ impl Shared {
         };
         if reads_only {
             flags |= FopenFlags::FOPEN_NOFLUSH;
+        }
+        if append && open_flags & libc::O_ACCMODE == libc::O_WRONLY {
+            // The kernel would put the data in the page cache where it believes the end to be.
+            flags |= FopenFlags::FOPEN_DIRECT_IO;
         }
         Ok(Opened { handle, flags })
     }
@@ -209,17 +214,17 @@ impl Shared {
         }
         self.settle(context, &open.inode);
         // The kernel places appended data behind the end that it knows; another client may have moved it.
-        let offset = if open.append {
-            let (end, _) = context.block_on(open.file.size_and_epoch(context))?;
-            end.max(offset)
+        let written = if open.append {
+            context.block_on(open.file.append(context, data))
         } else {
-            offset
+            context.block_on(open.file.write(context, offset, data)).map(|epoch| (offset, epoch))
         };
-        let written = context.block_on(open.file.write(context, offset, data));
         if written.is_err() {
             open.inode.lock().cached = None;
         }
-        self.note_written(&open, offset, data, i64::try_from(written?.wall_ns()).unwrap_or(i64::MAX));
+        let offset = written.as_ref().map_or(offset, |(offset, _)| *offset);
+        let mtime_ns = |epoch: Epoch| i64::try_from(epoch.wall_ns()).unwrap_or(i64::MAX);
+        self.note_written(&open, offset, data, mtime_ns(written?.1));
         self.metrics.written(data.len() as u64);
         Ok(())
     }

@@ -1,0 +1,167 @@
+//! Adding cells behind the last one, whoever else does so at the same moment.
+//!
+//! Where the array ends is read, and what fits a commit is written there, in one transaction: of two that find the same end,
+//! one has to find it anew. More data is written under a turn, a value of the first chunk's dkey that such a transaction
+//! stores and any other finds and waits for. A turn ends with its time, should its client not end it. No request of it is
+//! executed behind that, since none has a later deadline.
+
+use core::time::Duration;
+
+use weir_proto::object::Conditions;
+use weir_proto::{Der, Epoch};
+
+use super::{Array, CELLS, End, Range, batch, dkey_of, in_memory, name, split};
+use crate::Result;
+use crate::context::Context;
+use crate::error::Error;
+use crate::object::{AkeyRead, AkeyWrite};
+use crate::transaction::{Restarts, Transaction};
+
+/// The akey of the first chunk's dkey that holds whose turn it is.
+const TURN: &[u8] = b"t";
+
+/// Bytes of a turn: a random number, and the wall time in nanoseconds at which it ends.
+const TURN_LEN: usize = 16;
+
+/// Most bytes that are appended by a commit: they leave room in a message for names, checksums and a capability.
+const COMMITTED_MAX: usize = 12 * 1024;
+
+/// How long a turn lasts: a restart of an engine is within it.
+const TURN_LIFE: Duration = Duration::from_secs(30);
+
+/// How long requests of a turn last: so much shorter that neither the time that taking it took nor clocks that differ by a
+/// second bring them beyond it.
+const TURN_LIMIT: Duration = Duration::from_secs(20);
+
+/// What a try came to.
+enum Tried {
+    /// The data is written, from this cell on.
+    Written(u64, Epoch),
+    /// The turn is taken, to write from this cell on.
+    Taken(u64),
+    /// It is somebody else's turn.
+    Busy,
+}
+
+impl Array {
+    /// Writes cells behind the last one, in one piece. Returns the first one's index, and the epoch of the last write.
+    ///
+    /// Of several that append at the same moment, none overwrites another. A write at a chosen index beyond the end, at the
+    /// moment of an append of more than 12 KiB, may be overwritten by it.
+    ///
+    /// # Errors
+    /// As [`Array::write`]; after an error a first part may have been written.
+    pub async fn append(&self, context: &Context, data: &[u8]) -> Result<(u64, Epoch)> {
+        let mut restarts = Restarts::new(context);
+        let (mut turn, nonce) = (None, context.runtime().random_u64());
+        loop {
+            match self.try_append(context, data, nonce, turn).await {
+                Ok(Tried::Written(at, epoch)) => return Ok((at, epoch)),
+                Ok(Tried::Taken(at)) => {
+                    turn = Some(at);
+                    context.set_limit(Some(TURN_LIMIT));
+                    let written = self.in_turn(context, at, data).await;
+                    context.set_limit(None);
+                    match written {
+                        Ok(epoch) => return Ok((at, epoch)),
+                        // The engine may come back within the time of the whole.
+                        Err(Error::Unavailable { .. }) if !restarts.is_over(context) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Ok(Tried::Busy) => {
+                    let busy = "somebody else appends".to_owned();
+                    let error = Error::refused("append to", &self.object, Der::TX_RESTART, busy);
+                    restarts.again(context, error).await?;
+                }
+                Err(error) => restarts.again(context, error).await?,
+            }
+        }
+    }
+
+    /// Finds the end, and writes there or takes the turn. `before` is where it was to write in a turn that came to nothing.
+    async fn try_append(
+        &self,
+        context: &Context,
+        data: &[u8],
+        nonce: u64,
+        before: Option<u64>,
+    ) -> Result<Tried> {
+        let cells = data.len() as u64 / self.cell();
+        let mut transaction = Transaction::begin(context, self.object.container());
+        let view = Self { object: transaction.view(&self.object), ..self.clone() };
+        let now = context.runtime().wall_ns();
+        let held = view.turn(context).await?;
+        let is_own = held.is_some_and(|(holder, _)| holder == nonce);
+        if held.is_some_and(|(_, ends)| ends > now) && !is_own {
+            return Ok(Tried::Busy);
+        }
+        // A turn that nobody took in between has written nothing but the beginning of the same.
+        let at = match before.filter(|_| is_own) {
+            Some(at) => at,
+            None => view.size(context).await?,
+        };
+        let end = at.checked_add(cells).ok_or_else(|| Error::invalid("append to", "it has no cell left"))?;
+        if end > self.attributes.chunk_cells && !self.is_marked() {
+            // Later chunks are looked for only where the mark is, and this transaction has found none.
+            self.mark(context).await?;
+            return Err(Error::refused("append to", &self.object, Der::TX_RESTART, "it gets a second chunk"));
+        }
+        if data.len() > COMMITTED_MAX {
+            let ends = now.saturating_add(u64::try_from(TURN_LIFE.as_nanos()).unwrap_or(u64::MAX));
+            let value = [nonce.to_le_bytes(), ends.to_le_bytes()].concat();
+            let write = AkeyWrite::single(name(TURN)?, &value);
+            transaction.update(&self.object, &dkey_of(0), Conditions::NONE, &[write])?;
+            transaction.commit(context).await?;
+            return Ok(Tried::Taken(at));
+        }
+        let range = Range { index: at, count: cells };
+        let pieces = split(&[range], self.cell(), self.attributes.chunk_cells)
+            .map_err(|error| Error::invalid("append to", error))?;
+        for batch in batch(&pieces, self.cell()) {
+            let len: u64 = batch.extents.iter().map(|extent| extent.count * self.cell()).sum();
+            let part = &data[in_memory(batch.offset)..in_memory(batch.offset + len)];
+            let write = AkeyWrite::array(name(CELLS)?, self.attributes.cell_size, batch.extents, vec![part]);
+            transaction.update(&self.object, &dkey_of(batch.chunk), Conditions::NONE, &[write])?;
+        }
+        Ok(Tried::Written(at, transaction.commit(context).await?))
+    }
+
+    /// Whose turn it is, and until when.
+    async fn turn(&self, context: &Context) -> Result<Option<(u64, u64)>> {
+        let mut value = [0; TURN_LEN];
+        let mut reads = [AkeyRead::single(name(TURN)?, &mut value)];
+        let found = self.object.fetch(context, &dkey_of(0), Conditions::NONE, &mut reads).await?;
+        if found.first().is_none_or(|found| found.size != TURN_LEN as u64) {
+            return Ok(None);
+        }
+        let word =
+            |at: usize| value[at..at + 8].iter().rev().fold(0, |word, byte| (word << 8) | u64::from(*byte));
+        Ok(Some((word(0), word(8))))
+    }
+
+    /// Writes chunk by chunk, so that who reads meanwhile finds a beginning, and ends the turn.
+    async fn in_turn(&self, context: &Context, mut at: u64, data: &[u8]) -> Result<Epoch> {
+        let (mut left, mut epoch) = (data, Epoch::ZERO);
+        while !left.is_empty() {
+            let room =
+                (self.attributes.chunk_cells - at % self.attributes.chunk_cells).saturating_mul(self.cell());
+            let (part, rest) = left.split_at(in_memory(room).min(left.len()));
+            let count = part.len() as u64 / self.cell();
+            epoch = self.write(context, &[Range { index: at, count }], &[part]).await?;
+            (left, at) = (rest, at + count);
+        }
+        let write = AkeyWrite::remove(name(TURN)?);
+        // What isn't ended so ends with its time.
+        let _ = self.object.update(context, &dkey_of(0), Conditions::NONE, &[write]).await;
+        Ok(epoch)
+    }
+
+    /// Whether the mark is known to be there, or none is needed.
+    fn is_marked(&self) -> bool {
+        match &self.end {
+            End::Scanned => true,
+            End::Marked(marked) => marked.load(core::sync::atomic::Ordering::Relaxed),
+        }
+    }
+}
