@@ -7,9 +7,10 @@ use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use harness::DevSystem;
-use rustix::fs::{SeekFrom, seek};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::Errno;
 
 /// A system for one test: one engine is enough where no engine is lost.
@@ -93,4 +94,27 @@ fn lines_that_two_clients_append_at_once_are_all_there() {
         }
         assert_eq!(text.lines().count(), 2 * LINES);
     }
+}
+
+#[test]
+fn space_that_there_is_not_is_refused_when_it_is_asked_for() {
+    let system = system();
+    system.run(&["container", "create", "tank", "small", "--quota", "16MiB"]);
+    let mount = system.mount("small", &[]);
+    let file = File::create(mount.path("f")).expect("created");
+    for flags in [FallocateFlags::empty(), FallocateFlags::KEEP_SIZE] {
+        assert_eq!(fallocate(&file, flags, 0, 40 << 30), Err(Errno::NOSPC));
+    }
+    assert_eq!(file.metadata().expect("stat").len(), 0);
+    fallocate(&file, FallocateFlags::empty(), 0, 12 << 20).expect("there is room");
+    assert_eq!(file.metadata().expect("stat").len(), 12 << 20);
+    file.write_all_at(&vec![7; 12 << 20], 0).expect("written");
+    file.sync_all().expect("synced");
+    let used = || system.json(&["fs", "df", "tank", "small"])["used_bytes"].as_u64().expect("a number");
+    harness::eventually("the space is seen", Duration::from_secs(20), || used() >= 12 << 20);
+    fallocate(&file, FallocateFlags::empty(), 0, 12 << 20).expect("all of it is stored");
+    assert_eq!(fallocate(&file, FallocateFlags::empty(), 0, 24 << 20), Err(Errno::NOSPC));
+    assert_eq!(file.metadata().expect("stat").len(), 12 << 20);
+    drop(file);
+    mount.unmount();
 }
