@@ -32,6 +32,7 @@ func TestValidationOnCreation(t *testing.T) {
 		"a cluster name with a dot is no host name":             {object("StorageCluster", "a.b", goodCluster), "metadata.name becomes part of host names"},
 		"a cluster name of 41 characters is too long":           {object("StorageCluster", strings.Repeat("a", 41), goodCluster), "at most 40 characters"},
 		"a cluster without engines is refused":                  {object("StorageCluster", "x", `{engines: {replicas: 0}, storage: {size: 8Gi, hostPath: {path: /d}}}`), "greater than or equal to 1"},
+		"an attribute of the CSI driver's can't be forged":      {object("Container", "x", `{poolRef: {name: tank}, attributes: {csi.weir.dev/name: pvc-1}}`), "are the CSI driver's"},
 		"a cluster needs one kind of storage":                   {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi}}`), "exactly one of hostPath"},
 		"a cluster can't have both kinds of storage":            {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, hostPath: {path: /d}, volumeClaimTemplate: {}}}`), "exactly one of hostPath"},
 		"storage of size zero is refused":                       {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 0, hostPath: {path: /d}}}`), "storage.size must be greater than zero"},

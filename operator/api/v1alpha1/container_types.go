@@ -100,8 +100,10 @@ type ContainerSpec struct {
 	// owner of the root directory of a posix container; absent means root, mode 0755.
 	// +optional
 	Owner *ContainerOwner `json:"owner,omitempty"`
-	// attributes are free-form facts that the engines keep with the container.
+	// attributes are free-form facts that the engines keep with the container. Names that begin with csi.weir.dev/ are the CSI
+	// driver's: by them it knows its volumes.
 	// +optional
+	// +kubebuilder:validation:XValidation:rule="self.all(name, !name.startsWith('csi.weir.dev/'))",message="attributes whose names begin with csi.weir.dev/ are the CSI driver's: use another name"
 	// +kubebuilder:validation:MaxProperties=32
 	Attributes map[string]AttributeValue `json:"attributes,omitempty"`
 	// deletionPolicy says whether deleting the Container destroys its data. Retain keeps it, and a Container of the
