@@ -113,6 +113,14 @@ impl Dfs {
         })
     }
 
+    /// Whether the container has a file system, which it gets when it is formatted or mounted for writing.
+    ///
+    /// # Errors
+    /// As [`Dfs::mount`].
+    pub async fn is_formatted(context: &Context, container: &Container) -> Result<bool> {
+        Ok(Self::read(context, container, Epoch::MAX).await?.is_some())
+    }
+
     /// Mounts the state of a snapshot, read-only.
     ///
     /// # Errors

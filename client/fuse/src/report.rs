@@ -4,6 +4,8 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use tonic::{Code, Status};
+use weir_proto::Der;
 
 use crate::metrics::Snapshot;
 
@@ -31,7 +33,7 @@ pub enum FailureKind {
 /// A mount could not be made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Failure {
-    /// Class of the failure.
+    /// Class of a failure that has no DER number.
     pub kind: FailureKind,
     /// What failed, on which object, what to do next.
     pub message: String,
@@ -43,6 +45,26 @@ impl Failure {
     /// A failure without a DER number.
     pub fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
         Self { kind, message: message.to_string(), der: None }
+    }
+
+    /// A failure with a DER number, which decides over the gRPC code as it does for engines.
+    pub fn of(der: Der, message: impl fmt::Display) -> Self {
+        Self { kind: FailureKind::Internal, message: message.to_string(), der: Some(der.0) }
+    }
+
+    /// The status that a caller gets: code and details are of one source.
+    #[must_use]
+    pub fn status(self) -> Status {
+        let code = match (self.der, self.kind) {
+            (Some(der), _) => return weir_management::Failure::new(Der(der), "", self.message).into(),
+            (None, FailureKind::InvalidArgument) => Code::InvalidArgument,
+            (None, FailureKind::NotFound) => Code::NotFound,
+            (None, FailureKind::FailedPrecondition) => Code::FailedPrecondition,
+            (None, FailureKind::PermissionDenied) => Code::PermissionDenied,
+            (None, FailureKind::Unavailable) => Code::Unavailable,
+            (None, FailureKind::Internal) => Code::Internal,
+        };
+        Status::new(code, self.message)
     }
 }
 
@@ -95,6 +117,23 @@ pub struct State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn code_and_details_of_a_status_agree() {
+        for (der, code) in [
+            (Der::NOSPACE, Code::ResourceExhausted),
+            (Der::CONT_NONEXIST, Code::NotFound),
+            (Der::UNREACH, Code::Unavailable),
+            (Der::CSUM, Code::DataLoss),
+        ] {
+            let status = Failure::of(der, "the quota is used up").status();
+            assert_eq!(status.code(), code);
+            // The first field of the details is the code once more, as a varint.
+            assert_eq!(status.details()[..2], [0x08, code as u8]);
+            assert_eq!(weir_management::failure_of(&status).der, der);
+        }
+        assert_eq!(Failure::new(FailureKind::Unavailable, "x").status().code(), Code::Unavailable);
+    }
 
     #[test]
     fn a_report_survives_its_line() {

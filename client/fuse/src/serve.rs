@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use weir_client::{Attach, Container, Context, Der, Pool, Rights};
+use weir_client::{Attach, Container, ContainerType, Context, Pool, Rights};
 use weir_dfs::Dfs;
 
 use crate::filesystem::{Shared, WeirFs};
@@ -152,6 +152,9 @@ fn open(
             .await
             .map_err(|error| client_failure(&error))?;
         let open_micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        if options.read_only {
+            make_file_system(&context, &container, spec).await?;
+        }
         let dfs = match mount_root(&context, &container, spec, options).await {
             Ok(dfs) => dfs,
             Err(error) => {
@@ -180,6 +183,25 @@ fn open(
     opened
 }
 
+/// Makes the file system of a new container that is mounted read-only at first: it is empty.
+async fn make_file_system(context: &Context, container: &Container, spec: &MountSpec) -> Result<(), Failure> {
+    let is_new = container.properties().kind == ContainerType::Posix
+        && !Dfs::is_formatted(context, container).await.map_err(|error| dfs_failure(&error))?;
+    if !is_new {
+        return Ok(());
+    }
+    let rights = Rights::READ.union(Rights::WRITE);
+    let pool = Pool::connect(context, &spec.pool, rights).await.map_err(|error| client_failure(&error))?;
+    let writable = Container::open(context, &pool, &container.id().to_string(), rights)
+        .await
+        .map_err(|error| client_failure(&error))?;
+    let made = Dfs::format(context, &writable).await;
+    // That it was made, or why not, is what counts.
+    let _ = writable.close(context).await;
+    let _ = pool.disconnect(context).await;
+    made.map_err(|error| dfs_failure(&error))
+}
+
 /// The container's file system, with its root directory in the hands of the mount's group.
 async fn mount_root(
     context: &Context,
@@ -198,17 +220,7 @@ fn unix_seconds() -> i64 {
 }
 
 fn client_failure(error: &weir_client::Error) -> Failure {
-    let der = error.der();
-    let kind = match der {
-        Der::NONEXIST | Der::ENOENT | Der::CONT_NONEXIST => FailureKind::NotFound,
-        Der::NO_PERM | Der::NO_HDL => FailureKind::PermissionDenied,
-        Der::TIMEDOUT | Der::UNREACH | Der::NO_SERVICE | Der::AGAIN | Der::AGENT_COMM => {
-            FailureKind::Unavailable
-        }
-        Der::INVAL => FailureKind::InvalidArgument,
-        _ => FailureKind::Internal,
-    };
-    Failure { kind, message: error.to_string(), der: Some(der.0) }
+    Failure::of(error.der(), error)
 }
 
 fn dfs_failure(error: &weir_dfs::Error) -> Failure {

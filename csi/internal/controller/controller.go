@@ -67,6 +67,9 @@ func (s *Server) ControllerGetCapabilities(context.Context, *csi.ControllerGetCa
 // CreateVolume makes a container in the pool that the StorageClass names, or returns the one made by an earlier call.
 func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	plan, err := planOf(request)
+	if errors.Is(err, volume.ErrCapacity) {
+		return nil, status.Errorf(codes.OutOfRange, "create volume %q: %v", request.GetName(), err)
+	}
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "create volume %q: %v", request.GetName(), err)
 	}

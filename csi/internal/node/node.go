@@ -383,7 +383,7 @@ func absolute(path, field, operation string) error {
 // daemonFailed returns the status of a call to the mount daemon that failed, with what it was made for.
 func daemonFailed(err error, format string, arguments ...any) error {
 	code, message := status.Code(err), status.Convert(err).Message()
-	if code == codes.Unavailable {
+	if code == codes.Unavailable || code == codes.DeadlineExceeded {
 		message = "weir-mountd does not answer or cannot reach the engines: " + message
 	}
 	return status.Errorf(code, "%s: %s", fmt.Sprintf(format, arguments...), message)

@@ -76,7 +76,13 @@ func SinglePod(capability *csi.VolumeCapability) bool {
 	return capability.GetAccessMode().GetMode() == csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
 }
 
-// Size returns the quota in bytes for a capacity range.
+// unitBytes is what quotas are multiples of: a file system of one unit can be mounted, and take small files.
+const unitBytes = 1 << 20
+
+// ErrCapacity says that no volume is of a size that a capacity range allows.
+var ErrCapacity = errors.New("no volume has such a size")
+
+// Size returns the quota in bytes for a capacity range, in whole mebibytes.
 func Size(capacity *csi.CapacityRange) (uint64, error) {
 	required, limit := capacity.GetRequiredBytes(), capacity.GetLimitBytes()
 	switch {
@@ -85,9 +91,15 @@ func Size(capacity *csi.CapacityRange) (uint64, error) {
 	case limit != 0 && required > limit:
 		return 0, fmt.Errorf("capacity range is empty: %d bytes are required, but %d are the limit", required, limit)
 	case required != 0:
-		return uint64(required), nil
+		size := (uint64(required) + unitBytes - 1) / unitBytes * unitBytes
+		if limit != 0 && size > uint64(limit) {
+			return 0, fmt.Errorf("%w: sizes are multiples of 1Mi, and the limit is %d bytes: ask for %s", ErrCapacity, limit, SizeText(size))
+		}
+		return size, nil
+	case limit != 0 && limit < unitBytes:
+		return 0, fmt.Errorf("%w: the least is 1Mi, and the limit is %d bytes", ErrCapacity, limit)
 	case limit != 0:
-		return min(uint64(limit), DefaultBytes), nil
+		return min(uint64(limit)/unitBytes*unitBytes, DefaultBytes), nil
 	default:
 		return DefaultBytes, nil
 	}

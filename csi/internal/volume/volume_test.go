@@ -210,12 +210,17 @@ func TestSizeAndFits(t *testing.T) {
 		want            uint64
 		bad             bool
 	}{
-		"what is required is given":                  {required: 5 << 30, want: 5 << 30},
-		"no size gives the default":                  {want: DefaultBytes},
-		"a limit below the default is kept":          {limit: 1 << 20, want: 1 << 20},
-		"a limit above the default does not enlarge": {limit: 8 << 30, want: DefaultBytes},
-		"a limit below what is required is refused":  {required: 2, limit: 1, bad: true},
-		"a negative size is refused":                 {required: -1, bad: true},
+		"what is required is given":                   {required: 5 << 30, want: 5 << 30},
+		"no size gives the default":                   {want: DefaultBytes},
+		"a limit below the default is kept":           {limit: 1 << 20, want: 1 << 20},
+		"a limit above the default does not enlarge":  {limit: 8 << 30, want: DefaultBytes},
+		"a few bytes are rounded up to a mebibyte":    {required: 1, want: 1 << 20},
+		"what is required is rounded up":              {required: 5<<20 + 1, want: 6 << 20},
+		"a limit that forbids to round up is refused": {required: 1, limit: 4096, bad: true},
+		"a limit of a few bytes is refused":           {limit: 4096, bad: true},
+		"a limit is rounded down":                     {limit: 3<<20 + 5, want: 3 << 20},
+		"a limit below what is required is refused":   {required: 2, limit: 1, bad: true},
+		"a negative size is refused":                  {required: -1, bad: true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -77,6 +77,20 @@ func TestAReadOnlyVolumeRefusesWrites(t *testing.T) {
 	}
 }
 
+func TestANewVolumeOfAFewBytesIsMountedReadOnlyFirst(t *testing.T) {
+	v := newVolume(t, 1)
+	readOnly := v.mount("read-only", true)
+	if entries, err := os.ReadDir(readOnly); err != nil || len(entries) != 0 {
+		t.Errorf("a new volume has %v, %v; want nothing", entries, err)
+	}
+	if err := os.WriteFile(filepath.Join(readOnly, "file"), []byte("x"), 0o600); !errors.Is(err, syscall.EROFS) {
+		t.Errorf("write: %v, want EROFS", err)
+	}
+	if err := os.WriteFile(filepath.Join(v.mount("writable", false), "file"), []byte("x"), 0o600); err != nil {
+		t.Errorf("write through another mount: %v", err)
+	}
+}
+
 func TestThePodsGroupOwnsTheVolume(t *testing.T) {
 	const group = 2000
 	v := newVolume(t, 64*mebibyte)

@@ -59,7 +59,12 @@ impl Failure {
             Der::NOSPACE | Der::QUOTA_LIMIT | Der::NOMEM | Der::OVERLOAD_RETRY => Code::ResourceExhausted,
             Der::BUSY | Der::NOTAPPLICABLE => Code::FailedPrecondition,
             Der::TIMEDOUT => Code::DeadlineExceeded,
-            Der::UNREACH | Der::AGAIN | Der::NO_SERVICE | Der::SHUTDOWN | Der::NOTLEADER => Code::Unavailable,
+            Der::UNREACH
+            | Der::AGAIN
+            | Der::NO_SERVICE
+            | Der::SHUTDOWN
+            | Der::NOTLEADER
+            | Der::AGENT_COMM => Code::Unavailable,
             Der::INPROGRESS => Code::Aborted,
             Der::DATA_LOSS | Der::CSUM => Code::DataLoss,
             Der::NOSYS => Code::Unimplemented,

@@ -8,7 +8,6 @@ use std::time::Duration;
 use rustix::mount::UnmountFlags;
 use rustix::process::Signal;
 use tonic::{Code, Request, Response, Status};
-use weir_proto::Der;
 
 use super::attachments::Attachments;
 use super::record::{Record, control_socket};
@@ -68,7 +67,7 @@ impl MountService {
             open_wait: DEFAULT_OPEN_WAIT,
         };
         spec.validate().map_err(|error| Status::invalid_argument(error.to_string()))?;
-        spec.attach = self.attachments.find(&spec.system).map_err(status)?;
+        spec.attach = self.attachments.find(&spec.system).map_err(Failure::status)?;
         Ok(spec)
     }
 
@@ -143,7 +142,7 @@ impl MountService {
             let roots: Vec<String> = roots.iter().map(|root| root.display().to_string()).collect();
             Err(refuse(format!("target {} is not below {}", path.display(), roots.join(" or "))))
         };
-        bounded("look at", target, look).await?.map_err(status)
+        bounded("look at", target, look).await?.map_err(Failure::status)
     }
 
     /// Starts the process of a mount and waits until it serves.
@@ -151,7 +150,8 @@ impl MountService {
         let target = spec.target.clone();
         let folder = self.table.folder_of(&target);
         std::fs::create_dir_all(&folder).map_err(|error| internal("make the folder of", &target, &error))?;
-        let started = child::spawn(&self.config.program, &spec, &control_socket(&folder)).map_err(status)?;
+        let started =
+            child::spawn(&self.config.program, &spec, &control_socket(&folder)).map_err(Failure::status)?;
         let process = started.process;
         let mut record = Record { spec, process, identity: None };
         let stored = self.table.put(&record);
@@ -159,7 +159,7 @@ impl MountService {
             Err(error) => Err(internal("write the record of", &target, &error)),
             Ok(()) => match tokio::time::timeout(MOUNT_LIMIT, started.report()).await {
                 Ok(Ok(identity)) => Ok(identity),
-                Ok(Err(failure)) => Err(status(failure)),
+                Ok(Err(failure)) => Err(failure.status()),
                 Err(_) => Err(Status::deadline_exceeded(format!(
                     "mounting {} took longer than {} s and was undone; are the engines up?",
                     target.display(),
@@ -309,23 +309,4 @@ async fn detach(target: PathBuf, flags: UnmountFlags) -> Result<(), Status> {
 
 fn internal(what: &str, target: &Path, error: &io::Error) -> Status {
     Status::internal(format!("{what} {}: {error}", target.display()))
-}
-
-/// A failure as the protocol reports it, with the DER code in its details.
-fn status(failure: Failure) -> Status {
-    let code = match failure.kind {
-        FailureKind::InvalidArgument => Code::InvalidArgument,
-        FailureKind::NotFound => Code::NotFound,
-        FailureKind::FailedPrecondition => Code::FailedPrecondition,
-        FailureKind::PermissionDenied => Code::PermissionDenied,
-        FailureKind::Unavailable => Code::Unavailable,
-        FailureKind::Internal => Code::Internal,
-    };
-    match failure.der {
-        None => Status::new(code, failure.message),
-        Some(der) => {
-            let detailed = Status::from(weir_management::Failure::new(Der(der), "", failure.message.clone()));
-            Status::with_details(code, failure.message, detailed.details().to_vec().into())
-        }
-    }
 }
