@@ -18,6 +18,7 @@ use crate::arguments;
 use crate::error::CliError;
 use crate::management::System;
 use crate::output::{Answer, Output, fields, lines, table};
+use crate::pool::was_there;
 use crate::session;
 use crate::size::Size;
 
@@ -333,9 +334,8 @@ pub async fn query_container(
 
 async fn destroy(arguments: ContainerDestroy, system: &System) -> Result<Answer, CliError> {
     let ContainerName { pool, container } = arguments.name;
-    // Asked before: an answer that was lost makes the call repeat itself, and find that nothing is there any more.
-    let was_there = query_container(system, &pool, &container).await.is_ok();
     let what = format!("destroy container {container} of pool {pool}");
+    let was_there = was_there(query_container(system, &pool, &container).await, &what)?;
     let request =
         ContainerDestroyRequest { pool: pool.clone(), container: container.clone(), force: arguments.force };
     let reply = system

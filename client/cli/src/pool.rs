@@ -185,10 +185,9 @@ pub async fn resize_pool(system: &System, pool: &str, size: Size) -> Result<Pool
 
 async fn destroy(arguments: PoolDestroy, system: &System) -> Result<Answer, CliError> {
     let PoolDestroy { pool, force } = arguments;
-    // Asked before: an answer that was lost makes the call repeat itself, and find that nothing is there any more.
-    let was_there = query(pool.clone(), system).await.is_ok();
     let request = PoolDestroyRequest { pool: pool.clone(), force };
     let what = format!("destroy pool {pool}");
+    let was_there = was_there(query(pool.clone(), system).await, &what)?;
     let reply =
         system.call(what, async |channel| PoolsClient::new(channel).destroy(request.clone()).await).await?;
     if !reply.missing || was_there {
@@ -196,6 +195,20 @@ async fn destroy(arguments: PoolDestroy, system: &System) -> Result<Answer, CliE
     }
     let missing = format!("pool {pool} does not exist: nothing to destroy");
     if force { Ok(Answer::done(missing)) } else { Err(CliError::NotFound(missing)) }
+}
+
+/// Whether something was there before it is destroyed, as a query says: an answer to the destruction that was lost makes the call
+/// repeat itself, and find that nothing is there any more. Engines that don't answer aren't asked for as long once more.
+///
+/// # Errors
+/// When no engine answers.
+pub fn was_there<T>(found: Result<T, CliError>, what: &str) -> Result<bool, CliError> {
+    match found {
+        Err(CliError::Unanswered { failure, .. }) => {
+            Err(CliError::Unanswered { what: what.to_owned(), failure })
+        }
+        other => Ok(other.is_ok()),
+    }
 }
 
 fn nameless(pool: &str) -> CliError {
