@@ -13,11 +13,14 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	mountv1 "weir.dev/weir/client/fuse/proto/mount/v1"
 	"weir.dev/weir/csi/internal/clusters"
 	"weir.dev/weir/csi/internal/controller"
+	lossevents "weir.dev/weir/csi/internal/events"
 	"weir.dev/weir/csi/internal/identity"
 	"weir.dev/weir/csi/internal/mounts"
 	"weir.dev/weir/csi/internal/node"
@@ -95,6 +98,7 @@ func runNode(ctx context.Context, arguments []string, stderr io.Writer) error {
 	var (
 		o                                         options
 		name, mountd, registrationSocket, kubelet string
+		events                                    bool
 	)
 	logger, err := o.parse("node", arguments, stderr, func(flags *flag.FlagSet) {
 		flags.StringVar(&name, "node-name", os.Getenv("NODE_NAME"), "`name` of this node; by default the environment variable NODE_NAME")
@@ -102,6 +106,7 @@ func runNode(ctx context.Context, arguments []string, stderr io.Writer) error {
 		flags.StringVar(&registrationSocket, "registration-socket", "",
 			"`path` of the unix socket that the kubelet watches, e.g. /var/lib/kubelet/plugins_registry/csi.weir.dev-reg.sock; empty registers with no kubelet")
 		flags.StringVar(&kubelet, "kubelet-endpoint", "", "`path` of --endpoint as the kubelet sees it; by default the same")
+		flags.BoolVar(&events, "events", false, "tell of lost mounts by events of pods and claims, through the API server of the cluster that this program runs in")
 	})
 	if err != nil {
 		return err
@@ -126,8 +131,14 @@ func runNode(ctx context.Context, arguments []string, stderr io.Writer) error {
 	metrics := telemetry.NewMetrics(version, "node")
 	metrics.WatchNode(daemon)
 	volumes := node.New(name, daemon, mounts.Linux{})
+	api, err := apiServer(events)
+	if err != nil {
+		return err
+	}
+	reporter := lossevents.New(logger, metrics.Registry(), api, name)
 	services := []func(context.Context) error{
 		o.serveMetrics(metrics, ready),
+		func(ctx context.Context) error { return volumes.Restore(ctx, logger, reporter) },
 		func(ctx context.Context) error {
 			return server.Serve(ctx, logger, o.endpoint, func(s *grpc.Server) {
 				csi.RegisterIdentityServer(s, identity.New(version, ready))
@@ -143,6 +154,23 @@ func runNode(ctx context.Context, arguments []string, stderr io.Writer) error {
 		})
 	}
 	return serveAll(ctx, services...)
+}
+
+// apiServer returns a client of the cluster's API server, with the service account of the pod that this program runs in; nil
+// if there are to be no events.
+func apiServer(events bool) (kubernetes.Interface, error) {
+	if !events {
+		return nil, nil
+	}
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("--events: %w: run it in a pod with a service account token", err)
+	}
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("--events: %w", err)
+	}
+	return api, nil
 }
 
 // serveMetrics returns the service that answers on the metrics address.

@@ -23,8 +23,11 @@ type Linux struct{}
 var _ Table = Linux{}
 
 // List reads the mount table.
-func (Linux) List() ([]Mount, error) {
-	file, err := os.Open(mountInfo)
+func (Linux) List() ([]Mount, error) { return tableOf(mountInfo) }
+
+// tableOf reads the mount table at path.
+func tableOf(path string) ([]Mount, error) {
+	file, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read the mount table: %w", err)
 	}
@@ -140,6 +143,36 @@ func (Linux) Usage(path string) (Usage, error) {
 		TotalBytes: s.Blocks * block, FreeBytes: s.Bavail * block, UsedBytes: (s.Blocks - min(s.Bfree, s.Blocks)) * block,
 		TotalInodes: s.Files, FreeInodes: s.Ffree, UsedInodes: s.Files - min(s.Ffree, s.Files),
 	}, nil
+}
+
+// Group asks the file system for the group of its root, 0 for none: the owning group, if what is made there gets it.
+func (Linux) Group(path string) (uint32, error) {
+	var s unix.Stat_t
+	if err := unix.Stat(path, &s); err != nil {
+		return 0, &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if s.Mode&unix.S_ISGID == 0 {
+		return 0, nil
+	}
+	return s.Gid, nil
+}
+
+// groupAccess are the mode bits with which a group may use a directory, and hands itself on to what is made there.
+const groupAccess = unix.S_ISGID | unix.S_IRWXG
+
+// SetGroup gives the root of the file system at path to a group.
+func (Linux) SetGroup(path string, group uint32) error {
+	var s unix.Stat_t
+	if err := unix.Stat(path, &s); err != nil {
+		return &os.PathError{Op: "stat", Path: path, Err: err}
+	}
+	if err := unix.Chown(path, -1, int(group)); err != nil {
+		return &os.PathError{Op: "chown", Path: path, Err: err}
+	}
+	if err := unix.Chmod(path, s.Mode&0o7777|groupAccess); err != nil {
+		return &os.PathError{Op: "chmod", Path: path, Err: err}
+	}
+	return nil
 }
 
 // Dead tells whether an error of Usage means that the server of a mount is gone for good.

@@ -44,6 +44,15 @@ type Table interface {
 	Unmount(path string) error
 	// Usage asks the file system at path. It may wait for the file system's server.
 	Usage(path string) (Usage, error)
+	// Group asks the file system at path for the group that owns its root and hands itself on, 0 for none. It may wait.
+	Group(path string) (uint32, error)
+	// SetGroup gives the root of the file system at path to a group, which hands itself on. It may wait.
+	SetGroup(path string, group uint32) error
+	// Pin keeps the file system at path, so that its device number stays its own until release.
+	Pin(path string) (release func(), err error)
+	// Replace mounts what is at source in place of the file system with this device number, in all other mount namespaces of
+	// the node, such as those of running containers. It returns how many mounts it replaced.
+	Replace(device, source string) (int, error)
 }
 
 // At returns the topmost mount at path in entries.

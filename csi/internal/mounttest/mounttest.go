@@ -3,6 +3,7 @@
 package mounttest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -32,16 +33,21 @@ type Node struct {
 	devices int
 	hang    chan struct{}
 	refuse  error
-	hidden  bool
+	// refuseMounts is what each request for a mount is answered with, if anything.
+	refuseMounts error
+	hidden       bool
 	// degraded, when not empty, is what is wrong with every mount.
 	degraded string
+	groups   map[string]uint32
+	// containers are mounts in the namespaces of running containers.
+	containers []mounts.Mount
 }
 
 var _ mounts.Table = (*Node)(nil)
 
 // New returns a node with nothing mounted.
 func New() *Node {
-	return &Node{served: map[string]*mountv1.MountRequest{}, dead: map[string]bool{}}
+	return &Node{served: map[string]*mountv1.MountRequest{}, dead: map[string]bool{}, groups: map[string]uint32{}}
 }
 
 // Listen runs the daemon's service until the test ends and returns its unix socket.
@@ -77,6 +83,13 @@ func (n *Node) Refuse(err error) {
 	n.refuse = err
 }
 
+// RefuseMounts makes the daemon answer every request for a mount with err; nil ends that.
+func (n *Node) RefuseMounts(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.refuseMounts = err
+}
+
 // Kill makes every mount of the daemon answer ENOTCONN, as when it is killed.
 func (n *Node) Kill() {
 	n.mu.Lock()
@@ -85,6 +98,30 @@ func (n *Node) Kill() {
 		n.dead[entry.Device] = true
 	}
 	clear(n.served)
+}
+
+// KillServer makes every mount answer ENOTCONN, as when the processes of mounts are killed: the daemon lists them as dead.
+func (n *Node) KillServer() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, entry := range n.entries {
+		n.dead[entry.Device] = true
+	}
+}
+
+// Enter gives a running container a mount of its own of what is mounted at path.
+func (n *Node) Enter(path string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	entry, _ := mounts.At(n.entries, path)
+	n.containers = append(n.containers, entry)
+}
+
+// Containers returns the mounts that running containers have.
+func (n *Node) Containers() []mounts.Mount {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.containers)
 }
 
 // Degrade makes the daemon report its mounts as degraded, for the reason given.
@@ -196,6 +233,41 @@ func (n *Node) Usage(path string) (mounts.Usage, error) {
 	}
 }
 
+// Group returns the group that was given to what is mounted at path.
+func (n *Node) Group(path string) (uint32, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	entry, _ := mounts.At(n.entries, path)
+	return n.groups[entry.Device], nil
+}
+
+// SetGroup gives what is mounted at path to a group.
+func (n *Node) SetGroup(path string, group uint32) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	entry, _ := mounts.At(n.entries, path)
+	n.groups[entry.Device] = group
+	return nil
+}
+
+// Pin does nothing: device numbers are not used twice here.
+func (n *Node) Pin(string) (release func(), err error) { return func() {}, nil }
+
+// Replace changes the mounts of running containers.
+func (n *Node) Replace(device, source string) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var replaced int
+	origin, _ := mounts.At(n.entries, source)
+	for i := range n.containers {
+		if n.containers[i].Device == device {
+			n.containers[i].Device = origin.Device
+			replaced++
+		}
+	}
+	return replaced, nil
+}
+
 // daemon serves the mount protocol on a Node.
 type daemon struct {
 	mountv1.UnimplementedMountsServer
@@ -209,21 +281,22 @@ func (d daemon) Mount(_ context.Context, request *mountv1.MountRequest) (*mountv
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	path := request.GetTargetPath()
-	if n.refuse != nil {
-		return nil, n.refuse
+	if err := cmp.Or(n.refuse, n.refuseMounts); err != nil {
+		return nil, err
 	}
 	for _, option := range request.GetOptions() {
 		if !slices.Contains([]string{"noatime", "nodev", "nosuid", "noexec", "cache=none", "cache=close-to-open"}, option) {
 			return nil, status.Errorf(codes.InvalidArgument, "mount option %q is unknown", option)
 		}
 	}
-	if present, ok := n.served[path]; ok {
+	entry, mounted := mounts.At(n.entries, path)
+	if present, ok := n.served[path]; ok && !(mounted && n.dead[entry.Device]) {
 		if !proto.Equal(present, request) {
 			return nil, status.Errorf(codes.AlreadyExists, "%s is a mount of container %s with other options", path, present.GetContainer())
 		}
 		return &mountv1.MountResponse{Mount: info(present)}, nil
 	}
-	if entry, ok := mounts.At(n.entries, path); ok {
+	if mounted {
 		if !n.dead[entry.Device] {
 			return nil, status.Errorf(codes.FailedPrecondition, "something foreign is mounted at %s", path)
 		}
@@ -232,6 +305,7 @@ func (d daemon) Mount(_ context.Context, request *mountv1.MountRequest) (*mountv
 	n.served[path] = request
 	if !n.hidden {
 		n.devices++
+		n.groups[fmt.Sprintf("0:%d", 100+n.devices)] = request.GetFsGroup()
 		n.entries = append(n.entries, mounts.Mount{
 			Path: path, Device: fmt.Sprintf("0:%d", 100+n.devices), Root: "/", FSType: "fuse.weir", ReadOnly: request.GetReadOnly(),
 		})
@@ -263,7 +337,9 @@ func (d daemon) List(context.Context, *mountv1.ListRequest) (*mountv1.ListRespon
 	answer := &mountv1.ListResponse{}
 	for _, path := range slices.Sorted(maps.Keys(n.served)) {
 		described := info(n.served[path])
-		if n.degraded != "" {
+		if entry, ok := mounts.At(n.entries, path); ok && n.dead[entry.Device] {
+			described.Health, described.Message = mountv1.MountHealth_MOUNT_HEALTH_DEAD, "its process has ended"
+		} else if n.degraded != "" {
 			described.Health, described.Message = mountv1.MountHealth_MOUNT_HEALTH_DEGRADED, n.degraded
 		}
 		answer.Mounts = append(answer.Mounts, described)

@@ -221,6 +221,9 @@ func (s *Server) NodePublishVolume(ctx context.Context, request *csi.NodePublish
 	if err != nil {
 		return nil, err
 	}
+	if err := s.giveGroup(ctx, staged, request); err != nil {
+		return nil, err
+	}
 	if err := s.publish(ctx, staged, request); err != nil {
 		return nil, err
 	}
@@ -257,10 +260,7 @@ func (s *Server) publish(ctx context.Context, staged mounts.Mount, request *csi.
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
-	others := pathsOf(slices.DeleteFunc(mountedElsewhere(entries, staged, request.GetStagingTargetPath()), func(entry mounts.Mount) bool {
-		// A subPath belongs to a pod that has the whole volume, too.
-		return entry.Path == target || entry.Root != "/"
-	}))
+	others := otherPods(entries, staged, request)
 	if volume.SinglePod(request.GetVolumeCapability()) && len(others) > 0 {
 		return status.Errorf(codes.FailedPrecondition,
 			"%s: its access mode allows one pod (ReadWriteOncePod), and it is already published at %s: delete the other pod, or use access mode ReadWriteOnce or ReadWriteMany",
@@ -295,6 +295,15 @@ func (s *Server) publish(ctx context.Context, staged mounts.Mount, request *csi.
 		return status.Errorf(codes.Internal, "%s: %v", operation, errors.Join(err, removeDirectory(target)))
 	}
 	return nil
+}
+
+// otherPods returns where pods other than the one of the request have the volume.
+func otherPods(entries []mounts.Mount, staged mounts.Mount, request *csi.NodePublishVolumeRequest) []string {
+	elsewhere := mountedElsewhere(entries, staged, request.GetStagingTargetPath())
+	return pathsOf(slices.DeleteFunc(elsewhere, func(entry mounts.Mount) bool {
+		// A subPath belongs to a pod that has the whole volume, too.
+		return entry.Path == request.GetTargetPath() || entry.Root != "/"
+	}))
 }
 
 // NodeUnpublishVolume takes a volume from a pod. Already taken is well.

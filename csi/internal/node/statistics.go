@@ -40,39 +40,46 @@ type statistics struct {
 	waiting map[string]bool
 }
 
-type usageAnswer struct {
-	usage mounts.Usage
-	err   error
+// usage asks the file system at path for its usage.
+func (s *statistics) usage(ctx context.Context, path string) (mounts.Usage, error) {
+	return ask(ctx, s, path, s.table.Usage)
 }
 
-// usage asks the file system at path. A thread that waits for a file system that hangs cannot be called back: while one
+// answered is what a file system says.
+type answered[T any] struct {
+	answer T
+	err    error
+}
+
+// ask asks the file system at path. A thread that waits for a file system that hangs cannot be called back: while one
 // waits for a path no second one joins it.
-func (s *statistics) usage(ctx context.Context, path string) (mounts.Usage, error) {
+func ask[T any](ctx context.Context, s *statistics, path string, question func(path string) (T, error)) (T, error) {
+	var none T
 	s.mu.Lock()
 	if s.waiting[path] {
 		s.mu.Unlock()
-		return mounts.Usage{}, status.Errorf(codes.Unavailable, "the file system at %s has not answered an earlier question: see the log of weir-mountd on this node", path)
+		return none, status.Errorf(codes.Unavailable, "the file system at %s has not answered an earlier question: see the log of weir-mountd on this node", path)
 	}
 	if s.waiting == nil {
 		s.waiting = map[string]bool{}
 	}
 	s.waiting[path] = true
 	s.mu.Unlock()
-	answers := make(chan usageAnswer, 1)
+	answers := make(chan answered[T], 1)
 	go func() {
-		usage, err := s.table.Usage(path)
+		answer, err := question(path)
 		s.mu.Lock()
 		delete(s.waiting, path)
 		s.mu.Unlock()
-		answers <- usageAnswer{usage: usage, err: err}
+		answers <- answered[T]{answer: answer, err: err}
 	}()
 	ctx, cancel := context.WithTimeout(ctx, statfsTimeout)
 	defer cancel()
 	select {
-	case answer := <-answers:
-		return answer.usage, answer.err
+	case got := <-answers:
+		return got.answer, got.err
 	case <-ctx.Done():
-		return mounts.Usage{}, status.Errorf(codes.DeadlineExceeded, "the file system at %s does not answer: see the log of weir-mountd on this node", path)
+		return none, status.Errorf(codes.DeadlineExceeded, "the file system at %s does not answer: see the log of weir-mountd on this node", path)
 	}
 }
 
