@@ -10,6 +10,8 @@ require (
 	k8s.io/apimachinery v0.37.2
 )
 
+require github.com/kylelemons/godebug v1.1.0 // indirect
+
 require (
 	github.com/Masterminds/semver/v3 v3.4.0 // indirect
 	github.com/go-logr/zapr v1.3.0 // indirect

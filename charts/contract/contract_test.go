@@ -206,7 +206,7 @@ var exporters = map[string][]string{
 	"../../engine/daemon/src":      {"weir_engine_", "weir_pool_", "weir_container_"},
 	"../../client/fuse/src":        {"weir_mountd_"},
 	"../../operator/internal":      {"weir_operator_"},
-	"../../csi/internal/telemetry": {"weir_csi_"},
+	"../../csi/internal": {"weir_csi_"},
 }
 
 var literal = regexp.MustCompile(`"(weir_[a-z_]+)[" {]`)

@@ -290,7 +290,7 @@ func (d daemon) Mount(_ context.Context, request *mountv1.MountRequest) (*mountv
 		}
 	}
 	entry, mounted := mounts.At(n.entries, path)
-	if present, ok := n.served[path]; ok && !(mounted && n.dead[entry.Device]) {
+	if present, ok := n.served[path]; ok && (!mounted || !n.dead[entry.Device]) {
 		if !proto.Equal(present, request) {
 			return nil, status.Errorf(codes.AlreadyExists, "%s is a mount of container %s with other options", path, present.GetContainer())
 		}
