@@ -6,7 +6,6 @@
 
 pub mod daemon;
 pub mod filesystem;
-pub mod http;
 pub mod metrics;
 pub mod mountinfo;
 pub mod process;

@@ -14,7 +14,7 @@ use weir_fabric::{Options, libfabric};
 use weir_management::v1::containers_server::ContainersServer;
 use weir_management::v1::pools_server::PoolsServer;
 use weir_management::v1::system_server::SystemServer;
-use weir_management::{RotatingServer, TlsError, incoming};
+use weir_management::{Page, RotatingServer, TlsError, incoming, serve_pages};
 use weir_probe::{Listener, ListenerError};
 use weir_runtime::real::Remote;
 use weir_store::StoreConfig;
@@ -24,9 +24,8 @@ use crate::config::{Config, SpdkConfig};
 use crate::data::{DataError, Layout};
 use crate::ending::{Signals, Unwanted};
 use crate::grpc::{Bridge, Methods};
-use crate::http::{self, Page};
 use crate::metrics::{Figures, render};
-use crate::process::ProcessFigures;
+use crate::process::{self, ProcessFigures};
 use crate::snapshot::{self, TargetFigures};
 use crate::thread::{self, Event, Settings, TargetThread, ThreadError};
 use crate::waiting::{self, NOTICE_INTERVAL};
@@ -41,6 +40,10 @@ const LEAVE_OFF_LIMIT: Duration = Duration::from_secs(5);
 
 /// Longest wait for a target's figures: a scrape has ten seconds by default.
 const FIGURES_LIMIT: Duration = Duration::from_secs(5);
+
+/// Silence of a management connection after which its peer is asked for a sign of life, and longest wait for that.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+const KEEPALIVE_LIMIT: Duration = Duration::from_secs(10);
 
 /// Content type of the exposition format that the metrics library writes.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -100,6 +103,7 @@ impl From<ThreadError> for EngineError {
 /// Says why it can't start or had to end.
 pub fn run(config: &Config) -> Result<(), EngineError> {
     let started = SystemTime::now();
+    process::raise_files();
     let layout = Layout {
         folder: config.data.clone(),
         system: config.system.clone(),
@@ -176,7 +180,7 @@ async fn serve_during<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, EngineError> + Send + 'static,
 ) -> Result<T, EngineError> {
     let source = Rc::clone(page);
-    tokio::task::spawn_local(http::serve(listener, move |path| {
+    tokio::task::spawn_local(serve_pages(listener, move |path| {
         let source = Rc::clone(&source);
         async move { source.answer(&path).await }
     }));
@@ -288,6 +292,8 @@ impl Engine {
         let Some(first) = first else { return Err(EngineError::StopLimit) };
         let bridge = Bridge::new(first, Arc::clone(&self.methods));
         let server = Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
+            .http2_keepalive_timeout(Some(KEEPALIVE_LIMIT))
             .add_service(SystemServer::new(bridge.clone()))
             .add_service(PoolsServer::new(bridge.clone()))
             .add_service(ContainersServer::new(bridge))

@@ -12,7 +12,6 @@ mod durable;
 mod ending;
 pub mod engine;
 mod grpc;
-mod http;
 pub mod management;
 mod membership;
 mod metrics;

@@ -2,12 +2,23 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 /// Clock ticks in a second as `/proc` counts CPU time: `USER_HZ`, 100 on every Linux that Rust runs on.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// Fields of `/proc/self/stat` behind the process's name: user and system time, counted from the state (field 3).
 const STAT_USER: usize = 11;
 const STAT_SYSTEM: usize = 12;
+
+/// Lets this process have as many open files as the system allows it: each connection is one.
+pub fn raise_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::warn!(%error, current = limit.current, "no more files can be opened than the soft limit allows (RLIMIT_NOFILE)");
+    }
+}
 
 /// What Prometheus expects of every process.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,11 +1,15 @@
 //! The management protocol: generated types, errors that carry DER codes, and how both ends agree on mutual TLS.
+//! And the listeners of daemons: that of management, and that of pages for probes and scrapers.
 
 mod error;
+mod guests;
 mod incoming;
+mod pages;
 mod tls;
 
 pub use error::{Failure, failure_of};
-pub use incoming::{Incoming, incoming};
+pub use incoming::{Connection, Incoming, incoming};
+pub use pages::{Page, serve_pages};
 pub use tls::{ConnectError, RotatingServer, TlsError, TlsFiles};
 
 /// Generated from `engine/proto/management/v1/management.proto`.

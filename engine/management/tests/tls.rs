@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status};
 use weir_management::v1::system_client::SystemClient;
@@ -126,4 +126,18 @@ fn unusable_files_are_named() {
     assert!(error.to_string().contains("holds no certificate in PEM format"), "{error}");
     let mixed = TlsFiles { key: other.key, ..good };
     assert!(matches!(mixed.server_config(), Err(TlsError::Identity { .. })));
+}
+
+#[tokio::test]
+async fn connections_that_say_nothing_keep_nobody_out() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let identity = write_identity(folder.path(), &authority());
+    let address = serve(&identity).await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(&address).await.expect("it listens"));
+    }
+    let asked = tokio::time::timeout(Duration::from_secs(30), attach(&identity, &address)).await;
+    assert_eq!(asked.expect("an answer").expect("our client"), "weir");
+    drop(silent);
 }

@@ -14,20 +14,23 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_stream::wrappers::UnixListenerStream;
 
-use crate::http::{self, Page};
+use weir_management::{Page, serve_pages};
+
 use crate::v1::mounts_server::MountsServer;
 
 pub use attachments::Attachments;
 pub use record::Record;
 pub use table::Table;
+
+/// Content type of the exposition format that [`crate::metrics`] writes.
+const METRICS_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Where the daemon serves by default (mount protocol).
 pub const DEFAULT_SOCKET: &str = "/var/lib/weir/mountd/mountd.sock";
@@ -109,11 +112,14 @@ pub async fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     let service = service::MountService::new(config, Arc::clone(&table));
     let local = tokio::task::LocalSet::new();
     if let Some(address) = metrics_address {
-        let table = Rc::new(Arc::clone(&table));
+        let table = Arc::clone(&table);
         local.spawn_local(async move {
-            let pages = http::serve(address, move |path| page(path, Arc::clone(&table)));
-            if let Err(error) = pages.await {
-                tracing::error!(%address, %error, "metrics are not served: is the port taken?");
+            match TcpListener::bind(address).await {
+                Ok(listener) => {
+                    tracing::info!(%address, "serving metrics and health");
+                    serve_pages(listener, move |path| page(path, Arc::clone(&table))).await;
+                }
+                Err(error) => tracing::error!(%address, %error, "metrics are not served: is the port taken?"),
             }
         });
     }
@@ -144,11 +150,14 @@ pub async fn run(config: DaemonConfig) -> Result<(), DaemonError> {
         .await
 }
 
-async fn page(path: String, table: Arc<Table>) -> Option<Page> {
+async fn page(path: String, table: Arc<Table>) -> Page {
     match path.as_str() {
-        "/metrics" => Some(Page::ok(crate::metrics::render(&table.metrics().await))),
-        "/healthz" | "/readyz" => Some(Page::ok("ok\n".into())),
-        _ => None,
+        "/metrics" => {
+            let body = crate::metrics::render(&table.metrics().await);
+            Page { status: 200, kind: METRICS_TYPE, body }
+        }
+        "/healthz" | "/readyz" => Page::text(200, "ok\n"),
+        _ => Page::text(404, "there are /metrics, /healthz and /readyz\n"),
     }
 }
 

@@ -17,6 +17,7 @@ struct weir_progress {
 	uint32_t silence_ms;
 	uint32_t probes;
 	uint32_t quiet_ms;
+	uint32_t heard;
 };
 
 /* Where a socket is connected, or is to be: see sys.rs. */
@@ -37,18 +38,26 @@ static socklen_t ask(int fd, struct tcp_info *info)
 	return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &len) ? 0 : len;
 }
 
+/* Whether the kernel has said how much has come: older ones don't. */
+static int tells_received(socklen_t len)
+{
+	return len >= offsetof(struct tcp_info, tcpi_bytes_received) + sizeof(uint64_t);
+}
+
 /* What the kernel knows of the progress of a connection. */
 int64_t weir_tcp_progress(int fd, struct weir_progress *progress)
 {
 	struct tcp_info info;
+	socklen_t len = ask(fd, &info);
 
-	if (!ask(fd, &info))
+	if (!len)
 		return -errno;
 	progress->retransmits = info.tcpi_retransmits;
 	progress->unacked = info.tcpi_unacked;
 	progress->silence_ms = info.tcpi_last_ack_recv;
 	progress->probes = info.tcpi_probes;
 	progress->quiet_ms = info.tcpi_last_data_recv;
+	progress->heard = !tells_received(len) || info.tcpi_bytes_received;
 	return 0;
 }
 
@@ -60,9 +69,7 @@ static int is_unanswered(int fd)
 
 	if (len && info.tcpi_state == SYN_SENT)
 		return 1;
-	/* Older kernels don't say how much has come. */
-	return len >= offsetof(struct tcp_info, tcpi_bytes_received) + sizeof info.tcpi_bytes_received &&
-	       info.tcpi_state == ESTABLISHED && !info.tcpi_bytes_received;
+	return tells_received(len) && info.tcpi_state == ESTABLISHED && !info.tcpi_bytes_received;
 }
 
 /* Says where it goes, and returns 1, if a socket is such a one; else 0. */

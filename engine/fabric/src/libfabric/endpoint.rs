@@ -1,6 +1,7 @@
 //! The fabric trait on libfabric.
 
 use super::bell::{self, Rung};
+use super::door::Door;
 use super::hang_up::{hang_up, hang_up_if_gone, stop_asking};
 use super::ops::Op;
 use super::peers::KnownPeer;
@@ -56,6 +57,8 @@ pub(super) struct LibfabricEndpoint {
     /// Its address as the provider spells it.
     spelled: String,
     published: Option<Published>,
+    /// Looks after connections to it, until it is dropped.
+    _door: Option<Door>,
 }
 
 impl LibfabricEndpoint {
@@ -70,6 +73,7 @@ impl LibfabricEndpoint {
         core: Rc<Core>,
         spelled: String,
         published: Option<Published>,
+        door: Option<Door>,
     ) -> Result<Rc<dyn Endpoint>, FabricError> {
         let source = rt.add_source(Rc::clone(&core) as Rc<dyn EventSource>).map_err(|error| {
             FabricError::Provider {
@@ -79,7 +83,7 @@ impl LibfabricEndpoint {
                 provider: core.capabilities.provider.clone(),
             }
         })?;
-        Ok(Rc::new(Self { core, rt: rt.clone(), source, spelled, published }))
+        Ok(Rc::new(Self { core, rt: rt.clone(), source, spelled, published, _door: door }))
     }
 
     /// Whether an operation to this peer makes sense.

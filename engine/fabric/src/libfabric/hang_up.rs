@@ -78,7 +78,7 @@ fn has_vanished(progress: Progress, silence: Duration) -> bool {
     asked && Duration::from_millis(progress.silence_ms.into()) >= silence
 }
 
-fn progress(fd: BorrowedFd<'_>) -> Option<Progress> {
+pub(super) fn progress(fd: BorrowedFd<'_>) -> Option<Progress> {
     let mut progress = Progress::default();
     // SAFETY: the kernel fills in the structure; a descriptor that is no TCP connection gives an error.
     let code = unsafe { sys::weir_tcp_progress(fd.as_raw_fd(), &raw mut progress) };
@@ -96,11 +96,11 @@ pub(super) fn connections(wanted: impl Fn(BorrowedFd<'_>) -> bool) -> Vec<Borrow
     borrowed.filter(|fd| wanted(*fd)).collect()
 }
 
-fn socket(name: SocketAddrAny) -> Option<SocketAddr> {
+pub(super) fn socket(name: SocketAddrAny) -> Option<SocketAddr> {
     SocketAddr::try_from(name).ok()
 }
 
-fn peer_of(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
+pub(super) fn peer_of(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
     getpeername(fd).ok().flatten().and_then(socket)
 }
 
@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn stuck_is_what_was_sent_again_and_has_not_been_acknowledged_for_long() {
-        let stuck = Progress { retransmits: 1, unacked: 3, silence_ms: 500, probes: 0, quiet_ms: 0 };
+        let stuck = Progress { retransmits: 1, unacked: 3, silence_ms: 500, ..Progress::default() };
         assert!(is_stuck(stuck));
         for other in [
             Progress { retransmits: 0, ..stuck },
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_host_has_vanished_that_was_asked_and_has_not_answered_for_long() {
         let silence = Duration::from_millis(700);
-        let sent = Progress { retransmits: 1, unacked: 3, silence_ms: 700, probes: 0, quiet_ms: 0 };
+        let sent = Progress { retransmits: 1, unacked: 3, silence_ms: 700, ..Progress::default() };
         let full = Progress { probes: 2, silence_ms: 700, ..Progress::default() };
         for vanished in [sent, full] {
             assert!(has_vanished(vanished, silence));
@@ -317,7 +317,13 @@ mod tests {
 
     #[test]
     fn a_host_that_has_vanished_is_seen_where_a_process_is_looked_for() {
-        let sent = Progress { retransmits: 5, unacked: 3, silence_ms: 21_000, probes: 0, quiet_ms: 21_000 };
+        let sent = Progress {
+            retransmits: 5,
+            unacked: 3,
+            silence_ms: 21_000,
+            quiet_ms: 21_000,
+            ..Progress::default()
+        };
         assert!(Gone::Process.is_seen_in(sent, HANGS) && Gone::Host.is_seen_in(sent, VANISHED));
         assert!(!Gone::Process.is_seen_in(Progress { unacked: 0, ..sent }, HANGS));
     }

@@ -6,6 +6,7 @@
 mod bell;
 mod channel;
 mod dial;
+mod door;
 mod endpoint;
 mod expose;
 #[cfg(feature = "fuzz")]

@@ -1,6 +1,7 @@
 //! Opening an endpoint: which provider, which address, what it can do.
 
 use super::bell::{self, Bell};
+use super::door::Door;
 use super::endpoint::{LibfabricEndpoint, Published};
 use super::progress::Core;
 use super::raw::{OpenArgs, Raw};
@@ -292,8 +293,10 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     tracing::info!(
         address = spelled, published = published.is_some(), %capabilities, "fabric endpoint opened"
     );
+    let is_server = matches!(options.bind, Bind::Listen { .. });
+    let door = address.socket().filter(|_| is_server).map(Door::new);
     let core = Core::new(rt, raw, capabilities, address, bell, options)?;
-    LibfabricEndpoint::start(rt, core, spelled, published)
+    LibfabricEndpoint::start(rt, core, spelled, published, door)
 }
 
 /// A NIC that is asked for has to be there: where it isn't, the provider's own answer is only that it offers nothing like that.

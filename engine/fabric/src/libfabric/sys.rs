@@ -222,6 +222,8 @@ pub(super) struct Progress {
     pub(super) probes: u32,
     /// Since the peer last sent something, or since the connection was begun, in milliseconds.
     pub(super) quiet_ms: u32,
+    /// Not 0: the peer has sent something, or that isn't known.
+    pub(super) heard: u32,
 }
 
 /// Where a TCP socket is connected, or is to be.
