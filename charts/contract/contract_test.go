@@ -203,10 +203,10 @@ func TestCountersAndUnitsAreNamedAsPrometheusAsks(t *testing.T) {
 
 // exporters are the folders whose sources name the metrics of a component, by the start of the metrics' names.
 var exporters = map[string][]string{
-	"../../engine/daemon/src":      {"weir_engine_", "weir_pool_", "weir_container_"},
-	"../../client/fuse/src":        {"weir_mountd_"},
-	"../../operator/internal":      {"weir_operator_"},
-	"../../csi/internal": {"weir_csi_"},
+	"../../engine/daemon/src": {"weir_engine_", "weir_pool_", "weir_container_"},
+	"../../client/fuse/src":   {"weir_mountd_"},
+	"../../operator/internal": {"weir_operator_"},
+	"../../csi/internal":      {"weir_csi_"},
 }
 
 var literal = regexp.MustCompile(`"(weir_[a-z_]+)[" {]`)

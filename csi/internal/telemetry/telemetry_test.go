@@ -20,7 +20,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	mountv1 "weir.dev/weir/client/fuse/proto/mount/v1"
+	"weir.dev/weir/csi/internal/events"
 	"weir.dev/weir/csi/internal/mounttest"
+	"weir.dev/weir/csi/internal/node"
 )
 
 // serve runs the HTTP service until the test ends and returns its address.
@@ -171,6 +173,7 @@ func TestTheMetricsAreThoseThatTheReferenceDocuments(t *testing.T) {
 	}
 	m := NewMetrics("v1", "node")
 	m.WatchNode(mounttest.New().Serve(t))
+	events.New(slog.New(slog.DiscardHandler), m.Registry(), nil, "node-1").Lost(t.Context(), node.Loss{})
 	if err := call(m, slog.New(slog.DiscardHandler), "Node/NodeGetInfo", &csi.NodeGetInfoRequest{}, func(context.Context, any) (any, error) {
 		return &csi.NodeGetInfoResponse{}, nil
 	}); err != nil {
