@@ -1,6 +1,8 @@
 //! What `docs/reference/posix.md` promises, on real mounts of real engines.
 
 mod harness;
+#[path = "posix/nameless.rs"]
+mod nameless;
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};

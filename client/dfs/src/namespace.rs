@@ -32,6 +32,8 @@ pub struct Ownership {
 pub struct Removed {
     /// The inode, with the name it had.
     pub node: Node,
+    /// The extended attributes that it had: name and value of each.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Dfs {
@@ -236,8 +238,9 @@ impl Dfs {
             if node.is_directory() {
                 return Err(Error::IsDirectory(shown(name)));
             }
+            let xattrs = self.xattrs(context, &node).await?;
             match self.remove_entry(context, &node).await {
-                Ok(()) => return Ok(Removed { node }),
+                Ok(()) => return Ok(Removed { node, xattrs }),
                 // Replaced or removed since it was looked up: look again.
                 Err(Error::Stale(_)) => {}
                 Err(error) => return Err(error),
@@ -269,10 +272,11 @@ impl Dfs {
         let node = view.lookup(context, directory, name).await?;
         node.ensure_directory()?;
         view.ensure_empty(context, &node).await?;
+        let xattrs = view.xattrs(context, &node).await?;
         transaction.punch(&self.object(node.oid())?)?;
         self.remove_within(&mut transaction, &node)?;
         transaction.commit(context).await?;
-        Ok(Removed { node })
+        Ok(Removed { node, xattrs })
     }
 
     /// Checks that a directory wasn't removed.

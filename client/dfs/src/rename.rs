@@ -111,8 +111,9 @@ impl Dfs {
             }
             Err(error) => return Err(error),
         };
-        let mut is_clean = true;
+        let (mut is_clean, mut xattrs) = (true, Vec::new());
         if let Some(target) = &target {
+            xattrs = view.xattrs(context, target).await?;
             let removed = view.removable_xattrs(context, target, &mut room).await?;
             is_clean = removed.is_some();
             let old = (target, &removed.unwrap_or_default()[..]);
@@ -140,7 +141,7 @@ impl Dfs {
         if let Some(target) = target.as_ref().filter(|_| !is_clean) {
             drop(self.leave_xattrs(context, target).await);
         }
-        Ok(Some((renamed, target.map(|node| Removed { node }))))
+        Ok(Some((renamed, target.map(|node| Removed { node, xattrs }))))
     }
 
     async fn ensure_replaceable(&self, context: &Context, source: &Node, target: &Node) -> Result<()> {

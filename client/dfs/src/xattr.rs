@@ -216,6 +216,17 @@ impl Dfs {
         Ok(keys)
     }
 
+    /// Extended attributes of an inode: name and value of each. Sends nothing for an inode whose record says that it has none.
+    pub(crate) async fn xattrs(&self, context: &Context, node: &Node) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let prefix = prefix_of(node.oid()).len();
+        let stored = self.xattr_values(context, node).await?;
+        let named = stored.into_iter().map(|(key, mut value)| {
+            value.remove(0);
+            (key.as_bytes()[prefix..].to_vec(), value)
+        });
+        Ok(named.collect())
+    }
+
     /// Extended attributes of an inode, as they are stored.
     pub(crate) async fn xattr_values(&self, context: &Context, node: &Node) -> Result<Vec<(Key, Vec<u8>)>> {
         let keys = self.xattr_keys(context, node).await?;

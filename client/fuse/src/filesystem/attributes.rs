@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
-use weir_client::Context;
+use weir_client::{Context, Epoch};
 use weir_dfs::{Change, Dfs, Error, Kind, Node, Record, SetAttributes, Stat};
 
 use super::gathering::overlay;
@@ -177,11 +177,11 @@ impl Shared {
         // After a failure neither side alone knows the size while writes wait.
         self.settle(context, &inode);
         let asked = self.inodes.moment();
-        let (node, removed, opens) = {
+        let (node, nameless, opens) = {
             let known = inode.lock();
-            (known.node.clone(), known.removed.is_some(), known.opens)
+            (known.node.clone(), known.nameless.is_some(), known.opens)
         };
-        if removed {
+        if nameless {
             let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
             return Ok(Stat { links: 0, ..stat });
         }
@@ -193,8 +193,30 @@ impl Shared {
                 // What was written from here meanwhile counts: the answer may not know of it.
                 Ok(Self::stat_gathered(&inode).unwrap_or(stat))
             }
+            Err(Error::Stale(_)) if self.lost_directory(context, &inode)? => {
+                let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
+                Ok(Stat { links: 0, ..stat })
+            }
             // Another client renamed or removed a file that is open here: its content can still be described.
             Err(Error::Stale(_)) if opens > 0 => Ok(context.block_on(self.dfs.stat_listed(context, &node))?),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Whether an inode that isn't found under its name is a directory that another client has removed. That is noted.
+    fn lost_directory(&self, context: &Context, inode: &Inode) -> Served<bool> {
+        let node = inode.node();
+        if !node.is_directory() {
+            return Ok(false);
+        }
+        match context.block_on(self.dfs.parent_of(context, node.oid())) {
+            Ok(_) => Ok(false),
+            Err(Error::Stale(_)) => {
+                let mut known = inode.lock();
+                self.inodes.note_change(&mut known);
+                known.nameless.get_or_insert_default();
+                Ok(true)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -215,12 +237,12 @@ impl Shared {
         caller: u32,
     ) -> Served<Stat> {
         let inode = self.inode(number)?;
-        let (node, removed) = {
+        let (node, nameless) = {
             let known = inode.lock();
-            (known.node.clone(), known.removed.is_some())
+            (known.node.clone(), known.nameless.is_some())
         };
         let change = wanted.change(&overlay(&node, &inode.gathering), caller);
-        if !removed && self.gather_attributes(&inode, &change).is_some() {
+        if !nameless && self.gather_attributes(&inode, &change).is_some() {
             return self.gathered_attributes(context, &inode, &change);
         }
         self.settle(context, &inode);
@@ -228,10 +250,15 @@ impl Shared {
             // What the page cache holds is cut by the kernel itself; another version of it may not be kept.
             inode.lock().cached = None;
         }
-        if removed {
-            return self.setattr_removed(context, &inode, change);
+        if nameless {
+            return self.setattr_nameless(context, &inode, change);
         }
-        let (node, stat) = context.block_on(self.dfs.set_attributes(context, &node, &change))?;
+        let (node, stat) = match context.block_on(self.dfs.set_attributes(context, &node, &change)) {
+            Err(Error::Stale(_)) if self.lost_directory(context, &inode)? => {
+                return self.setattr_nameless(context, &inode, change);
+            }
+            changed => changed?,
+        };
         self.learn_changed(&inode, &node, &stat);
         Ok(stat)
     }
@@ -263,7 +290,7 @@ impl Shared {
         }
         let (mut node, told, removed) = {
             let known = inode.lock();
-            (known.node.clone(), known.told?, known.removed.is_some())
+            (known.node.clone(), known.told?, known.nameless.is_some())
         };
         node.record = overlay(&node, &inode.gathering);
         let stat = of_new(&node);
@@ -280,17 +307,25 @@ impl Shared {
         })
     }
 
-    /// A file without a name keeps its attributes here: there is no entry to hold them.
-    fn setattr_removed(&self, context: &Context, inode: &Inode, change: SetAttributes) -> Served<Stat> {
-        let node = {
-            let mut known = inode.lock();
-            known.apply(&change);
-            known.node.clone()
-        };
+    /// An inode without a name keeps its attributes here: there is no entry to hold them.
+    fn setattr_nameless(&self, context: &Context, inode: &Inode, change: SetAttributes) -> Served<Stat> {
+        let node = inode.node();
         if let Some(size) = change.size {
             let file = self.dfs.file(&node)?;
             context.block_on(file.truncate(context, size))?;
         }
+        let newest = match node.record.kind {
+            Kind::File => context.block_on(self.dfs.file(&node)?.size_and_epoch(context))?.1,
+            // Nothing that is in it can change any more.
+            _ => Epoch::MAX,
+        };
+        let node = {
+            let mut known = inode.lock();
+            if change.changes_record() {
+                change.apply(&mut known.node.record, now_ns(), newest);
+            }
+            known.node.clone()
+        };
         let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
         let mut known = inode.lock();
         known.told = Some(stamp(&stat));

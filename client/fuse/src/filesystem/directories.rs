@@ -64,10 +64,12 @@ const DOTS: u64 = 2;
 impl Shared {
     /// Opens a directory.
     pub(crate) fn opendir(&self, number: u64) -> Served<u64> {
-        let node = self.inode(number)?.node();
-        let stream = self.dfs.open_directory(&node)?;
+        let inode = self.inode(number)?;
+        let stream = self.dfs.open_directory(&inode.node())?;
+        inode.lock().opens += 1;
         let page = Page { before: 0, asked: self.inodes.moment(), at: Instant::now() };
         Ok(self.handles.insert(Handle::Directory(Arc::new(OpenDirectory {
+            inode,
             listing: Mutex::new(Listing { stream, page }),
             names_only: AtomicBool::new(false),
         }))))
@@ -280,7 +282,10 @@ impl Shared {
 
     /// The last user of a directory handle is gone.
     pub(crate) fn releasedir(&self, handle: u64) {
-        self.handles.remove(handle);
+        if let Some(Handle::Directory(directory)) = self.handles.remove(handle) {
+            // What a removed directory held was freed with its name.
+            let _ = self.inodes.closed(&directory.inode);
+        }
     }
 }
 

@@ -30,6 +30,8 @@ pub struct OpenFile {
 /// An open directory.
 #[derive(Debug)]
 pub struct OpenDirectory {
+    /// Its inode.
+    pub inode: Arc<Inode>,
     /// What was listed so far. Locked across requests: the kernel reads one directory handle at a time.
     pub listing: Mutex<Listing>,
     /// An engine with attributes of entries stays away: names are listed without asking for more of them.

@@ -1,10 +1,10 @@
 //! Inodes that the kernel knows, by number.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use weir_dfs::{Node, Removed, SetAttributes};
+use weir_dfs::{Kind, Node, Removed, SetAttributes};
 
 use super::gathering::Gathering;
 
@@ -44,6 +44,8 @@ pub struct Known {
     pub opens: u32,
     /// Its last name is gone; the content goes with the last handle.
     pub removed: Option<Removed>,
+    /// The extended attributes of an inode whose last name is gone: no entry holds them any more, nor the record.
+    pub nameless: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     /// The content that the page cache holds.
     pub cached: Option<Stamp>,
     /// What the kernel was told last about the content.
@@ -82,6 +84,16 @@ impl Known {
         self.node.parent == node.parent && self.node.name == node.name
     }
 
+    /// Takes note that its last name is gone. Returns what is to be reclaimed now, because no handle needs it.
+    pub fn lose_name(&mut self, removed: Removed) -> Option<Removed> {
+        self.nameless = Some(removed.xattrs.iter().cloned().collect());
+        if self.opens == 0 || removed.node.record.kind == Kind::Directory {
+            return Some(removed);
+        }
+        self.removed = Some(removed);
+        None
+    }
+
     /// Changes the attributes held here.
     pub fn apply(&mut self, change: &SetAttributes) {
         let record = &mut self.node.record;
@@ -112,7 +124,7 @@ impl Inode {
     /// Whether it is there under that name, as far as this mount knows.
     pub fn is_named_as(&self, node: &Node) -> bool {
         let known = self.lock();
-        known.removed.is_none() && known.is_called(node)
+        known.nameless.is_none() && known.is_called(node)
     }
 
     /// The inode under its last name.
@@ -198,7 +210,7 @@ impl Inodes {
         known.lookups += 1;
         if known.changed <= asked {
             known.node.clone_from(node);
-            known.removed = None;
+            (known.removed, known.nameless) = (None, None);
         }
         if known.is_newest(asked) {
             known.told = stamp.or(known.told);
@@ -246,6 +258,7 @@ fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
         lookups,
         opens: 0,
         removed: None,
+        nameless: None,
         cached: None,
         told: None,
         changed: Moment::default(),
@@ -299,9 +312,9 @@ pub mod tests {
         let table = Inodes::new(node(1));
         let inode = table.found(&node(100), None, table.moment());
         inode.lock().opens = 2;
-        inode.lock().removed = Some(Removed { node: node(100) });
+        inode.lock().removed = Some(Removed { node: node(100), xattrs: Vec::new() });
         assert!(table.closed(&inode).is_none());
-        assert_eq!(table.closed(&inode), Some(Removed { node: node(100) }));
+        assert_eq!(table.closed(&inode), Some(Removed { node: node(100), xattrs: Vec::new() }));
         table.forget(inode.number, 1);
         assert!(table.get(inode.number).is_none());
     }
@@ -333,11 +346,11 @@ pub mod tests {
         {
             let mut known = inode.lock();
             known.opens = 1;
-            known.removed = Some(Removed { node: node(100) });
+            known.removed = Some(Removed { node: node(100), xattrs: Vec::new() });
             table.note_change(&mut known);
         }
         table.found(&node(100), Some(OLD), asked);
-        assert_eq!(table.closed(&inode), Some(Removed { node: node(100) }));
+        assert_eq!(table.closed(&inode), Some(Removed { node: node(100), xattrs: Vec::new() }));
     }
 
     #[test]

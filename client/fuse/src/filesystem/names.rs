@@ -114,13 +114,13 @@ impl Shared {
     }
 
     /// Frees what lost its last name, or leaves it to its last open handle.
-    fn removed(&self, context: &Context, removed: Removed, change: NameChange<'_>) {
+    fn removed(&self, context: &Context, mut removed: Removed, change: NameChange<'_>) {
         if let Some(inode) = self.inodes.get(removed.node.inode_number()) {
             let mut known = inode.lock();
             self.inodes.note_change(&mut known);
-            if known.opens > 0 {
-                known.removed = Some(removed);
-                return;
+            match known.lose_name(removed) {
+                Some(unused) => removed = unused,
+                None => return,
             }
         }
         drop(change);

@@ -1,7 +1,9 @@
 //! Extended attributes.
 
+use std::collections::BTreeMap;
+
 use weir_client::Context;
-use weir_dfs::XattrMode;
+use weir_dfs::{XATTR_NAME_MAX, XATTR_VALUE_MAX, XattrMode};
 
 use super::worker::{Fault, Served, Shared};
 
@@ -29,6 +31,9 @@ impl Shared {
         };
         let inode = self.inode(number)?;
         self.settle(context, &inode);
+        if let Some(xattrs) = &mut inode.lock().nameless {
+            return set_nameless(xattrs, name, value, mode);
+        }
         let node = inode.node();
         let node = context.block_on(self.dfs.set_xattr(context, &node, name, value, mode))?;
         self.inodes.note_record(&mut inode.lock(), &node);
@@ -41,7 +46,11 @@ impl Shared {
         if name.starts_with(REFUSED_PREFIX) {
             return Err(Fault::Errno(libc::EOPNOTSUPP));
         }
-        let node = self.inode(number)?.node();
+        let inode = self.inode(number)?;
+        if let Some(xattrs) = &inode.lock().nameless {
+            return xattrs.get(name).cloned().ok_or(Fault::Errno(libc::ENODATA));
+        }
+        let node = inode.node();
         if !node.record.xattrs {
             return Err(Fault::Errno(libc::ENODATA));
         }
@@ -50,22 +59,47 @@ impl Shared {
 
     /// Names of extended attributes, each ended by a NUL.
     pub(crate) fn listxattr(&self, context: &Context, number: u64) -> Served<Vec<u8>> {
-        let node = self.inode(number)?.node();
-        let mut list = Vec::new();
-        for name in context.block_on(self.dfs.list_xattrs(context, &node))? {
-            list.extend_from_slice(&name);
-            list.push(0);
-        }
-        Ok(list)
+        let inode = self.inode(number)?;
+        let nameless = inode.lock().nameless.as_ref().map(|xattrs| xattrs.keys().cloned().collect());
+        let names: Vec<Vec<u8>> = match nameless {
+            Some(names) => names,
+            None => context.block_on(self.dfs.list_xattrs(context, &inode.node()))?,
+        };
+        Ok(names.iter().flat_map(|name| [&name[..], &[0]].concat()).collect())
     }
 
     /// Removes an extended attribute.
     pub(crate) fn removexattr(&self, context: &Context, number: u64, name: &[u8]) -> Served<()> {
         let inode = self.inode(number)?;
         self.settle(context, &inode);
+        if let Some(xattrs) = &mut inode.lock().nameless {
+            return xattrs.remove(name).map(drop).ok_or(Fault::Errno(libc::ENODATA));
+        }
         let node = inode.node();
         let node = context.block_on(self.dfs.remove_xattr(context, &node, name))?;
         self.inodes.note_record(&mut inode.lock(), &node);
         Ok(())
     }
+}
+
+/// Sets an extended attribute of an inode without a name.
+fn set_nameless(
+    xattrs: &mut BTreeMap<Vec<u8>, Vec<u8>>,
+    name: &[u8],
+    value: &[u8],
+    mode: XattrMode,
+) -> Served<()> {
+    if name.len() > XATTR_NAME_MAX {
+        return Err(Fault::Errno(libc::ERANGE));
+    }
+    if value.len() > XATTR_VALUE_MAX {
+        return Err(Fault::Errno(libc::E2BIG));
+    }
+    match (mode, xattrs.contains_key(name)) {
+        (XattrMode::Create, true) => return Err(Fault::Errno(libc::EEXIST)),
+        (XattrMode::Replace, false) => return Err(Fault::Errno(libc::ENODATA)),
+        _ => {}
+    }
+    xattrs.insert(name.to_vec(), value.to_vec());
+    Ok(())
 }
