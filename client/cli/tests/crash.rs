@@ -60,6 +60,69 @@ fn record(writer: u64, line: u64) -> Vec<u8> {
     format!("writer {writer} line {line} {}\n", "*".repeat(filling)).into_bytes()
 }
 
+/// Sends a signal to an engine's process.
+fn signal(system: &DevSystem, rank: u64, signal: rustix::process::Signal) {
+    let pid = i32::try_from(system.engine_pid(rank)).expect("small");
+    let pid = rustix::process::Pid::from_raw(pid).expect("a process");
+    rustix::process::kill_process(pid, signal).expect("signalled");
+}
+
+#[test]
+fn no_application_sees_an_engine_that_is_asked_to_end() {
+    const ROUNDS: u64 = 6;
+    let system = DevSystem::start(&["--engines", "3", "--size", "1GiB"]);
+    let mount = system.mount("home", &[]);
+    let (stop, written) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4_u64)
+            .map(|writer| {
+                let (mount, stop, written) = (&mount, &stop, &written);
+                scope.spawn(move || {
+                    let mut number = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        use_files(mount, writer, number).expect("engines that end are no error");
+                        written.fetch_add(1, Ordering::Relaxed);
+                        number += 1;
+                    }
+                })
+            })
+            .collect();
+        for round in 0..=ROUNDS {
+            let before = written.load(Ordering::Relaxed);
+            harness::eventually("writers go on", Duration::from_mins(2), || {
+                written.load(Ordering::Relaxed) > before + 8
+                    || writers.iter().any(|writer| writer.is_finished())
+            });
+            if round < ROUNDS {
+                signal(&system, round % 3, rustix::process::Signal::TERM);
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        for writer in writers {
+            writer.join().expect("no error");
+        }
+    });
+}
+
+/// One round of a writer: a file that is written in pieces, made durable, replaced, read, and removed after some rounds.
+fn use_files(mount: &harness::Mounted<'_>, writer: u64, number: u64) -> std::io::Result<()> {
+    let (new, name) =
+        (mount.path(&format!("w{writer}.new")), mount.path(&format!("w{writer}-{}", number % 8)));
+    let mut file = File::create(&new)?;
+    for line in 0..20 {
+        file.write_all(&record(writer, line * number))?;
+    }
+    file.sync_all()?;
+    drop(file);
+    fs::rename(&new, &name)?;
+    let expected: Vec<u8> = (0..20).flat_map(|line| record(writer, line * number)).collect();
+    assert!(fs::read(&name)? == expected, "{} differs", name.display());
+    if number % 8 == 7 {
+        fs::remove_file(&name)?;
+    }
+    Ok(())
+}
+
 #[test]
 fn an_operation_waits_for_an_engine_that_is_stopped_and_then_goes_on() {
     let system = DevSystem::start(&["--engines", "2", "--size", "1GiB"]);

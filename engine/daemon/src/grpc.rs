@@ -69,8 +69,11 @@ impl Bridge {
             let Some(target) = thread::current() else { return };
             rt.spawn(async move {
                 if let Some(management) = target.management() {
+                    let answer = management.call(method, &request).await;
+                    // What fails because its target ends may succeed when that is back.
+                    let answer = if target.is_stopping() { answer.map_err(|_| starting()) } else { answer };
                     // A caller that has gone away needs no answer.
-                    drop(sender.send(management.call(method, &request).await));
+                    drop(sender.send(answer));
                 }
             });
         };

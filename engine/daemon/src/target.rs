@@ -196,12 +196,14 @@ impl Target {
         self.stopping.get()
     }
 
-    /// Finishes what is under way and writes a checkpoint.
+    /// Begins nothing more, finishes what is under way and writes a checkpoint. Who asks for something meanwhile is told to come
+    /// again.
     ///
     /// # Errors
     /// When the device fails; what was acknowledged is safe all the same.
     pub async fn stop(&self) -> Result<(), PoolError> {
         self.stopping.set(true);
+        self.rpc.drain();
         if let Some(membership) = &self.membership {
             let told = membership.leave();
             // Whoever doesn't hear it finds out by itself.
@@ -211,6 +213,7 @@ impl Target {
         while self.rpc.metrics().running.get() > 0 && self.rt.now() < until {
             self.rt.sleep(DRAIN_STEP).await;
         }
+        self.rpc.turn_away();
         self.store.close().await
     }
 }

@@ -133,8 +133,8 @@ pub(crate) struct Inner {
     handlers: RefCell<Register<u16, Rc<Served>>>,
     /// The message of the fabric that is taken apart has more requests, or replies, behind the one that is dealt with.
     more: Cell<bool>,
-    /// More operations will be served in a moment.
-    starting: Cell<bool>,
+    /// How far it is from starting to ending.
+    standing: Cell<Standing>,
     clients: RefCell<Clients>,
     /// Where requests were that have ended.
     spare_requests: Spares<Parts>,
@@ -151,6 +151,20 @@ pub(crate) struct Inner {
     bulks: Quota,
     load: Load,
     turns: Turns,
+}
+
+/// What a server begins, from its start to its end.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+enum Standing {
+    /// What is served by now; more is in a moment.
+    Starting,
+    /// Everything.
+    #[default]
+    Serving,
+    /// What is urgent.
+    Draining,
+    /// Withdrawals of memory.
+    Ending,
 }
 
 /// Requests and replies of one context. It ends, with its handlers' tasks left to finish unheard, when dropped.
@@ -192,7 +206,7 @@ impl Rpc {
             servers: RefCell::default(),
             handlers: RefCell::new(Register::new(0)),
             more: Cell::new(false),
-            starting: Cell::new(false),
+            standing: Cell::default(),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, seed)),
             spare_requests: Spares::default(),
             spare_tasks: Spares::default(),
@@ -228,7 +242,19 @@ impl Rpc {
     /// Says whether more operations will be served in a moment: whoever asks for one of those is told to come again
     /// instead of that there is none.
     pub fn set_starting(&self, starting: bool) {
-        self.inner.starting.set(starting);
+        self.inner.standing.set(if starting { Standing::Starting } else { Standing::Serving });
+    }
+
+    /// Begins nothing more for anybody, but for urgent operations, which others wait for who are there already: whoever asks is
+    /// told to come again, as to a server that starts.
+    pub fn drain(&self) {
+        self.inner.standing.set(Standing::Draining);
+    }
+
+    /// Begins nothing more but withdrawals. A request that is still executed and fails from now on, as what it needs ends, is to
+    /// come again, too.
+    pub fn turn_away(&self) {
+        self.inner.standing.set(Standing::Ending);
     }
 
     /// Answers requests of this operation from now on, also when the server is overloaded: for membership, whose
@@ -384,6 +410,7 @@ impl Deref for Reply {
 impl Inner {
     /// Handlers hold what they serve, often what owns this context; and calls that wait hear that it is over.
     fn let_go(&self) {
+        self.standing.set(Standing::Ending);
         let handlers = self.handlers.replace(Register::new(0));
         for (_, served) in handlers.iter() {
             served.counter.close();

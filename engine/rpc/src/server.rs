@@ -12,13 +12,14 @@ use crate::request::Request;
 use crate::seal::{Nonce, SealKey};
 use crate::session::common_version;
 use crate::wire::{self, Header, Kind, Layout};
-use crate::{INLINE_MAX, Inner, local_deadline};
+use crate::{INLINE_MAX, Inner, Standing, local_deadline};
 use core::cell::Cell;
 use core::num::NonZeroU64;
 use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::{Address, Message, PeerId, Source};
 use weir_proto::hlc::{ClockSkew, SKEW_MAX_NS};
+use weir_proto::opcode::REQUEST_WITHDRAW;
 use weir_proto::{Der, TenantId};
 use weir_runtime::Instant;
 
@@ -27,6 +28,9 @@ pub type Body = Vec<u8>;
 
 /// When to come again to a server that is starting: opening takes some milliseconds.
 const STARTING_PAUSE: Duration = Duration::from_millis(10);
+
+/// When to come again to a server that is stopping: the next one takes some hundred milliseconds to start.
+const STOPPING_PAUSE: Duration = Duration::from_millis(50);
 
 /// Part of the room for running requests that is kept for those that were sent away before.
 const RETURNERS: usize = 8;
@@ -401,11 +405,31 @@ impl Inner {
     }
 
     fn reject_unserved(&self, to: Sender, header: &Header) {
-        if !self.starting.get() {
+        if let Some((pause, text)) = self.absence() {
+            if self.may_answer(to.caller, self.rt.now()) {
+                self.refuse(to, header, Der::OVERLOAD_RETRY, pause, text);
+            }
+        } else {
             let text = format!("operation {:#06x} is not served here", header.opcode);
             self.reject(to, header, Der::NOSYS, &text);
-        } else if self.may_answer(to.caller, self.rt.now()) {
-            self.refuse(to, header, Der::OVERLOAD_RETRY, STARTING_PAUSE, "the server is starting");
+        }
+    }
+
+    /// When to come again for what is not served at the moment, and why; `None`: it never is.
+    fn absence(&self) -> Option<(Duration, &'static str)> {
+        match self.standing.get() {
+            Standing::Serving => None,
+            Standing::Starting => Some((STARTING_PAUSE, "the server is starting")),
+            Standing::Draining | Standing::Ending => Some((STOPPING_PAUSE, "the server is stopping")),
+        }
+    }
+
+    /// Whether a request that nobody has begun is begun at all: a server that stops finishes only what it has.
+    fn begins(&self, opcode: u16, urgent: bool) -> bool {
+        match self.standing.get() {
+            Standing::Starting | Standing::Serving => true,
+            Standing::Draining => urgent,
+            Standing::Ending => opcode == REQUEST_WITHDRAW,
         }
     }
 
@@ -536,6 +560,13 @@ impl Inner {
         let mut clients = self.clients.borrow_mut();
         let (admission, others) = clients.begin_among(caller, header.request, header.acked, until);
         drop(clients);
+        if admission == Admission::New && !self.begins(header.opcode, urgent) {
+            self.clients.borrow_mut().forget(caller, header.request);
+            if self.may_answer(caller, now) {
+                self.refuse(from, header, Der::OVERLOAD_RETRY, STOPPING_PAUSE, "the server is stopping");
+            }
+            return None;
+        }
         if admission == Admission::New {
             let within = others.client < self.config.running_per_client;
             if urgent && within || self.has_room(header, others) {
@@ -608,6 +639,9 @@ impl Inner {
     #[inline(always)]
     fn finish(&self, task: &Task, result: Result<Body, Status>) {
         let Task { caller, request, version, .. } = *task;
+        if result.is_err() && self.standing.get() == Standing::Ending {
+            return self.send_on(caller, request, version);
+        }
         // It moves client memory: its reply waits for no other.
         let bulk = task.accesses.is_some();
         let finished = match result {
@@ -632,6 +666,17 @@ impl Inner {
             self.answer(Sender { peer, caller }, request, version, bulk, &finished);
         }
         self.clients.borrow_mut().finish(caller, request, finished);
+    }
+
+    /// A request has failed while what it needs ends here: its client is to ask again, and finds who comes next.
+    fn send_on(&self, caller: Caller, request: u64, version: u16) {
+        let peer = self.clients.borrow().peer(caller);
+        self.clients.borrow_mut().forget(caller, request);
+        if let Some(peer) = peer {
+            let header = Header::new(Kind::Reply, version, caller.id, request, self.epoch());
+            let to = Sender { peer, caller };
+            self.refuse(to, &header, Der::OVERLOAD_RETRY, STOPPING_PAUSE, "the server is stopping");
+        }
     }
 
     /// Sends a finished request's reply; at once, when it tells of moved memory: the client may ask for the next while
