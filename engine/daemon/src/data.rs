@@ -20,6 +20,7 @@ use weir_store::{FormatError, FormatOptions, OpenError, Owner, Store, StoreConfi
 
 use crate::ending::while_wanted;
 use crate::waiting;
+use crate::witness::{FileWitness, Seen, Witness, witness_of};
 
 /// Ending of a file that is being made.
 const UNFINISHED: &str = "new";
@@ -55,16 +56,6 @@ pub enum DataError {
         path: PathBuf,
         /// An entry.
         found: String,
-    },
-    /// A target is missing beside others.
-    #[error(
-        "{missing} is missing from data directory {path}, which holds other targets; an empty one is not put in its place, since data would be lost silently. Restore the file, or erase the directory if its data is not needed"
-    )]
-    Missing {
-        /// The directory.
-        path: PathBuf,
-        /// Name of the file.
-        missing: String,
     },
     /// More targets than configured.
     #[error(
@@ -165,7 +156,8 @@ impl Layout {
         Owner { system: self.system.clone(), rank: self.rank, target: TargetIndex(target) }
     }
 
-    /// Checks the directory, and makes the targets' files at first start, which it leaves off between two transfers when they are
+    /// Checks the directory, and makes the targets' files at first start, and those of targets that were given up. A file that is missing
+    /// otherwise stays so: the target is lost, and an empty one in its place would hide that. It leaves off between two transfers when they are
     /// not wanted any more: a format that was broken off is begun again by the next start, as after a crash.
     ///
     /// # Errors
@@ -179,7 +171,8 @@ impl Layout {
             let found = name(*extra);
             return Err(DataError::Extra { path: self.folder.clone(), found, targets: self.targets });
         }
-        if targets.is_empty() {
+        let is_first = targets.is_empty() && !names.iter().any(|name| self.is_memory(name));
+        if is_first {
             self.refuse_foreign(&names)?;
             if self.devices.is_empty() {
                 for target in 0..self.targets {
@@ -189,10 +182,12 @@ impl Layout {
                 self.take_devices(is_unwanted)?;
             }
         }
-        self.finish().map_err(wrong)?;
-        if let Some(target) = (0..self.targets).find(|target| !is_there(&self.path(*target))) {
-            return Err(DataError::Missing { path: self.folder.clone(), missing: name(target) });
+        for target in (0..self.targets).filter(|_| !is_first) {
+            if FileWitness::new(witness_of(&self.path(target))).read() == Seen::GivenUp {
+                self.make_anew(target, is_unwanted)?;
+            }
         }
+        self.finish().map_err(wrong)?;
         (0..).zip(&self.devices).try_for_each(|(target, device)| self.follow(target, device))
     }
 
@@ -228,6 +223,33 @@ impl Layout {
         Ok(())
     }
 
+    /// Whether a file remembers a target of this engine.
+    fn is_memory(&self, name: &str) -> bool {
+        (0..self.targets)
+            .any(|target| witness_of(&self.path(target)).file_name().is_some_and(|file| file == name))
+    }
+
+    /// Makes the store of a target that was given up, where nothing is in its place.
+    fn make_anew(&self, target: u32, is_unwanted: &dyn Fn() -> bool) -> Result<(), DataError> {
+        let wrong = |source| DataError::Directory { path: self.folder.clone(), source };
+        let path = self.path(target);
+        let Some(device) = self.devices.get(target as usize).cloned().or_else(|| fs::read_link(&path).ok())
+        else {
+            return if is_there(&path) { Ok(()) } else { self.make(target, is_unwanted) };
+        };
+        let executor = Executor::new().map_err(wrong)?;
+        let rt = executor.handle();
+        let found =
+            executor.block_on(while_wanted(&rt, is_unwanted, content(&rt, &device, &self.owner(target))));
+        // What is there is used as it is, or is no store.
+        if !matches!(found.ok_or(DataError::Unwanted)?, Ok(Content::Nothing)) {
+            return Ok(());
+        }
+        let opened = while_wanted(&rt, is_unwanted, when_free(&rt, target, &device));
+        let device = watched(&rt, executor.block_on(opened).ok_or(DataError::Unwanted)??);
+        self.format(&executor, &device, target, is_unwanted)
+    }
+
     /// Makes the link to a target's device under its temporary name.
     fn link(&self, target: u32, device: &Path) -> io::Result<()> {
         let path = self.unfinished(target);
@@ -242,9 +264,9 @@ impl Layout {
     fn follow(&self, target: u32, device: &Path) -> Result<(), DataError> {
         let (path, unfinished) = (self.path(target), self.unfinished(target));
         match fs::read_link(&path) {
-            Err(_) => Err(DataError::File { path }),
+            Err(_) if is_there(&path) => Err(DataError::File { path }),
             Ok(linked) if linked == device => Ok(()),
-            Ok(_) => self
+            _ => self
                 .link(target, device)
                 .and_then(|()| fs::rename(unfinished, path))
                 .map_err(|source| DataError::Directory { path: self.folder.clone(), source }),

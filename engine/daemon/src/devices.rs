@@ -13,6 +13,7 @@ use weir_runtime::{Handle, Instant};
 use weir_store::{FormatError, FormatOptions, Owner, Store};
 
 use crate::verdict::Verdict;
+use crate::witness::Witness;
 
 /// How often a target looks at how its device is doing: a faulty one is refused work at once, and told of this soon.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
@@ -35,12 +36,14 @@ pub async fn stand_in(rt: &Handle, owner: &Owner) -> Result<Rc<dyn Device>, Form
     Ok(device)
 }
 
-/// Lets an operator say that a device was repaired or replaced.
-pub fn serve_clear(engines: &Rc<Engines>, verdict: &Rc<dyn Verdict>) {
+/// Lets an operator say that a device was repaired or replaced; or, of a target that is lost, that what it held is given up, which the
+/// memory of its store takes.
+pub fn serve_clear(engines: &Rc<Engines>, verdict: &Rc<dyn Verdict>, lost: Option<Rc<dyn Witness>>) {
     let (own, index) = (engines.own_rank(), engines.own_index());
     let verdict = Rc::clone(verdict);
     engines.serve(opcode::DEVICE_CLEAR, move |_, (): ()| {
-        let lifted = verdict.lift();
+        let given_up = lost.as_ref().map_or(Ok(()), |witness| witness.give_up());
+        let lifted = given_up.and_then(|()| verdict.lift()).map(|lifted| lifted || lost.is_some());
         async move {
             lifted.map_err(|error| Failed::Busy {
                 object: format!("target {index} of rank {own}"),
@@ -51,15 +54,22 @@ pub fn serve_clear(engines: &Rc<Engines>, verdict: &Rc<dyn Verdict>) {
 }
 
 /// Watches a target's device for as long as its pools are served.
-pub async fn watch(rt: Handle, pools: Weak<TargetPools>, verdict: Rc<dyn Verdict>) {
+pub async fn watch(rt: Handle, pools: Weak<TargetPools>, verdict: Rc<dyn Verdict>, witness: Rc<dyn Witness>) {
     let mut last = DeviceState::Normal;
     let mut remembered = verdict.read().is_some();
-    let mut news = News::default();
+    let (mut news, mut seen) = (News::default(), None);
     loop {
         let Some(strong) = pools.upgrade() else { return };
-        last = log_state(strong.store(), last);
-        let fault = strong.store().device_fault();
-        if let Some(reason) = fault.as_ref().filter(|_| !remembered) {
+        let is_lost = strong.lost().is_some();
+        if !is_lost {
+            last = log_state(strong.store(), last);
+            let mark = strong.store().mark();
+            if seen.replace(mark) != Some(mark) {
+                witness.keep(&mark);
+            }
+        }
+        let fault = strong.fault();
+        if let Some(reason) = fault.as_ref().filter(|_| !remembered && !is_lost) {
             match verdict.pass(reason) {
                 Ok(()) => remembered = true,
                 Err(error) => tracing::warn!(%error, "that the device is faulty can't be written down"),
@@ -87,7 +97,7 @@ impl News {
     async fn tell(&mut self, rt: &Handle, pools: &TargetPools, fault: Option<String>) {
         if self.said != Some(fault.is_some()) {
             self.said = Some(fault.is_some());
-            self.untold = pools.service_ranks();
+            self.untold = pools.every_rank();
             self.next = None;
         }
         self.untold.extend(pools.misinformed());

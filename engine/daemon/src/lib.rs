@@ -24,6 +24,7 @@ pub mod target;
 mod thread;
 pub mod verdict;
 mod waiting;
+pub mod witness;
 
 /// Version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -231,6 +231,9 @@ impl Management {
 
     fn directory(&self) -> Result<&Directory, Failure> {
         let elsewhere = || {
+            if let Some(failed) = self.pools.out_of_service() {
+                return convert::failure(failed);
+            }
             let rank = self.pools.engines().directory_rank();
             Failure::new(Der::NOTLEADER, "", format!("the list of pools is kept by rank {rank}; ask it"))
         };
@@ -290,7 +293,9 @@ impl Management {
 
     /// The service of a pool named by label or UUID text, with its record.
     fn service(&self, name: &str) -> Result<(Rc<PoolService>, TargetPoolCreate), Failure> {
-        let missing = || Failed::NoPool(name.chars().take(weir_proto::limits::LABEL_MAX).collect());
+        let no_pool = || Failed::NoPool(name.chars().take(weir_proto::limits::LABEL_MAX).collect());
+        // Which pools are on a device that can't be read isn't known.
+        let missing = || self.pools.out_of_service().unwrap_or_else(no_pool);
         let found = self.pools.find(name).ok_or_else(missing).map_err(convert::failure)?;
         let service = self.pools.service(found.id()).map_err(convert::failure)?;
         let record = service.pool().map_err(convert::failure)?;
@@ -348,6 +353,8 @@ impl Management {
             let service = self.pools.service(pool.id()).map_err(convert::failure)?;
             let was_there = service.destroy_by_name(&request.container, request.force).await;
             missing = !was_there.map_err(convert::failure)?;
+        } else if let Some(failed) = self.pools.out_of_service() {
+            return Err(convert::failure(failed));
         }
         Ok(v1::ContainerDestroyResponse { missing }.encode_to_vec())
     }

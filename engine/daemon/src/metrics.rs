@@ -515,6 +515,11 @@ impl Exporter {
             self.by_target("weir_engine_media_slow", "Transfers of more than a second", |figures| {
                 Value::Counter(figures.health.slow)
             }),
+            self.by_target(
+                "weir_engine_target_lost",
+                "1 when what the target held is not on its device",
+                |figures| Value::Gauge(figures.lost.into()),
+            ),
             self.by_target("weir_engine_media_refused", "Transfers refused to a faulty device", |figures| {
                 Value::Counter(figures.health.refused)
             }),

@@ -101,6 +101,8 @@ pub struct TargetFigures {
     pub unauthenticated: u64,
     /// The store.
     pub store: StoreStats,
+    /// What it held is not on its device.
+    pub lost: bool,
     /// How its device is doing.
     pub health: DeviceHealth,
     /// Its scrubber.
@@ -183,6 +185,7 @@ pub async fn take(target: &Target) -> TargetFigures {
         in_flight: target.rpc.in_flight() as u64,
         unauthenticated: target.pools.engines().forged() + target.rpc.metrics().unauthenticated.get(),
         store: target.store.stats(),
+        lost: target.pools.lost().is_some(),
         health: target.store.device_health().unwrap_or_default(),
         scrub: target.store.scrub(),
         rpc: target.rpc.metrics().all().into_iter().collect(),

@@ -26,6 +26,7 @@ use weir_store::{FormatError, OpenError, Owner, PoolError, Store, StoreConfig};
 use crate::VERSION;
 use crate::management::Management;
 use crate::verdict::Verdict;
+use crate::witness::{Seen, Witness};
 use crate::{devices, membership, waiting};
 
 /// Longest wait for requests under way when a target stops: most take milliseconds.
@@ -50,10 +51,12 @@ pub struct TargetContext {
     pub rt: Handle,
     /// The door to the network, at the target's address.
     pub endpoint: Rc<dyn Endpoint>,
-    /// A formatted device.
-    pub device: Rc<dyn Device>,
+    /// A formatted device, or why it can't be opened.
+    pub device: Result<Rc<dyn Device>, String>,
     /// What is remembered of that device.
     pub verdict: Rc<dyn Verdict>,
+    /// What is remembered of the store.
+    pub witness: Rc<dyn Witness>,
     /// Where maps of pools are kept while the device can't take them.
     pub shelter: Rc<dyn MapShelter>,
     /// Whose data it holds.
@@ -98,20 +101,23 @@ pub struct Target {
     pub(crate) io: Rc<IoService>,
     management: Option<Rc<Management>>,
     membership: Option<Rc<Membership>>,
+    witness: Rc<dyn Witness>,
     stopping: Cell<bool>,
 }
 
 impl Target {
-    /// Recovers the store and serves from then on.
+    /// Recovers the store and serves from then on. A target whose store can't be opened, or isn't the one that was there, is lost: it
+    /// says so, and serves nothing.
     ///
     /// # Errors
-    /// When the store can't be opened or its content makes no sense.
+    /// When another release has written the store, or its content makes no sense.
     pub async fn start(context: TargetContext) -> Result<Rc<Self>, StartError> {
-        let store = open_store(&context).await?;
+        let (store, lost) = open_store(&context).await?;
         let TargetContext {
             rt,
             endpoint,
             verdict,
+            witness,
             shelter,
             owner,
             engines,
@@ -133,8 +139,8 @@ impl Target {
         let own = (owner.rank, owner.target);
         let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;
         weir_probe::serve(&rpc);
-        serve_report(&engines, &store, started);
-        devices::serve_clear(&engines, &verdict);
+        serve_report(&engines, &store, started, lost.clone());
+        devices::serve_clear(&engines, &verdict, lost.is_some().then(|| Rc::clone(&witness)));
         let membership = (owner.target.0 == 0).then(|| membership::start(&rt, &engines, membership));
         let members = membership.as_ref().map(Rc::downgrade);
         let spread = Spread::start(&engines, move |rank| {
@@ -142,14 +148,19 @@ impl Target {
             members.is_some_and(|members| members.state(rank) == MemberState::Dead)
         });
         let (of, to) = (Rc::clone(&engines), Rc::clone(&spread));
-        let pools = TargetPools::open(Rc::clone(&store), of, to, clock, shelter)?;
-        rt.spawn(devices::watch(rt.clone(), Rc::downgrade(&pools), verdict));
+        let pools = TargetPools::open(Rc::clone(&store), of, to, clock, shelter, lost)?;
+        rt.spawn(devices::watch(rt.clone(), Rc::downgrade(&pools), verdict, Rc::clone(&witness)));
         let io = IoService::start(&rpc, Rc::clone(&pools));
         let management = if let Some(members) = &membership {
             serve_clients(&rpc, &pools);
-            let keeps = engines.directory_rank() == owner.rank;
-            let directory =
-                if keeps { Some(Directory::open(&store, Rc::clone(&engines), spread).await?) } else { None };
+            let directory = if engines.directory_rank() != owner.rank {
+                None
+            } else if pools.lost().is_some() {
+                Directory::refuse(&pools);
+                None
+            } else {
+                Some(Directory::open(&store, Rc::clone(&engines), spread).await?)
+            };
             let members = Rc::clone(members);
             Some(Management::new(owner.system, provider, Rc::clone(&pools), directory, members))
         } else {
@@ -157,7 +168,7 @@ impl Target {
         };
         rpc.set_starting(false);
         let stopping = Cell::new(false);
-        Ok(Rc::new(Self { rt, rpc, store, pools, io, management, membership, stopping }))
+        Ok(Rc::new(Self { rt, rpc, store, pools, io, management, membership, witness, stopping }))
     }
 
     /// What answers management requests; only target 0 has it.
@@ -214,32 +225,65 @@ impl Target {
             self.rt.sleep(DRAIN_STEP).await;
         }
         self.rpc.turn_away();
-        self.store.close().await
+        // What stands in for a lost store has nothing to keep.
+        if self.pools.lost().is_some() {
+            return Ok(());
+        }
+        let closed = self.store.close().await;
+        self.witness.keep_last(&self.store.mark());
+        closed
     }
 }
 
 /// Opens the store. A device that was found faulty in an earlier life is not touched, but for target 0's: without that one the
 /// engine has no membership, and its pools' services no state. It is read, and not used beyond that.
-async fn open_store(context: &TargetContext) -> Result<Rc<Store>, StartError> {
-    let TargetContext { rt, device, verdict, owner, store, .. } = context;
+///
+/// Where a store can't be opened, or isn't the one that was there, an empty one that takes nothing stands in for it, and why.
+async fn open_store(context: &TargetContext) -> Result<(Rc<Store>, Option<String>), StartError> {
+    let TargetContext { rt, device, verdict, witness, owner, store, .. } = context;
     let verdict = verdict.read();
-    let device = match &verdict {
-        Some(_) if owner.target.0 != 0 => devices::stand_in(rt, owner).await?,
-        _ => Rc::clone(device),
-    };
-    let open = Store::open(rt, Rc::clone(&device), owner, store.clone());
-    let store = waiting::attended(rt, owner.target.0, &device, "recovery", open).await?;
-    if let Some(reason) = &verdict {
-        store.condemn_device(reason);
+    if let Some(reason) = verdict.as_ref().filter(|_| owner.target.0 != 0) {
+        return Ok((open_stand_in(context, reason).await?, None));
     }
+    let mark = match witness.read() {
+        Seen::Store(mark) => Some(mark),
+        Seen::Nothing | Seen::GivenUp => None,
+    };
+    let config = StoreConfig { mark, ..store.clone() };
+    let lost = match device {
+        Err(reason) => reason.clone(),
+        Ok(device) => {
+            let open = Store::open(rt, Rc::clone(device), owner, config);
+            match waiting::attended(rt, owner.target.0, device, "recovery", open).await {
+                Ok(store) => {
+                    if let Some(reason) = &verdict {
+                        store.condemn_device(reason);
+                    }
+                    return Ok((store, None));
+                }
+                Err(error) if error.is_of_other_release() => return Err(error.into()),
+                Err(error) => error.to_string(),
+            }
+        }
+    };
+    tracing::error!(target = %owner.target, reason = lost, "the target is lost, it serves nothing of what it held");
+    Ok((open_stand_in(context, &lost).await?, Some(lost)))
+}
+
+/// An empty store that takes nothing.
+async fn open_stand_in(context: &TargetContext, reason: &str) -> Result<Rc<Store>, StartError> {
+    let TargetContext { rt, owner, store, .. } = context;
+    let device = devices::stand_in(rt, owner).await?;
+    let store = Store::open(rt, device, owner, store.clone()).await?;
+    store.condemn_device(reason);
     Ok(store)
 }
 
 /// Answers how this target is and, at target 0, how the whole engine is.
-fn serve_report(engines: &Rc<Engines>, store: &Rc<Store>, started: u64) {
+fn serve_report(engines: &Rc<Engines>, store: &Rc<Store>, started: u64, lost: Option<String>) {
     let (weak, store) = (Rc::downgrade(engines), Rc::clone(store));
     engines.serve(opcode::ENGINE_REPORT, move |_, (): ()| {
-        let (engines, store) = (weak.upgrade(), Rc::clone(&store));
+        let (engines, store, lost) = (weak.upgrade(), Rc::clone(&store), lost.clone());
         async move {
             let space = store.space();
             // Nothing can be given to a pool on a device that isn't used any more.
@@ -250,7 +294,7 @@ fn serve_report(engines: &Rc<Engines>, store: &Rc<Store>, started: u64) {
                 capacity: space.capacity,
                 free: assignable.saturating_sub(space.assigned),
                 started,
-                message: device_message(&store),
+                message: lost.map_or_else(|| device_message(&store), |reason| format!("lost: {reason}")),
             };
             if let Some(engines) = engines.filter(|engines| engines.own_index().0 == 0) {
                 add_siblings(&engines, &mut report).await;

@@ -10,7 +10,6 @@ use weir_fabric::{Addressing, AuthKey, FabricError, MrMethod, Options, Protocol,
 use weir_media::Device;
 use weir_media::MediaError;
 use weir_media::health::Watched;
-use weir_media::memory::MemoryDevice;
 use weir_pool::GroupList;
 use weir_proto::capability::SystemKey;
 use weir_proto::probe::ProbeListener;
@@ -24,6 +23,7 @@ use crate::data;
 use crate::shelter::FileShelter;
 use crate::target::{StartError, Target, TargetContext};
 use crate::verdict::{FileVerdict, Verdict};
+use crate::witness::{FileWitness, witness_of};
 
 thread_local! {
     /// The target of this thread, for messages of other threads.
@@ -230,18 +230,19 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
     let target = settings.owner.target.0;
     let rt = executor.handle();
     let verdict: Rc<dyn Verdict> = Rc::new(FileVerdict::new(data::verdict_of(&settings.path)));
+    let witness = Rc::new(FileWitness::new(witness_of(&settings.path)));
     let shelter = Rc::new(FileShelter::new(settings.path.clone()));
     let device = match data::open(&rt, target, &settings.path).await {
-        Ok(device) => device,
-        // It is not used anyway; the engine's other targets must not miss it.
-        Err(error) if target != 0 && verdict.read().is_some() => {
-            tracing::error!(%error, "a faulty device can't be opened");
-            Rc::new(MemoryDevice::new(0))
+        Ok(device) => {
+            tracing::info!(device = device.name(), size = device.size(), features = %device.features(), "device opened");
+            let watched: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
+            Ok(watched)
         }
-        Err(source) => return Err(ThreadError::Media { target, source }),
+        // Somebody uses it: this engine may be there already.
+        Err(source @ MediaError::Busy { .. }) => return Err(ThreadError::Media { target, source }),
+        // The engine's other targets must not miss it.
+        Err(error) => Err(error.to_string()),
     };
-    tracing::info!(device = device.name(), size = device.size(), features = %device.features(), "device opened");
-    let device: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
     let (listen, port, provider) = (settings.listen, settings.port, settings.provider);
     let (receive, auth_keys, mr_method) = (settings.receive, settings.auth_keys, settings.mr_method);
     let (protocol, nic, addressing) = (settings.protocol, settings.nic, settings.addressing);
@@ -267,6 +268,7 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
         endpoint,
         device,
         verdict,
+        witness,
         shelter,
         owner: settings.owner,
         store: settings.store,

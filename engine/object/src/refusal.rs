@@ -50,11 +50,9 @@ pub fn fetch(error: &FetchError, place: &Place<'_>) -> Status {
     Status::new(error.der(), format!("{place}: {error}"))
 }
 
-/// The answer of a target whose device is faulty.
-pub fn out_of_service(pools: &TargetPools, pool: PoolId, reason: String) -> Status {
-    let (rank, index) = (pools.engines().own_rank(), pools.engines().own_index());
+/// The answer of a target whose device is faulty, or that is lost.
+pub fn out_of_service(pools: &TargetPools, pool: PoolId, failed: &Failed) -> Status {
     let pool = pools.get(pool).map_or_else(|_| pool.to_string(), |pool| pool.label());
-    let failed = Failed::OutOfService { rank, index, reason };
     Status::new(failed.der(), format!("pool {pool}: {failed}"))
 }
 

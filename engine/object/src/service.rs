@@ -3,7 +3,7 @@
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use weir_pool::{Operation, TargetContainer, TargetPool, TargetPools};
+use weir_pool::{Failed, Operation, TargetContainer, TargetPool, TargetPools};
 use weir_proto::{Capability, Der, Epoch, PoolId, Rights, opcode};
 use weir_rpc::{Body, Request, Rpc, Status};
 use weir_runtime::Handle;
@@ -99,7 +99,11 @@ impl IoService {
         needed: Rights,
         map_version: u32,
     ) -> Result<Access, Status> {
-        let pool = self.pool(capability.pool)?;
+        let pool = self
+            .pools
+            .get_or_ask(capability.pool)
+            .await
+            .map_err(|failed| self.no_pool(capability.pool, failed))?;
         if capability.tenant != request.tenant() {
             self.pools.engines().count_forged();
             let message = format!(
@@ -121,18 +125,25 @@ impl IoService {
 
     /// A pool that has a shard here.
     pub(crate) fn pool(&self, id: PoolId) -> Result<Rc<TargetPool>, Status> {
-        match (self.pools.get(id), self.pools.store().device_fault()) {
-            // Which pools are on a device that can't be read is not known.
-            (Err(_), Some(reason)) => Err(refusal::out_of_service(&self.pools, id, reason)),
-            (known, _) => Ok(known?),
+        self.pools.get(id).map_err(|failed| self.no_pool(id, failed))
+    }
+
+    /// The answer where a pool has no shard. That it isn't there says nothing of keys.
+    fn no_pool(&self, id: PoolId, failed: Failed) -> Status {
+        match failed {
+            Failed::NoPool(_) => Status::new(Der::NO_HDL, failed.to_string()),
+            Failed::Lost { .. } | Failed::OutOfService { .. } => {
+                refusal::out_of_service(&self.pools, id, &failed)
+            }
+            failed => failed.into(),
         }
     }
 
     /// Refuses what was placed by an old map of the pool, or can't be done on this target's device.
     pub(crate) fn check_placed(&self, pool: &TargetPool, map_version: u32) -> Result<(), Status> {
         pool.check_map(map_version)?;
-        let fault = self.pools.store().device_fault();
-        fault.map_or(Ok(()), |reason| Err(refusal::out_of_service(&self.pools, pool.id(), reason)))
+        let failed = self.pools.out_of_service();
+        failed.map_or(Ok(()), |failed| Err(refusal::out_of_service(&self.pools, pool.id(), &failed)))
     }
 
     /// A fresh epoch of the target's clock.

@@ -24,6 +24,7 @@ use crate::absent::{Absent, is_away, is_silent};
 use crate::engines::{AskError, Engines};
 use crate::error::Failed;
 use crate::plan::{PoolSpec, SHARE_MIN, compare, share_of};
+use crate::pools::TargetPools;
 use crate::record::{self, FirstPoolRecord, SCOPE_DIRECTORY, Stored};
 use crate::spread::Spread;
 
@@ -140,6 +141,14 @@ impl Directory {
         rt.spawn(take_up(Rc::downgrade(&directory), rt.clone()));
         rt.spawn(crate::absent::catch_up(Rc::downgrade(&directory), rt.clone()));
         Ok(directory)
+    }
+
+    /// Answers in the place of the list that is lost with the target which kept it.
+    pub fn refuse(pools: &Rc<TargetPools>) {
+        let Some(failed) = pools.out_of_service() else { return };
+        pools.engines().serve(opcode::POOL_RESOLVE, move |_, _: ResolveRequest| {
+            core::future::ready(Err::<ResolveReply, _>(failed.clone()))
+        });
     }
 
     fn answer_engines(self: &Rc<Self>) {

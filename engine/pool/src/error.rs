@@ -129,6 +129,30 @@ pub enum Failed {
         /// What is wrong with it.
         reason: String,
     },
+    /// What this target held is not on its device.
+    #[error(
+        "target {index} of rank {rank} is lost: {reason}. It serves nothing of what it held. Bring its device or file back, or put a copy in its place (`weir store check` says what can still be read, `weir store copy` copies it), and restart the engine. If its data is to be given up: erase the device or remove the file, unless what is there is to be used as it is, say so with `weir system clear-device {rank} {index}`, and restart the engine"
+    )]
+    Lost {
+        /// The rank.
+        rank: Rank,
+        /// The target.
+        index: TargetIndex,
+        /// What is there instead.
+        reason: String,
+    },
+    /// A target has nothing of a pool whose map counts on it.
+    #[error(
+        "target {index} of rank {rank} is lost to pool {pool}: it has nothing of the pool, which counts on it. If its device was replaced, or its file, by another one, put the old one back, or a copy of it (`weir store copy`), and restart the engine; if its data is gone, destroy the pool, and restore what was in it from a backup"
+    )]
+    LostShard {
+        /// The pool.
+        pool: PoolId,
+        /// The rank.
+        rank: Rank,
+        /// The target.
+        index: TargetIndex,
+    },
     /// A request goes by another version of the list of engines.
     #[error(
         "the request goes by version {theirs} of the list of engines, this engine by version {ours}; the newer one is to be fetched and the request repeated"
@@ -253,7 +277,7 @@ impl Failed {
             Self::Capability(error) => capability_der(error),
             Self::Unreachable { .. } => Der::UNREACH,
             Self::Late(_) => Der::TIMEDOUT,
-            Self::OutOfService { .. } => Der::NVME_IO,
+            Self::OutOfService { .. } | Self::Lost { .. } | Self::LostShard { .. } => Der::NVME_IO,
             Self::StaleGroup { .. } => Der::GRPVER,
             Self::Target { der, .. } | Self::Collective { der, .. } => *der,
             Self::Clock(_) => Der::HLC_SYNC,
@@ -276,6 +300,7 @@ impl Failed {
             Self::Elsewhere { pool, .. }
             | Self::Record { pool, .. }
             | Self::Shelter { pool, .. }
+            | Self::LostShard { pool, .. }
             | Self::Remnant(pool) => format!("pool {pool}"),
             Self::NoContainer { container, .. } => format!("container {container}"),
             Self::Destroyed { container, .. } => format!("container {container}"),
@@ -292,6 +317,7 @@ impl Failed {
             Self::Capability(_)
             | Self::NotSealed
             | Self::OutOfService { .. }
+            | Self::Lost { .. }
             | Self::StaleGroup { .. }
             | Self::Collective { .. }
             | Self::Clock(_)

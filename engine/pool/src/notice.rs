@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use weir_proto::pool::{DeviceNotice, PoolMap, TargetPoolMap, TargetState};
-use weir_proto::{Rank, TargetIndex, opcode};
+use weir_proto::{PoolId, Rank, TargetIndex, opcode};
 use weir_runtime::join_all;
 
 use crate::error::Failed;
@@ -14,19 +14,19 @@ use crate::pools::TargetPools;
 const NOTICE_LIMIT: Duration = Duration::from_secs(5);
 
 impl TargetPools {
-    /// Ranks with the services of the pools on this target; every rank when the pools are not known, because the device
-    /// can't be read.
-    #[must_use]
-    pub fn service_ranks(&self) -> BTreeSet<Rank> {
-        let services: BTreeSet<Rank> = self.all().iter().map(|pool| pool.record.borrow().service).collect();
-        if services.is_empty() && self.store().device_fault().is_some() {
-            self.every_rank()
-        } else {
-            services
+    /// A pool counts on this target, which has nothing of it. Its service is told.
+    pub(crate) fn miss(&self, pool: PoolId) {
+        if self.missed.borrow_mut().insert(pool) {
+            let (rank, index) = (self.engines().own_rank(), self.engines().own_index());
+            tracing::error!(%pool, %rank, target = %index, "a pool counts on this target, which has nothing of it: it is lost to the pool");
         }
+        self.contradicted.borrow_mut().insert(pool);
     }
 
-    fn every_rank(&self) -> BTreeSet<Rank> {
+    /// Ranks that are told of this target's device. A device that can't be read, or is in the place of another one, doesn't tell
+    /// which pools count on it, and so neither where their services are.
+    #[must_use]
+    pub fn every_rank(&self) -> BTreeSet<Rank> {
         self.engines().all().iter().map(|info| info.rank).collect()
     }
 
@@ -53,7 +53,7 @@ impl TargetPools {
 
     /// What a map should have of this target.
     fn state(&self) -> TargetState {
-        if self.store().device_fault().is_some() { TargetState::Down } else { TargetState::UpIn }
+        if self.out_of_service().is_some() { TargetState::Down } else { TargetState::UpIn }
     }
 
     /// What a map has of this target; `None`: it isn't the pool's.
@@ -72,11 +72,15 @@ impl TargetPools {
         if map.version < newest || (differs && is_concerned) {
             self.contradicted.borrow_mut().insert(pool);
         }
-        match known {
-            Some(known) => known.set_map(map).await,
+        let Some(known) = known else {
+            // All shards of a pool are made before its map is told.
+            if self.state() == TargetState::UpIn && self.shown(&map) == Some(TargetState::UpIn) {
+                self.miss(pool);
+            }
             // Without a shard there is nothing to place.
-            None => Ok(()),
-        }
+            return Ok(());
+        };
+        known.set_map(map).await
     }
 
     /// Says to the pool services of some ranks whether this target's device can be used, and takes over the newer maps that they

@@ -27,14 +27,18 @@ pub struct TargetPools {
     spread: Rc<Spread>,
     clock: Rc<Clock>,
     shelter: Rc<dyn MapShelter>,
+    /// Why what the target held is not on its device, if so. The store is an empty one then, which takes nothing.
+    lost: Option<String>,
     pools: RefCell<HashMap<PoolId, Rc<TargetPool>>>,
+    /// Pools that count on this target, which has nothing of them.
+    pub(crate) missed: RefCell<BTreeSet<PoolId>>,
     /// Pools whose services have shown a map that can't be right, and were not told so yet.
     pub(crate) contradicted: RefCell<BTreeSet<PoolId>>,
 }
 
 impl TargetPools {
     /// Loads the pools of a store, starts the services that belong here, and answers the other engines. `shelter` keeps
-    /// what the device can't.
+    /// what the device can't. `lost`: why the store only stands in for what the target held.
     ///
     /// # Errors
     /// When a pool's state can't be read.
@@ -44,9 +48,19 @@ impl TargetPools {
         spread: Rc<Spread>,
         clock: Rc<Clock>,
         shelter: Rc<dyn MapShelter>,
+        lost: Option<String>,
     ) -> Result<Rc<Self>, Failed> {
-        let (pools, contradicted) = (RefCell::default(), RefCell::default());
-        let pools = Rc::new(Self { store, engines, spread, clock, shelter, pools, contradicted });
+        let pools = Rc::new(Self {
+            store,
+            engines,
+            spread,
+            clock,
+            shelter,
+            lost,
+            pools: RefCell::default(),
+            missed: RefCell::default(),
+            contradicted: RefCell::default(),
+        });
         for summary in pools.store.pools() {
             let Some(shard) = pools.store.pool(summary.pool) else { continue };
             if summary.pool == SYSTEM_POOL {
@@ -91,9 +105,22 @@ impl TargetPools {
     /// A pool of the target.
     ///
     /// # Errors
-    /// When the target holds no shard of it.
+    /// When the target holds no shard of it, or can't tell because its device isn't used.
     pub fn get(&self, pool: PoolId) -> Result<Rc<TargetPool>, Failed> {
-        self.pools.borrow().get(&pool).map(Rc::clone).ok_or_else(|| Failed::NoPool(pool.to_string()))
+        let known = self.pools.borrow().get(&pool).map(Rc::clone);
+        known.ok_or_else(|| self.absence_of(pool))
+    }
+
+    /// Why a pool isn't here.
+    fn absence_of(&self, pool: PoolId) -> Failed {
+        if let Some(failed) = self.out_of_service() {
+            return failed;
+        }
+        if self.missed.borrow().contains(&pool) {
+            let (rank, index) = (self.engines.own_rank(), self.engines.own_index());
+            return Failed::LostShard { pool, rank, index };
+        }
+        Failed::NoPool(pool.to_string())
     }
 
     /// A pool by label or UUID text. What is left of a destroyed one can have the label of another.
@@ -148,11 +175,32 @@ impl TargetPools {
         kept.map(|map| record::decode(pool, "the map", &map)).transpose()
     }
 
+    /// Why nothing that the target holds, or held, can be used, if so.
+    #[must_use]
+    pub fn out_of_service(&self) -> Option<Failed> {
+        let (rank, index) = (self.engines.own_rank(), self.engines.own_index());
+        if let Some(reason) = self.lost.clone() {
+            return Some(Failed::Lost { rank, index, reason });
+        }
+        self.store.device_fault().map(|reason| Failed::OutOfService { rank, index, reason })
+    }
+
+    /// Why what the target held is not on its device, if so.
+    #[must_use]
+    pub fn lost(&self) -> Option<&str> {
+        self.lost.as_deref()
+    }
+
+    /// What pool services are told when the target's device isn't used.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let lost = self.lost.as_ref().map(|reason| format!("what was on it is lost: {reason}"));
+        lost.or_else(|| self.store.device_fault())
+    }
+
     /// Refuses changes of pools on a device that is not used any more: they would be lost with it, or come back with it.
     fn in_service(&self) -> Result<(), Failed> {
-        let Some(reason) = self.store.device_fault() else { return Ok(()) };
-        let (rank, index) = (self.engines.own_rank(), self.engines.own_index());
-        Err(Failed::OutOfService { rank, index, reason })
+        self.out_of_service().map_or(Ok(()), Err)
     }
 
     async fn create(&self, record: PoolRecord) -> Result<(), Failed> {
@@ -168,6 +216,7 @@ impl TargetPools {
         if self.pools.borrow().contains_key(&record.pool) {
             return Ok(());
         }
+        self.missed.borrow_mut().remove(&record.pool);
         tracing::info!(pool = %record.pool, label = record.label, size = record.size, "pool shard created");
         self.start(record, shard)?.is_listed.set(true);
         Ok(())
@@ -183,6 +232,7 @@ impl TargetPools {
             self.pools.borrow_mut().remove(&request.pool);
             tracing::info!(pool = %request.pool, label = pool.label(), "pool shard destroyed");
         }
+        self.missed.borrow_mut().remove(&request.pool);
         self.store.destroy_pool(request.pool).await?;
         // Nobody asks for it any more.
         if let Err(error) = self.shelter.forget(request.pool) {

@@ -10,7 +10,7 @@ use weir_proto::pool::{
     ContainerCreateRequest, ContainerDestroyRequest, ContainerOpenRequest, ContainerRequest, PoolRequest,
     QuotaRequest, ResolveReply, ResolveRequest, SnapshotRequest,
 };
-use weir_proto::{Capability, CapabilityError, Der, Rights, TargetIndex, TenantId, codec, opcode};
+use weir_proto::{Capability, CapabilityError, Der, PoolId, Rights, TargetIndex, TenantId, codec, opcode};
 use weir_rpc::{Request, Rpc, Status};
 
 use crate::engines::AskError;
@@ -47,6 +47,28 @@ impl TargetPools {
             pool.is_listed.set(true);
         }
         Ok(found)
+    }
+
+    /// A pool of this target that a client has a handle on. Where there is none, the keeper of the list of pools tells a pool that
+    /// was destroyed from one that this target has lost: a pool is listed when all its targets have their shards.
+    ///
+    /// # Errors
+    /// When the target holds no shard of it, and says why; or when the keeper doesn't answer.
+    pub async fn get_or_ask(&self, pool: PoolId) -> Result<Rc<TargetPool>, Failed> {
+        let failed = match self.get(pool) {
+            Err(failed @ Failed::NoPool(_)) => failed,
+            known => return known,
+        };
+        match self.ask_keeper(&pool.to_string(), LISTED_LIMIT).await {
+            Ok(_) => {
+                if self.get(pool).is_err() {
+                    self.miss(pool);
+                }
+                self.get(pool)
+            }
+            Err(error) if matches!(error.der(), Der::NONEXIST | Der::ALREADY) => Err(failed),
+            Err(error) => Err(error.within(format!("pool {pool}"), "finding out what became of it")),
+        }
     }
 
     /// Whether a pool of this target was not destroyed while the engine was away: who connected to it would write what

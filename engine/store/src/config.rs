@@ -1,5 +1,6 @@
 //! Who owns a store, and how it behaves.
 
+use crate::mark::Mark;
 use core::time::Duration;
 use weir_proto::{Rank, TargetIndex};
 
@@ -55,6 +56,8 @@ pub struct StoreConfig {
     /// Most bytes of memory for values of up to a block that are kept after they were written or read, with all that is
     /// known of them; 0 for none.
     pub cache_bytes: usize,
+    /// How far the store was when somebody saw it last; an open that finds less fails.
+    pub mark: Option<Mark>,
     /// Most bytes of transfer buffers.
     pub dma_bytes: usize,
     /// Entries of arrays in the index that a fetch looks at in one turn, at least 1. One that takes more goes on in steps,
@@ -96,6 +99,7 @@ impl Default for StoreConfig {
             // Some three million files of one extent each.
             index_bytes: 1 << 30,
             cache_bytes: 0,
+            mark: None,
             // Eight requests of the largest payload.
             dma_bytes: 64 << 20,
             // Some 400 µs of work; the 8 MiB of the largest fetch in extents of 8 KiB.

@@ -1,5 +1,7 @@
 //! Errors, one type for each kind of operation. Each says what failed, on which object, and what to do next.
 
+mod number;
+
 use crate::codec::Malformed;
 use crate::config::Owner;
 use crate::intents::Decision;
@@ -7,7 +9,7 @@ use crate::paging::{Fault, Halt, PageError};
 use uuid::Uuid;
 use weir_media::MediaError;
 use weir_proto::object::Extent;
-use weir_proto::{ContainerId, Der, Epoch, Key, PoolId, TransactionId};
+use weir_proto::{ContainerId, Epoch, Key, PoolId, TransactionId};
 
 /// Where on the device something is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,6 +120,18 @@ pub enum OpenError {
         /// The owner that was asked for.
         expected: Box<Owner>,
     },
+    /// Another store of the same owner, that lacks what the one in its place had.
+    #[error(
+        "{device} holds store {found}, in which changes are missing that store {expected} had in its place: it is an older one, or a new one. Check that the right device is configured for this target"
+    )]
+    Replaced {
+        /// Name of the device.
+        device: String,
+        /// Identity of the store on it.
+        found: Uuid,
+        /// Identity of the one that was there.
+        expected: Uuid,
+    },
     /// Written by a newer release.
     #[error(
         "{device} has format version {found}, this release reads {oldest} to {newest}. Run the release that wrote it, or a newer one"
@@ -156,7 +170,7 @@ pub enum OpenError {
     },
     /// Metadata is damaged.
     #[error(
-        "{location} is damaged: {reason}. The store is not opened. `weir store check` says what else is; restore what was on this target from a backup"
+        "{location} is damaged: {reason}. The store is not opened. `weir store check` says what else is, `weir store copy` copies to another device what can be read; restore the rest from a backup"
     )]
     Corrupt {
         /// Where.
@@ -603,92 +617,17 @@ impl From<TransactionError> for Halt<TransactionError> {
     }
 }
 
-impl TransactionError {
-    /// The number that crosses the wire.
-    #[must_use]
-    pub const fn der(&self) -> Der {
-        match self {
-            Self::PoolMissing(_) | Self::Unknown(_) => Der::NONEXIST,
-            Self::ContainerMissing(_) => Der::CONT_NONEXIST,
-            Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
-            Self::Aborted(_) => Der::OP_CANCELED,
-            Self::Committed { .. } => Der::ALREADY,
-            Self::Media(_) => Der::NVME_IO,
-            Self::Index { .. } | Self::Failed(_) => Der::IO,
-        }
-    }
-}
-
 impl OpenError {
+    /// Whether this release can't read the store, which another one can: nothing is wrong with the device.
+    #[must_use]
+    pub const fn is_of_other_release(&self) -> bool {
+        matches!(self, Self::Version { .. } | Self::Features { .. })
+    }
+
     /// Whether the device may be new: formatting it is what is to be done, and [`crate::Store::format`] still refuses
     /// if there is data behind the superblock.
     #[must_use]
     pub const fn is_unformatted(&self) -> bool {
         matches!(self, Self::Blank { .. } | Self::Unfinished { .. })
-    }
-}
-
-impl PoolError {
-    /// The number that crosses the wire.
-    #[must_use]
-    pub const fn der(&self) -> Der {
-        match self {
-            Self::Exists { .. } => Der::EXIST,
-            Self::Missing(_) => Der::NONEXIST,
-            Self::ContainerMissing(_) => Der::CONT_NONEXIST,
-            Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
-            Self::NoSpace { .. } | Self::Full(_) => Der::NOSPACE,
-            Self::InUse { .. } => Der::BUSY,
-            Self::Index(_) | Self::Failed(_) => Der::IO,
-        }
-    }
-}
-
-impl UpdateError {
-    /// Whether it may say what is there or isn't, and not only that the change can't be made now or at its epoch.
-    pub(crate) const fn tells_state(&self) -> bool {
-        !matches!(self, Self::Undecided { .. } | Self::Restart { .. } | Self::Aggregated { .. })
-    }
-
-    /// The number that crosses the wire.
-    #[must_use]
-    pub const fn der(&self) -> Der {
-        match self {
-            Self::Invalid(_) | Self::Kind { .. } => Der::INVAL,
-            Self::PoolMissing(_) | Self::Missing(_) => Der::NONEXIST,
-            Self::ContainerMissing(_) => Der::CONT_NONEXIST,
-            Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
-            Self::Exists { .. } => Der::EXIST,
-            Self::RecordSize { .. } => Der::REC_SIZE,
-            Self::NoSpace { .. } | Self::Quota { .. } | Self::Fragmented(_) => Der::NOSPACE,
-            Self::Checksum { .. } => Der::CSUM,
-            Self::Undecided { .. } | Self::Crowded { .. } => Der::INPROGRESS,
-            Self::Restart { .. } => Der::TX_RESTART,
-            Self::Aggregated { .. } => Der::EP_OLD,
-            Self::Decided { decision: Decision::Committed(_), .. } => Der::ALREADY,
-            Self::Decided { decision: Decision::Aborted, .. } => Der::OP_CANCELED,
-            Self::Media(_) => Der::NVME_IO,
-            Self::Index { .. } | Self::Failed(_) => Der::IO,
-        }
-    }
-}
-
-impl FetchError {
-    /// The number that crosses the wire.
-    #[must_use]
-    pub const fn der(&self) -> Der {
-        match self {
-            Self::Invalid(_) | Self::Kind { .. } => Der::INVAL,
-            Self::PoolMissing(_) | Self::Missing(_) => Der::NONEXIST,
-            Self::ContainerMissing(_) => Der::CONT_NONEXIST,
-            Self::ContainerDestroying(_) => Der::CONT_DESTROYING,
-            Self::RecordSize { .. } => Der::REC_SIZE,
-            Self::Buffer { .. } | Self::Scattered { .. } => Der::REC2BIG,
-            Self::Undecided { .. } => Der::INPROGRESS,
-            Self::Restart { .. } => Der::TX_RESTART,
-            Self::Corrupt { .. } | Self::Altered { .. } | Self::Index { .. } => Der::CSUM,
-            Self::Media(_) => Der::NVME_IO,
-            Self::Failed(_) => Der::IO,
-        }
     }
 }

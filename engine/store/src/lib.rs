@@ -39,6 +39,7 @@ mod key;
 mod land;
 mod list;
 mod lives;
+mod mark;
 mod merge;
 mod neighbours;
 mod operation;
@@ -89,6 +90,7 @@ pub use inspect::{
 };
 pub use intents::Decision;
 pub use list::ListPage;
+pub use mark::Mark;
 pub use operation::Operation;
 pub use read::Comparison;
 pub use scrub::{Rot, ScrubReport};

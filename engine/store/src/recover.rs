@@ -260,6 +260,9 @@ impl<'a> Opening<'a> {
     /// Opens the store as of its checkpoint and replays the log.
     pub(crate) async fn recover(self, rt: &Handle, config: StoreConfig) -> Result<Rc<Core>, OpenError> {
         let checkpoint = self.find_checkpoint().await?;
+        if let Some(mark) = &config.mark {
+            crate::mark::check(&self, mark, checkpoint.generation, checkpoint.newest)?;
+        }
         let layout = *self.layout();
         let ring = Ring::of(&checkpoint, &layout).ok_or_else(|| {
             let offset = checkpoint_offset(checkpoint.generation, 0);

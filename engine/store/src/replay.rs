@@ -150,7 +150,7 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
     tail::check(opening, core, &mut reader).await?;
     let Some(Held { records, sequence, position, before }) = held else { return Ok(known - left) };
     // Data of a batch that was stable is damaged, if it is: its readers are told.
-    if sequence < core.checkpoints.header.get().stable || tail::has_its_data(core, &records).await? {
+    if sequence < stable_before(core) || tail::has_its_data(core, &records).await? {
         apply(opening, core, &records, before.position, &mut left).await?;
     } else {
         // Whoever stores the same again may bring its data to the same blocks, and a later open would believe in it then.
@@ -158,6 +158,12 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
         *core.journal.ring.borrow_mut() = before;
     }
     Ok(known - left)
+}
+
+/// The log's batches of lower numbers were stable, as the checkpoint header says, or who has seen the store.
+pub(crate) fn stable_before(core: &Core) -> u64 {
+    let seen = crate::mark::stable_by(core.config.mark.as_ref(), core.id);
+    seen.max(core.checkpoints.header.get().stable)
 }
 
 /// Applies the records of a batch that ends at `position` of the ring, but for the first `known` ones, which it counts

@@ -8,6 +8,7 @@ use crate::format::unfinished_format;
 use crate::formatting::Formatting;
 use crate::journal;
 use crate::key::PoolNumber;
+use crate::mark::Mark;
 use crate::record::Change;
 use crate::recover::Opening;
 use crate::shard::Shard;
@@ -111,6 +112,12 @@ impl Store {
     #[must_use]
     pub fn id(&self) -> Uuid {
         self.core.id
+    }
+
+    /// How far the store is: what an open of its device must find ([`StoreConfig::mark`]).
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark::of(&self.core)
     }
 
     pub(crate) fn core(&self) -> &Core {

@@ -12,7 +12,7 @@ use crate::format::{BATCH_HEADER, Batch, flips_of_header, probe_batch};
 use crate::journal::Ring;
 use crate::record::Records;
 use crate::recover::Opening;
-use crate::replay::{BATCH_MAX, Reader};
+use crate::replay::{BATCH_MAX, Reader, stable_before};
 use crate::scrub::{self, Rot};
 use crate::space::Run;
 use crate::state::Core;
@@ -45,7 +45,7 @@ pub(crate) async fn check(
     reader: &mut Reader<'_>,
 ) -> Result<(), OpenError> {
     let ring = *core.journal.ring.borrow();
-    let stable = core.checkpoints.header.get().stable;
+    let stable = stable_before(core);
     if ring.sequence < stable {
         let offset = core.layout.log_offset + ring.position;
         let reason =

@@ -75,7 +75,7 @@ func availability(info *managementv1.PoolInfo, cluster string) (degraded status.
 			names = append(names, fmt.Sprintf("target %d of rank %d", target.GetTarget(), target.GetRank()))
 		}
 		return status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonTargetsOutOfService, fmt.Sprintf(
-			"devices are faulty: what pool %s has on %s is unavailable. Repair or replace them, say so with weir system clear-device, and restart their engines. See StorageCluster %s",
+			"devices are faulty, or what was on them is lost: what pool %s has on %s is unavailable. weir system query says what is wrong with each. Repair or replace them, say so with weir system clear-device, and restart their engines. See StorageCluster %s",
 			info.GetLabel(), strings.Join(names, ", "), cluster)), true
 	default:
 		return status.Of(v1alpha1.ConditionDegraded, false, v1alpha1.ReasonAllRanksReachable,

@@ -15,7 +15,7 @@ const NOTICED: Duration = Duration::from_secs(30);
 /// Values of 128 KiB, which lie in extents and are read from the device.
 const VALUES: u64 = 48;
 
-fn pool_info(system: &System) -> v1::PoolInfo {
+pub fn pool_info(system: &System) -> v1::PoolInfo {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let request = v1::PoolQueryRequest { pool: "tank".to_owned() };
     let reply = runtime.block_on(async { system.pools(0).query(request).await });

@@ -9,6 +9,7 @@ use prost::Message;
 use weir_client::{Attach, Context, ContextOptions, EngineAddress};
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_daemon::verdict::Verdict;
+use weir_daemon::witness::{Seen, Witness};
 use weir_fabric::sim::Fabric;
 use weir_fabric::{Addressing, AuthKey, Endpoint};
 use weir_management::{Failure, v1};
@@ -18,7 +19,7 @@ use weir_pool::{EngineInfo, MapShelter};
 use weir_proto::capability::SystemKey;
 use weir_proto::{Der, PoolId, Rank, TargetIndex};
 use weir_runtime::sim::{Node, World};
-use weir_store::{FormatOptions, Owner, Store, StoreConfig};
+use weir_store::{FormatOptions, Mark, Owner, Store, StoreConfig};
 
 /// Bytes of a simulated disk: a pool share of the least size, and what the store needs itself.
 const DISK_BYTES: u64 = 160 << 20;
@@ -59,6 +60,8 @@ pub struct Cluster {
     networks: Rc<Vec<AuthKey>>,
     /// What is remembered of devices: rank and target of those that are marked as faulty.
     verdicts: Rc<RefCell<BTreeMap<(u32, u32), String>>>,
+    /// What is remembered of stores, by rank and target.
+    witnesses: Rc<RefCell<BTreeMap<(u32, u32), Seen>>>,
     /// What stands in for the data directories' maps of pools.
     shelters: Rc<Shelters>,
     /// How many engines the configuration lists that is read now.
@@ -91,6 +94,31 @@ impl Verdict for Remembered {
 
     fn lift(&self) -> std::io::Result<bool> {
         Ok(self.all.borrow_mut().remove(&self.target).is_some())
+    }
+}
+
+/// What is remembered of a store, in the place of a file of the data directory.
+struct Remembering {
+    all: Rc<RefCell<BTreeMap<(u32, u32), Seen>>>,
+    target: (u32, u32),
+}
+
+impl Witness for Remembering {
+    fn read(&self) -> Seen {
+        self.all.borrow().get(&self.target).copied().unwrap_or(Seen::Nothing)
+    }
+
+    fn keep(&self, mark: &Mark) {
+        self.all.borrow_mut().insert(self.target, Seen::Store(*mark));
+    }
+
+    fn keep_last(&self, mark: &Mark) {
+        self.keep(mark);
+    }
+
+    fn give_up(&self) -> std::io::Result<()> {
+        self.all.borrow_mut().insert(self.target, Seen::GivenUp);
+        Ok(())
     }
 }
 
@@ -168,6 +196,7 @@ impl Cluster {
     /// Forgets what an engine's data directory has beside its devices.
     pub fn lose_data_directory(&self, rank: u32) {
         self.verdicts.borrow_mut().retain(|(of, _), _| *of != rank);
+        self.witnesses.borrow_mut().retain(|(of, _), _| *of != rank);
         self.shelters.maps.borrow_mut().retain(|(of, _, _), _| *of != rank);
     }
 
@@ -203,8 +232,21 @@ impl Cluster {
         let clients = Rc::new(clients.collect());
         let admin = world.node("admin");
         let networks = Rc::new(networks);
-        let (listed, verdicts, shelters) = (Rc::new(Cell::new(shape.engines)), Rc::default(), Rc::default());
-        Self { world, fabric, shape, engines, clients, admin, networks, verdicts, shelters, listed }
+        let (verdicts, witnesses, shelters) = (Rc::default(), Rc::default(), Rc::default());
+        let listed = Rc::new(Cell::new(shape.engines));
+        Self {
+            world,
+            fabric,
+            shape,
+            engines,
+            clients,
+            admin,
+            networks,
+            verdicts,
+            witnesses,
+            shelters,
+            listed,
+        }
     }
 
     fn infos(&self) -> Vec<EngineInfo> {
@@ -234,9 +276,13 @@ impl Cluster {
             let context = TargetContext {
                 rt: rt.clone(),
                 endpoint: self.endpoint(&engine.node, PORT + target),
-                device: Rc::new(Watched::new(&rt, disk.attach(&rt))),
+                device: Ok(Rc::new(Watched::new(&rt, disk.attach(&rt)))),
                 verdict: Rc::new(Remembered {
                     all: Rc::clone(&self.verdicts),
+                    target: (rank, u32::from(target)),
+                }),
+                witness: Rc::new(Remembering {
+                    all: Rc::clone(&self.witnesses),
                     target: (rank, u32::from(target)),
                 }),
                 shelter: Rc::new(Shelter {

@@ -150,10 +150,9 @@ impl IoService {
     /// Does here what was decided. What isn't prepared any more was done before.
     pub(super) async fn decide(&self, name: Name, outcome: Outcome) -> Result<(), Failed> {
         let (pool, container, transaction) = name;
-        if let Some(reason) = self.pools.store().device_fault() {
-            // What is prepared on a device that can't be used is decided when it can be.
-            let (rank, index) = (self.pools.engines().own_rank(), self.pools.engines().own_index());
-            return Err(Failed::OutOfService { rank, index, reason });
+        // What is prepared on a device that can't be used is decided when it can be.
+        if let Some(failed) = self.pools.out_of_service() {
+            return Err(failed);
         }
         let Ok(pool) = self.pools.get(pool) else { return Ok(()) };
         let done = decided(pool.shard(), name, outcome).await;

@@ -83,10 +83,9 @@ impl IoService {
             Ok(turn) => turn,
             Err(taken) => return taken.is_committed.then_some(Outcome::Committed),
         };
-        let store = self.pools.store();
         let Ok(pool) = self.pools.get(id) else {
             // Which pools are on a device that can't be read isn't known.
-            if store.device_fault().is_some() {
+            if self.pools.out_of_service().is_some() {
                 return None;
             }
             // Nobody will ever know more of it: the pool was destroyed, or the device is another one.
@@ -96,7 +95,7 @@ impl IoService {
             );
             return Some(Outcome::Aborted);
         };
-        if store.device_fault().is_some() || pool.shard().failure().is_some() {
+        if self.pools.out_of_service().is_some() || pool.shard().failure().is_some() {
             return None;
         }
         if Self::is_noted(&pool, container, transaction) {

@@ -3,14 +3,17 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_proto::pool::{DeviceNotice, TargetPoolMap, TargetState};
-use weir_proto::{Rank, opcode};
+use weir_proto::pool::{DeviceNotice, TargetPool, TargetPoolMap, TargetPoolSpace, TargetState};
+use weir_proto::{Der, Rank, TargetIndex, opcode};
 
 use super::{PoolService, background};
 use crate::error::Failed;
 
 /// Longest wait for all targets to take a map over: a write to the log of each.
 const MAP_LIMIT: Duration = Duration::from_secs(5);
+
+/// Longest wait for a target to say whether it has a shard: no more than a look at what it has in memory.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 impl PoolService {
     /// Takes note of what a target says of its device. One that can't be used is down in a new version of the map; one that
@@ -23,13 +26,19 @@ impl PoolService {
         let mut map = pool.record.borrow().map.clone();
         let said = if notice.fault.is_some() { TargetState::Down } else { TargetState::UpIn };
         let named = |rank_and_index| rank_and_index == (rank, notice.index);
+        let known = notice.version_of(pool.id());
+        // What the notice was made of may be older than the target's shard.
+        let is_lost = notice.fault.is_none() && known.is_none() && self.has_lost(rank, notice.index).await;
         let Some(target) = map.targets.iter_mut().find(|target| named((target.rank, target.index))) else {
             return Ok(());
         };
-        // A device in place of the one that failed has none of the pool's data.
-        let known = notice.version_of(pool.id());
-        let (is_empty, newest) = (known.is_none(), known.unwrap_or(0).max(map.version));
-        let judged = if said == TargetState::UpIn && is_empty { target.state } else { said };
+        let newest = known.unwrap_or(0).max(map.version);
+        // A device in place of the one that had the pool's data.
+        let judged = match said {
+            TargetState::UpIn if is_lost => TargetState::Down,
+            TargetState::UpIn if known.is_none() => target.state,
+            said => said,
+        };
         let changes = core::mem::replace(&mut target.state, judged) != judged;
         if !changes && newest == map.version {
             return Ok(());
@@ -37,7 +46,7 @@ impl PoolService {
         map.version = newest.saturating_add(1);
         let (version, label) = (map.version, pool.label());
         pool.set_map(map).await?;
-        let reason = notice.fault.as_deref().unwrap_or_default();
+        let reason = notice.fault.as_deref().unwrap_or("it has nothing of the pool, its data is lost");
         if !changes {
             tracing::warn!(pool = label, %rank, target = %notice.index, version, "a target has a newer pool map than the service");
         } else if judged == TargetState::Down {
@@ -49,6 +58,19 @@ impl PoolService {
         self.gathered.borrow_mut().take();
         self.mapped.notify_one();
         Ok(())
+    }
+
+    /// Whether a target says that it has no shard of the pool.
+    async fn has_lost(&self, rank: Rank, index: TargetIndex) -> bool {
+        let request = TargetPool { pool: self.shard.id() };
+        let asked = self.engines.ask::<_, TargetPoolSpace>(
+            rank,
+            index,
+            opcode::TARGET_POOL_QUERY,
+            &request,
+            LOOK_LIMIT,
+        );
+        asked.await.is_err_and(|error| matches!(error.der(), Der::NONEXIST | Der::NVME_IO))
     }
 
     /// Tells all targets of the map. Whether every engine has heard.

@@ -1,9 +1,11 @@
 //! Rot in the last batch of the log: what was acknowledged doesn't go without a word once anything on the device tells of it.
 
 use crate::setup::*;
+use std::rc::Rc;
 use std::time::Duration;
+use weir_media::{BLOCK, DmaBuf};
 use weir_media::sim::{CrashKeeps, SimDiskOptions};
-use weir_store::{Depth, OpenError, Severity, Store};
+use weir_store::{Depth, Mark, OpenError, Severity, Store, StoreConfig};
 
 const DISK: u64 = 16 << 20;
 
@@ -175,4 +177,73 @@ fn an_open_says_of_nothing_that_it_is_stable_before_it_is() {
             assert!(present.is_empty() || found == pattern(5, 9000), "seed {seed}");
         });
     }
+}
+
+/// A store with some changes behind its checkpoint, as its process was killed; how far it was when somebody looked.
+fn killed(seed: u64) -> (Machine, Mark) {
+    let machine = Machine::new(seed, DISK);
+    let (store, shard) = machine.start(quiet());
+    machine.run(async move {
+        for epoch in 1..=20 {
+            write(&shard, epoch, epoch, 0, &pattern(epoch, 700)).await.expect("stored");
+        }
+    });
+    machine.sleep(IDLE);
+    let mark = store.mark();
+    drop(store);
+    machine.crash(CrashKeeps::Everything);
+    (machine, mark)
+}
+
+fn open_after(machine: &Machine, mark: Mark) -> Result<Rc<Store>, OpenError> {
+    machine.try_open(StoreConfig { mark: Some(mark), ..quiet() })
+}
+
+#[test]
+fn an_end_of_the_log_that_was_zeroed_is_missed_by_who_has_seen_the_store() {
+    let (machine, mark) = killed(66);
+    let end = machine.inspect(Depth::Everything).log.end;
+    let device = machine.device();
+    machine.run(async move {
+        let zeros = DmaBuf::new(8 * BLOCK);
+        device.write(end - 8 * BLOCK as u64, vec![zeros.into()]).await.expect("written");
+        device.flush().await.expect("stable");
+    });
+    let Err(OpenError::Corrupt { location, reason }) = open_after(&machine, mark) else {
+        panic!("it is opened without a word")
+    };
+    assert!(location.what == "the log" && reason.contains("were stable"), "{location}: {reason}");
+    // The device alone doesn't tell.
+    machine.open(quiet());
+}
+
+#[test]
+fn a_store_is_what_was_seen_of_it_or_further() {
+    let (machine, mark) = killed(67);
+    let store = open_after(&machine, mark).expect("it is as it was");
+    let later = store.mark();
+    assert!(later.generation > mark.generation && later.stable >= mark.stable, "{later:?} after {mark:?}");
+    let shard = store.pool(POOL).expect("the pool");
+    machine.run(async move {
+        for epoch in 1..=20 {
+            assert!(read(&shard, epoch, u64::MAX, 0, 700).await.expect("read").0 == pattern(epoch, 700));
+        }
+        store.close().await.expect("closed");
+    });
+    open_after(&machine, later).expect("it has gone on");
+}
+
+#[test]
+fn an_older_state_and_another_store_are_told_from_what_was_seen() {
+    let (machine, mark) = killed(68);
+    let further = Mark { generation: mark.generation + 5, ..mark };
+    let Err(OpenError::Corrupt { location, reason }) = open_after(&machine, further) else {
+        panic!("an older state is opened")
+    };
+    assert!(location.what == "the checkpoint header" && reason.contains("older state"), "{reason}");
+    let other = Mark { store: uuid::Uuid::from_u128(1), newest: weir_proto::Epoch(1000), ..mark };
+    let refused = open_after(&machine, other).expect_err("a store that lacks what was there");
+    assert!(matches!(refused, OpenError::Replaced { expected, .. } if expected == other.store), "{refused}");
+    // A copy has another identity, and goes as far.
+    open_after(&machine, Mark { newest: weir_proto::Epoch(0), ..other }).expect("it has all");
 }
