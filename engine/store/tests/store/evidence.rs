@@ -3,8 +3,8 @@
 use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
-use weir_media::{BLOCK, DmaBuf};
 use weir_media::sim::{CrashKeeps, SimDiskOptions};
+use weir_media::{BLOCK, DmaBuf};
 use weir_store::{Depth, Mark, OpenError, Severity, Store, StoreConfig};
 
 const DISK: u64 = 16 << 20;
