@@ -20,6 +20,7 @@ use weir_fabric::{
     Addressing, AuthKey, Launch, MrMethod, Protocol, configured_device, configured_server_keys,
 };
 use weir_management::TlsFiles;
+use weir_media::health::STALL_LIMIT;
 use weir_pool::{EngineInfo, GroupList};
 use weir_proto::Rank;
 use weir_proto::capability::SystemKey;
@@ -51,6 +52,13 @@ const SCRUB_INTERVAL_DEFAULT: u64 = 604_800;
 
 /// Smallest rate of the scrubber that isn't off: with less, a target of a few GiB takes more than a year.
 const SCRUB_RATE_MIN: u64 = 4096;
+
+/// Shortest time after which a transfer that hangs makes a device faulty, in seconds: Linux gives a command of a drive up after
+/// 30 s and tries it again.
+const STALL_LIMIT_MIN: u64 = 65;
+
+/// Longest such time, in seconds: a day.
+const STALL_LIMIT_MAX: u64 = 86_400;
 
 /// Shortest period of the membership protocol: tries of a probe are a quarter of it apart, and an engine that is busy
 /// for some milliseconds must not look dead.
@@ -147,6 +155,9 @@ pub struct Flags {
     /// Seconds from the begin of a pass of the scrubber to the begin of the next.
     #[arg(long, env = "WEIR_SCRUB_INTERVAL")]
     pub scrub_interval: Option<u64>,
+    /// Seconds that a transfer of a target's device may take before the target is out of service until it ends.
+    #[arg(long, env = "WEIR_STALL_LIMIT")]
+    pub stall_limit: Option<u64>,
     /// What is logged: a level (error, warn, info, debug, trace) or directives as in `info,weir_rpc=debug`.
     #[arg(long, env = "WEIR_LOG")]
     pub log: Option<String>,
@@ -233,6 +244,7 @@ struct File {
     cache_memory: Option<String>,
     scrub_rate: Option<String>,
     scrub_interval: Option<u64>,
+    stall_limit: Option<u64>,
     log: Option<String>,
     log_format: Option<String>,
     tls: Option<FileTls>,
@@ -334,6 +346,8 @@ pub struct Config {
     pub cache_memory: u64,
     /// How stored bytes are compared with their checksums in the background; `None`: not at all.
     pub scrub: Option<ScrubConfig>,
+    /// How long a transfer of a device may take before the device counts as faulty until it ends.
+    pub stall_limit: Duration,
     /// What is logged.
     pub log: String,
     /// How.
@@ -424,6 +438,7 @@ impl Config {
                 flags.scrub_rate.as_deref().or(file.scrub_rate.as_deref()).unwrap_or("32MiB"),
                 flags.scrub_interval.or(file.scrub_interval).unwrap_or(SCRUB_INTERVAL_DEFAULT),
             )?,
+            stall_limit: stall_limit(flags.stall_limit.or(file.stall_limit))?,
             log: flags.log.clone().or(file.log).unwrap_or_else(|| "info".to_owned()),
             log_format: parse_format(flags.log_format.as_deref().or(file.log_format.as_deref()))?,
             tls: TlsFiles { ca: folder.join(tls.ca), cert: folder.join(tls.cert), key: folder.join(tls.key) },
@@ -631,6 +646,15 @@ fn scrub(rate: &str, interval: u64) -> Result<Option<ScrubConfig>, ConfigError> 
     }
     let interval = Duration::from_secs(interval);
     Ok((bytes_per_second > 0).then_some(ScrubConfig { bytes_per_second, interval }))
+}
+
+fn stall_limit(seconds: Option<u64>) -> Result<Duration, ConfigError> {
+    let limit = seconds.map_or(STALL_LIMIT, Duration::from_secs);
+    if (STALL_LIMIT_MIN..=STALL_LIMIT_MAX).contains(&limit.as_secs()) {
+        return Ok(limit);
+    }
+    let reason = format!("give {STALL_LIMIT_MIN} to {STALL_LIMIT_MAX} seconds");
+    Err(invalid("stall_limit", &limit.as_secs().to_string(), &reason))
 }
 
 fn parse_format(text: Option<&str>) -> Result<LogFormat, ConfigError> {

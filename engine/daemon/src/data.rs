@@ -357,7 +357,7 @@ async fn content(rt: &Handle, path: &Path, owner: &Owner) -> Result<Content, Dat
     let target = owner.target.0;
     let device = watched(rt, when_free(rt, target, path).await?);
     let name = device.name().to_owned();
-    let config = StoreConfig { background: false, scrub: None, ..StoreConfig::default() };
+    let config = StoreConfig { background: false, scrub: None, stall_limit: None, ..StoreConfig::default() };
     let open = Store::open(rt, Rc::clone(&device), owner, config);
     match waiting::attended(rt, target, &device, "search for a store", open).await {
         Ok(store) => {

@@ -56,7 +56,7 @@ pub fn serve_clear(engines: &Rc<Engines>, verdict: &Rc<dyn Verdict>, lost: Optio
 /// Watches a target's device for as long as its pools are served.
 pub async fn watch(rt: Handle, pools: Weak<TargetPools>, verdict: Rc<dyn Verdict>, witness: Rc<dyn Witness>) {
     let mut last = DeviceState::Normal;
-    let mut remembered = verdict.read().is_some();
+    let mut memory = Memory::of(&*verdict);
     let (mut news, mut seen) = (News::default(), None);
     loop {
         let Some(strong) = pools.upgrade() else { return };
@@ -69,15 +69,42 @@ pub async fn watch(rt: Handle, pools: Weak<TargetPools>, verdict: Rc<dyn Verdict
             }
         }
         let fault = strong.fault();
-        if let Some(reason) = fault.as_ref().filter(|_| !remembered && !is_lost) {
-            match verdict.pass(reason) {
-                Ok(()) => remembered = true,
-                Err(error) => tracing::warn!(%error, "that the device is faulty can't be written down"),
-            }
+        if !is_lost {
+            memory.keep(&*verdict, fault.as_deref());
         }
         news.tell(&rt, &strong, fault).await;
         drop(strong);
         rt.sleep(HEALTH_INTERVAL).await;
+    }
+}
+
+/// What the verdict on a device is known to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// Nothing is held against it.
+    Clean,
+    /// It was faulty before the target started.
+    Inherited,
+    /// It turned faulty since.
+    Passed,
+}
+
+impl Memory {
+    fn of(verdict: &dyn Verdict) -> Self {
+        if verdict.read().is_some() { Self::Inherited } else { Self::Clean }
+    }
+
+    /// Writes down that the device has turned faulty, and removes that when it was a stall that has ended.
+    fn keep(&mut self, verdict: &dyn Verdict, fault: Option<&str>) {
+        let (next, written) = match (*self, fault) {
+            (Self::Clean, Some(reason)) => (Self::Passed, verdict.pass(reason)),
+            (Self::Passed, None) => (Self::Clean, verdict.lift().map(drop)),
+            _ => return,
+        };
+        match written {
+            Ok(()) => *self = next,
+            Err(error) => tracing::warn!(%error, "whether the device is faulty can't be written down"),
+        }
     }
 }
 

@@ -244,6 +244,7 @@ impl Engine {
                 started: since,
                 store: StoreConfig {
                     scrub: config.scrub,
+                    stall_limit: Some(config.stall_limit),
                     // Checked with the configuration; more than an address space holds means all there is.
                     index_bytes: usize::try_from(config.index_memory).unwrap_or(usize::MAX),
                     cache_bytes: usize::try_from(config.cache_memory / u64::from(config.targets.max(1)))

@@ -2,12 +2,13 @@
 
 use std::cell::Cell;
 use std::fmt::Display;
+use std::pin::pin;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_fabric::Endpoint;
 use weir_media::Device;
-use weir_media::health::DeviceState;
+use weir_media::health::{DeviceState, HUNG};
 use weir_object::IoService;
 use weir_pool::{
     Directory, Engines, Failed, GroupList, InvalidEngines, MapShelter, Roster, Spread, TargetPools,
@@ -37,6 +38,9 @@ const LEAVE_LIMIT: Duration = Duration::from_millis(500);
 
 /// How often a stopping target looks whether requests are left.
 const DRAIN_STEP: Duration = Duration::from_millis(5);
+
+/// How often a target that is being closed looks whether its device still answers.
+const CLOSE_LOOK: Duration = Duration::from_secs(5);
 
 /// Longest wait for the report of a target of the same engine.
 const REPORT_LIMIT: Duration = Duration::from_secs(1);
@@ -229,9 +233,22 @@ impl Target {
         if self.pools.lost().is_some() {
             return Ok(());
         }
-        let closed = self.store.close().await;
+        let closed = self.close().await;
         self.witness.keep_last(&self.store.mark());
         closed
+    }
+
+    /// Closes the store, which may take long, but doesn't wait for a transfer that hangs.
+    async fn close(&self) -> Result<(), PoolError> {
+        let mut closing = pin!(self.store.close());
+        loop {
+            if let Ok(closed) = self.rt.timeout(CLOSE_LOOK, closing.as_mut()).await {
+                return closed;
+            }
+            if let Some(stall) = self.store.device_stall().filter(|stall| stall.time >= HUNG) {
+                return Err(PoolError::Failed(stall.reason));
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::features::Features;
-use crate::health::{DeviceHealth, FAULTY_ADVICE};
+use crate::health::{DeviceHealth, FAULTY_ADVICE, Stall};
 use crate::pool::DmaPool;
 use crate::wear::Wear;
 use core::time::Duration;
@@ -177,6 +177,17 @@ pub trait Device {
     /// Takes the device out of use, as if it had just been found faulty for this reason: it was so before it was opened.
     fn condemn(&self, reason: &str) {
         let _ = reason;
+    }
+
+    /// From now on transfers may take as long as they do; one that takes longer than `limit` makes the device count as faulty
+    /// until it ends. Without this a transfer that hangs is given up, where somebody watches ([`crate::health::Watched`]).
+    fn bear_stalls(&self, limit: Duration) {
+        let _ = limit;
+    }
+
+    /// The stall of a device that bears them, while it lasts.
+    fn stall(&self) -> Option<Stall> {
+        None
     }
 
     /// How the device is doing; `None` when nobody watches it ([`crate::health::Watched`]).

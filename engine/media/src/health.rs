@@ -1,15 +1,21 @@
 //! How a device is doing: a wrapper that measures every transfer and judges from errors, latencies, transfers that don't
 //! end, and what the drive says of itself.
 //!
-//! States: *normal*; *suspect* after an error or many slow transfers, which ends by itself after a quiet while, and while
-//! the drive warns or is worn out; *faulty* after a flush that failed (what was written before may be lost), after many
-//! errors (reads of the same place are one), after a transfer that hung for long, or when the drive calls itself unreliable.
+//! States: *normal*; *suspect* after an error or many slow transfers, which ends by itself after a quiet while, while a
+//! transfer hangs, and while the drive warns or is worn out; *faulty* after a flush that failed (what was written before may
+//! be lost), after many errors (reads of the same place are one), after a transfer that hung for long, or when the drive
+//! calls itself unreliable.
 //!
 //! A faulty device is not used any more: every transfer is refused with [`MediaError::Faulty`], also of background work, so
-//! that nothing builds on what it may have lost. A transfer that hangs ends with the same error after [`HUNG`]: nobody waits
-//! for ever for a device that doesn't answer, and what is still on its way is never followed by anything. It stays so as long as it is open, because what it did once it does again;
+//! that nothing builds on what it may have lost. It stays so as long as it is open, because what it did once it does again;
 //! whoever opens devices remembers the verdict and repeats it ([`Device::condemn`]) until somebody says that the device was
 //! repaired or replaced.
+//!
+//! What becomes of a transfer that hangs depends on who waits. While a store is opened, and in tools, it ends with the same
+//! error after [`HUNG`], and the device is faulty: nobody waits for ever for a device that doesn't answer. A store that serves
+//! bears stalls ([`Device::bear_stalls`]): its transfers wait until they end, since a disk that is slow, or a host that is
+//! starved, loses nothing. Beyond a limit the device counts as faulty until the transfer ends; that is the one verdict which
+//! is lifted.
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{Device, DeviceStats, IoFuture, MediaError};
@@ -36,9 +42,12 @@ const SLOW: Duration = Duration::from_secs(1);
 /// A transfer under way for longer than this makes the device suspect: drives retry a bad sector for some seconds.
 const HANGING: Duration = Duration::from_secs(10);
 
-/// A transfer under way for this long makes the device faulty, and ends without it: Linux gives a command up after 30 s and
-/// tries again.
+/// A transfer under way for this long makes the device faulty, and ends without it, unless stalls are borne: Linux gives a
+/// command up after 30 s and tries again.
 pub const HUNG: Duration = Duration::from_secs(65);
+
+/// How long a device that bears stalls may take for a transfer before it counts as faulty, unless configured.
+pub const STALL_LIMIT: Duration = Duration::from_mins(10);
 
 /// How long errors count against a device, and slow transfers.
 pub const ERRORS_COUNT_FOR: Duration = Duration::from_mins(10);
@@ -117,7 +126,7 @@ struct Flight {
     len: u64,
     /// Who waits for its end.
     waker: Option<Waker>,
-    /// It has taken [`HUNG`].
+    /// It has taken [`HUNG`], and is given up.
     hung: bool,
 }
 
@@ -129,6 +138,17 @@ impl core::fmt::Display for Flight {
         }
         write!(f, " of {} bytes at offset {}", self.len, self.offset)
     }
+}
+
+/// A transfer that hangs on a device that bears it: nothing is lost, and what needs it waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// Which transfer takes how long.
+    pub reason: String,
+    /// For how long.
+    pub time: Duration,
+    /// It takes longer than the limit: the device counts as faulty until it ends.
+    pub is_faulty: bool,
 }
 
 /// A transfer that failed.
@@ -202,6 +222,8 @@ struct Judge {
     fault: Option<String>,
     /// However many errors there are, the rest of the device is wanted.
     bears_errors: bool,
+    /// Transfers are waited for however long they take; one beyond this time makes the device faulty until it ends.
+    stall_limit: Option<Duration>,
     in_flight: BTreeMap<u64, Flight>,
     serial: u64,
     /// A task looks for transfers that hang.
@@ -278,13 +300,18 @@ impl Judge {
         self.in_flight.first_key_value().map(|(_, flight)| (now - flight.begin, flight))
     }
 
-    /// Takes note of the transfers that hang, and tells who waits for them. When to look again; `None`: nothing is left that
-    /// could come to hang.
+    /// Takes note of the transfers that hang and are given up, and tells who waits for them. When to look again; `None`:
+    /// nothing is left that could come to hang.
     fn expire(&mut self, now: Instant) -> (Option<Instant>, Vec<Waker>) {
+        // What a device that is out of use still does is of no use to anybody.
+        let gives_up = self.stall_limit.is_none() || self.fault.is_some();
         let mut told = Vec::new();
         for flight in self.in_flight.values_mut() {
             if now - flight.begin < HUNG {
                 return (Some(flight.begin + HUNG), told);
+            }
+            if !gives_up {
+                return (Some(now + HANGING), told);
             }
             flight.hung = true;
             told.extend(flight.waker.take());
@@ -292,7 +319,7 @@ impl Judge {
         (None, told)
     }
 
-    /// Whether a transfer hangs. Who waits for it is told when it does.
+    /// Whether a transfer is given up. Who waits for it is told when it is.
     fn hangs(&mut self, serial: u64, waker: &Waker) -> bool {
         let Some(flight) = self.in_flight.get_mut(&serial) else { return false };
         if !flight.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -301,13 +328,27 @@ impl Judge {
         flight.hung
     }
 
-    /// Why the device is faulty, if it is.
+    /// Why the device is faulty for good, if it is.
     fn fault(&mut self, now: Instant) -> Option<String> {
-        if let Some((time, flight)) = self.oldest(now).filter(|(time, _)| *time >= HUNG) {
+        if self.stall_limit.is_none()
+            && let Some((time, flight)) = self.oldest(now).filter(|(time, _)| *time >= HUNG)
+        {
             let fault = format!("{flight} did not end within {} s", time.as_secs());
             self.fault.get_or_insert(fault);
         }
         self.fault.clone()
+    }
+
+    /// The stall that is borne now.
+    fn stall(&self, now: Instant) -> Option<Stall> {
+        let limit = self.stall_limit?;
+        let (time, flight) = self.oldest(now).filter(|(time, _)| *time >= HANGING)?;
+        let reason = format!("{flight} has been under way for {} s", time.as_secs());
+        if time < limit {
+            return Some(Stall { reason, time, is_faulty: false });
+        }
+        let reason = format!("{reason}, and the target serves again when it ends");
+        Some(Stall { reason, time, is_faulty: true })
     }
 
     fn judge(&mut self, now: Instant, wear: Option<&Wear>) -> (DeviceState, String) {
@@ -317,6 +358,9 @@ impl Judge {
         }
         if let Some(fault) = self.fault(now) {
             return (DeviceState::Faulty, format!("{fault}; {FAULTY_ADVICE}"));
+        }
+        if let Some(stall) = self.stall(now).filter(|stall| stall.is_faulty) {
+            return (DeviceState::Faulty, format!("{}; if it doesn't, {FAULTY_ADVICE}", stall.reason));
         }
         if let Some((time, flight)) = self.oldest(now).filter(|(time, _)| *time >= HANGING) {
             let reason = format!("{flight} has been under way for {} s", time.as_secs());
@@ -407,7 +451,7 @@ impl Watched {
     }
 }
 
-/// Ends transfers that hang, until none is under way.
+/// Ends transfers that hang and are given up, until none is under way.
 async fn guard(judge: Weak<RefCell<Judge>>, handle: Handle, mut next: Instant) {
     loop {
         handle.sleep_until(next).await;
@@ -544,6 +588,14 @@ impl Device for Watched {
 
     fn condemn(&self, reason: &str) {
         self.judge.borrow_mut().fault.get_or_insert_with(|| reason.to_owned());
+    }
+
+    fn bear_stalls(&self, limit: Duration) {
+        self.judge.borrow_mut().stall_limit = Some(limit);
+    }
+
+    fn stall(&self) -> Option<Stall> {
+        self.judge.borrow().stall(self.handle.now())
     }
 
     fn health(&self) -> Option<DeviceHealth> {

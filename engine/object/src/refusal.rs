@@ -56,6 +56,14 @@ pub fn out_of_service(pools: &TargetPools, pool: PoolId, failed: &Failed) -> Sta
     Status::new(failed.der(), format!("pool {pool}: {failed}"))
 }
 
+/// The answer of a target whose device keeps everything waiting: the request is to come again.
+pub fn stalled(pools: &TargetPools, pool: PoolId, reason: &str) -> Status {
+    let (rank, index) = (pools.engines().own_rank(), pools.engines().own_index());
+    let pool = pools.get(pool).map_or_else(|_| pool.to_string(), |pool| pool.label());
+    let message = format!("pool {pool}: target {index} of rank {rank} waits for its device: {reason}");
+    Status::new(Der::AGAIN, message)
+}
+
 /// The answer to a request that breaks a rule of the protocol.
 pub fn invalid(reason: impl core::fmt::Display) -> Status {
     Status::new(Der::INVAL, format!("the request is invalid: {reason}"))

@@ -139,11 +139,14 @@ impl IoService {
         }
     }
 
-    /// Refuses what was placed by an old map of the pool, or can't be done on this target's device.
+    /// Refuses what was placed by an old map of the pool, or can't be done on this target's device, or not now.
     pub(crate) fn check_placed(&self, pool: &TargetPool, map_version: u32) -> Result<(), Status> {
         pool.check_map(map_version)?;
-        let failed = self.pools.out_of_service();
-        failed.map_or(Ok(()), |failed| Err(refusal::out_of_service(&self.pools, pool.id(), &failed)))
+        if let Some(failed) = self.pools.out_of_service() {
+            return Err(refusal::out_of_service(&self.pools, pool.id(), &failed));
+        }
+        let stall = self.pools.store().device_stall();
+        stall.map_or(Ok(()), |stall| Err(refusal::stalled(&self.pools, pool.id(), &stall.reason)))
     }
 
     /// A fresh epoch of the target's clock.

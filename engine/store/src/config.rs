@@ -82,6 +82,9 @@ pub struct StoreConfig {
     pub background_interval: Duration,
     /// Whether and how stored bytes are compared with their checksums in the background.
     pub scrub: Option<ScrubConfig>,
+    /// How long a transfer may take, once the store is open, before the device counts as faulty until it ends; `None`: one that
+    /// hangs is given up, and the device faulty for good.
+    pub stall_limit: Option<Duration>,
 }
 
 impl StoreConfig {
@@ -113,6 +116,7 @@ impl Default for StoreConfig {
             slice: Duration::from_micros(100),
             background_interval: Duration::from_millis(500),
             scrub: None,
+            stall_limit: Some(weir_media::health::STALL_LIMIT),
         }
     }
 }

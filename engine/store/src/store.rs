@@ -17,7 +17,7 @@ use crate::stats::{CacheStats, CommitStats, DmaStats, IndexStats, PoolSummary, S
 use core::cell::RefCell;
 use std::rc::Rc;
 use uuid::Uuid;
-use weir_media::health::DeviceHealth;
+use weir_media::health::{DeviceHealth, Stall};
 use weir_media::{BLOCK, Device};
 use weir_proto::{Epoch, PoolId};
 use weir_runtime::{Handle, JoinHandle};
@@ -94,6 +94,9 @@ impl Store {
         let begin = rt.now();
         let core = opening.recover(rt, config).await?;
         core.counters.recovery.set(rt.now() - begin);
+        if let Some(limit) = core.config.stall_limit {
+            core.device.bear_stalls(limit);
+        }
         let tasks =
             vec![rt.spawn(journal::run(Rc::clone(&core))), rt.spawn(checkpoint::run(Rc::clone(&core)))];
         let mut background = vec![rt.spawn(journal::mark(Rc::clone(&core)))];
@@ -320,10 +323,17 @@ impl Store {
         self.core.device.health()
     }
 
-    /// Why the device is faulty and no longer used, if so.
+    /// Why the device is faulty and no longer used, if so: for good, or until a transfer ends that takes very long.
     #[must_use]
     pub fn device_fault(&self) -> Option<String> {
-        self.core.device.fault()
+        let stalled = || self.device_stall().filter(|stall| stall.is_faulty).map(|stall| stall.reason);
+        self.core.device.fault().or_else(stalled)
+    }
+
+    /// The transfer that everything waits for now, if one takes long.
+    #[must_use]
+    pub fn device_stall(&self) -> Option<Stall> {
+        self.core.device.stall()
     }
 
     /// Takes the device out of use for this reason; see [`weir_media::Device::condemn`].

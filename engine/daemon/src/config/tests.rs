@@ -159,6 +159,17 @@ fn flags_win_over_the_file() {
 }
 
 #[test]
+fn a_stall_is_borne_for_ten_minutes_unless_told_otherwise() {
+    let limit = |text: &str| load(&GOOD.replace("log = ", text), ranked()).map(|config| config.stall_limit);
+    assert_eq!(limit("log = "), Ok(Duration::from_mins(10)));
+    assert_eq!(limit("stall_limit = 90\nlog = "), Ok(Duration::from_secs(90)));
+    for seconds in [64, 86_401] {
+        let error = limit(&format!("stall_limit = {seconds}\nlog = ")).expect_err("out of range");
+        assert!(error.contains("`stall_limit`") && error.contains("65 to 86400 seconds"), "{error}");
+    }
+}
+
+#[test]
 fn the_scrubber_runs_weekly_unless_told_otherwise() {
     let scrub = |text: &str| load(&GOOD.replace("log = ", text), ranked()).map(|config| config.scrub);
     let weekly = ScrubConfig { bytes_per_second: 32 << 20, interval: Duration::from_hours(168) };

@@ -321,6 +321,11 @@ impl Cluster {
         self.engines[rank as usize].disks[target as usize].clone()
     }
 
+    /// Whether it is written down that the device of a target of an engine is faulty.
+    pub fn is_marked(&self, target: (u32, u32)) -> bool {
+        self.verdicts.borrow().contains_key(&target)
+    }
+
     /// Power failure of an engine.
     pub fn crash(&self, rank: u32, keeps: CrashKeeps) {
         let engine = &self.engines[rank as usize];

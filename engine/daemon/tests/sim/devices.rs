@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use weir_client::{Conditions, Container, Context, Der, Kv, ObjectClass, kind};
 use weir_management::v1;
+use weir_media::health::{ERRORS_COUNT_FOR, STALL_LIMIT};
 use weir_media::sim::{CrashKeeps, SimDiskOptions};
 
 use crate::cluster::Cluster;
@@ -160,4 +161,110 @@ pub fn turn_faulty_and_come_back(cluster: &Cluster, pool: &str) {
         let (stored, errors) = put_all(&context, &kv, 4).await;
         assert!(stored.len() as u64 == KEYS, "{errors:?}");
     });
+}
+
+/// From now on what the victim's disk is asked for takes so long.
+fn stall(cluster: &Cluster, stall: Duration) {
+    cluster.disk(VICTIM).set_options(SimDiskOptions {
+        stall_probability: 1.0,
+        stall,
+        ..SimDiskOptions::default()
+    });
+}
+
+/// Makes an object on all targets, with a value under every key.
+fn fill(cluster: &Cluster, pool: &str) -> Kv {
+    let (context, name) = (cluster.context(cluster.admin(), Duration::from_secs(5)), pool.to_owned());
+    cluster.world.block_on(cluster.admin(), async move {
+        let container = make_container(&context, &name, "box", 0).await.expect("room");
+        let class = Some(ObjectClass::SX);
+        let oid = container.new_object_id(&context, kind::KV_HASHED, class).await.expect("an id");
+        let kv = Kv::open(&container, oid).expect("a class without redundancy");
+        let (stored, errors) = put_all(&context, &kv, 1).await;
+        assert!(stored.len() as u64 == KEYS, "{errors:?}");
+        kv
+    })
+}
+
+/// Has the victim's disk take so long for one batch of the log, while clients with this patience change every key. What they
+/// have changed after that, and the errors.
+fn change_all_meanwhile(
+    cluster: &Cluster,
+    kv: &Kv,
+    time: Duration,
+    patience: Duration,
+) -> weir_runtime::JoinHandle<(Vec<u64>, Vec<weir_client::Error>)> {
+    let (context, kv) = (cluster.context(cluster.admin(), patience), kv.clone());
+    stall(cluster, time);
+    let changing = cluster.admin().handle().spawn(async move { put_all(&context, &kv, 2).await });
+    cluster.world.run_for(Duration::from_secs(1));
+    cluster.disk(VICTIM).set_options(SimDiskOptions::default());
+    changing
+}
+
+/// A disk that takes four minutes for a flush keeps its clients waiting, and nothing else: the target is suspect meanwhile, all
+/// that was asked of it is done in the end, and it serves on without a restart.
+pub fn wait_for_a_slow_flush(cluster: &Cluster, pool: &str) {
+    let kv = fill(cluster, pool);
+    let changing = change_all_meanwhile(cluster, &kv, Duration::from_mins(4), Duration::from_mins(10));
+    cluster.world.run_for(Duration::from_mins(3));
+    let message = message_of(cluster, VICTIM.0);
+    assert!(message.contains("target 1: the device is suspect: a "), "{message}");
+    assert!(message.contains("has been under way for 18"), "{message}");
+    // Who comes meanwhile is asked to come again.
+    let (hasty, held) = (cluster.context(cluster.admin(), Duration::from_secs(5)), kv.clone());
+    let errors = cluster.world.block_on(cluster.admin(), async move { put_all(&hasty, &held, 3).await.1 });
+    assert!(!errors.is_empty());
+    for error in &errors {
+        let text = error.to_string();
+        assert!(text.contains("target 1 of rank 1 waits for its device: a "), "{text}");
+    }
+    let (stored, errors) = cluster.world.block_on(cluster.admin(), changing).expect("it isn't aborted");
+    assert!(stored.len() as u64 == KEYS, "{errors:?}");
+    assert_eq!(
+        map_version(cluster, pool),
+        (1, Vec::new(), v1::PoolState::Ready),
+        "it never was out of service"
+    );
+    assert!(!cluster.is_marked(VICTIM));
+    cluster.world.run_for(ERRORS_COUNT_FOR + NOTICED);
+    assert_eq!(message_of(cluster, VICTIM.0), "");
+    serve(cluster, &kv);
+}
+
+/// Every key can be changed, and read.
+fn serve(cluster: &Cluster, kv: &Kv) {
+    let (context, kv) = (cluster.context(cluster.admin(), Duration::from_secs(5)), kv.clone());
+    cluster.world.block_on(cluster.admin(), async move {
+        let (stored, errors) = put_all(&context, &kv, 4).await;
+        assert!(stored.len() as u64 == KEYS, "{errors:?}");
+        for key in 0..KEYS {
+            let found = kv.get(&context, &key.to_le_bytes()).await.expect("it serves");
+            assert_eq!(found, Some(4_u64.to_le_bytes().to_vec()), "key {key}");
+        }
+    });
+}
+
+/// A disk that takes longer than the limit for a flush is out of service until it ends, and back then without a restart.
+pub fn come_back_from_a_long_stall(cluster: &Cluster, pool: &str) {
+    let kv = fill(cluster, pool);
+    let changing = change_all_meanwhile(cluster, &kv, Duration::from_mins(14), Duration::from_mins(30));
+    cluster.world.run_for(STALL_LIMIT + NOTICED);
+    let message = message_of(cluster, VICTIM.0);
+    assert!(
+        message.contains("target 1: out of service") && message.contains("serves again when it ends"),
+        "{message}"
+    );
+    assert_eq!(map_version(cluster, pool), (2, vec![VICTIM], v1::PoolState::Degraded));
+    assert!(cluster.is_marked(VICTIM), "a restart doesn't touch the device");
+    let (_, errors) = cluster.world.block_on(cluster.admin(), changing).expect("it isn't aborted");
+    for error in &errors {
+        assert!(error.is(Der::NVME_IO), "{error}");
+    }
+    cluster.world.run_for(Duration::from_mins(5));
+    assert_eq!(map_version(cluster, pool), (3, Vec::new(), v1::PoolState::Ready));
+    assert!(!cluster.is_marked(VICTIM));
+    serve(cluster, &kv);
+    restart(cluster);
+    serve(cluster, &kv);
 }

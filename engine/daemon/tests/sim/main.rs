@@ -202,6 +202,20 @@ fn a_target_with_a_faulty_device_is_out_of_service_until_it_is_opened_again() {
 }
 
 #[test]
+fn a_target_whose_disk_is_slow_is_waited_for() {
+    for_each_pool(3, Shape { engines: 2, targets: 2, clients: 1 }, |cluster| {
+        devices::wait_for_a_slow_flush(cluster, "tank");
+    });
+}
+
+#[test]
+fn a_target_whose_disk_stalls_for_very_long_is_out_of_service_until_it_goes_on() {
+    for_each_pool(3, Shape { engines: 2, targets: 2, clients: 1 }, |cluster| {
+        devices::come_back_from_a_long_stall(cluster, "tank");
+    });
+}
+
+#[test]
 fn a_map_is_given_out_once_when_the_device_of_its_service_fails() {
     for_each_seed(4, maps::hold_without_the_device_of_the_service);
 }

@@ -152,6 +152,48 @@ fn slow_transfers_and_hanging_ones_are_noticed() {
     assert_eq!(health(&device).state, DeviceState::Faulty);
 }
 
+#[test]
+fn a_stall_that_is_borne_ends_with_the_transfer_also_beyond_the_limit() {
+    let stall = Duration::from_mins(12);
+    let slow = SimDiskOptions { stall_probability: 1.0, stall, ..SimDiskOptions::default() };
+    let (world, node, disk, device) = watched(13, slow);
+    device.bear_stalls(STALL_LIMIT);
+    let flush = node.handle().spawn(device.flush());
+    disk.set_options(SimDiskOptions::default());
+    assert_eq!(device.stall(), None);
+    world.run_for(Duration::from_mins(4));
+    let found = health(&device);
+    let says = "a flush has been under way for 240 s";
+    assert_eq!((found.state, found.reason.as_str()), (DeviceState::Suspect, says));
+    assert_eq!(device.stall().map(|stall| (stall.time.as_secs(), stall.is_faulty)), Some((240, false)));
+    write(&world, &node, &device).expect("others go on");
+    world.run_for(STALL_LIMIT - Duration::from_mins(4));
+    let found = health(&device);
+    assert!(found.state == DeviceState::Faulty && found.reason.contains("serves again"), "{found:?}");
+    assert!(device.stall().is_some_and(|stall| stall.is_faulty) && device.fault().is_none());
+    world.run_for(Duration::from_mins(3));
+    assert_eq!(world.block_on(&node, flush), Ok(Ok(())));
+    assert_eq!((health(&device).state, device.stall()), (DeviceState::Normal, None));
+    assert_eq!(health(&device).refused, 0);
+}
+
+#[test]
+fn a_device_that_bears_stalls_and_fails_gives_up_what_hangs() {
+    let (world, node, disk, device) = watched(14, SimDiskOptions::default());
+    device.bear_stalls(STALL_LIMIT);
+    let stall = Duration::from_hours(1);
+    disk.set_options(SimDiskOptions { stall_probability: 1.0, stall, ..SimDiskOptions::default() });
+    let hanging = node.handle().spawn(device.read(0, DmaBuf::new(4096)));
+    disk.set_options(SimDiskOptions { error_probability: 1.0, ..SimDiskOptions::default() });
+    world.run_for(HUNG + HANGING);
+    let flushed = Rc::clone(&device);
+    world.block_on(&node, async move { flushed.flush().await }).expect_err("it fails");
+    let ended = world.try_block_on(&node, 2 * HANGING, hanging).expect("it is given up");
+    let reason = ended.expect("it isn't aborted").expect_err("the device is faulty").to_string();
+    assert!(reason.contains("a flush failed"), "{reason}");
+    assert_eq!(health(&device).state, DeviceState::Faulty);
+}
+
 /// A device that reports wear.
 struct Worn {
     inner: Rc<dyn Device>,
