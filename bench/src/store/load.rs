@@ -222,7 +222,10 @@ impl Load {
             Epoch(self.clock.get())
         };
         let (update, none) = (&*self.update, Conditions::NONE);
-        self.shard.update_by_clock(CONTAINER, OBJECT, &dkey, &clock, none, update, data, &[]).await.is_ok()
+        self.shard
+            .update_by_clock(CONTAINER, OBJECT, &dkey, &clock, none, update, data, &|_| Vec::new())
+            .await
+            .is_ok()
     }
 
     /// Stores all extents; updates per second.

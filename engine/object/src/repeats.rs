@@ -1,17 +1,18 @@
 //! Changes that a client sends again after this target was restarted.
 //!
 //! While a target runs, its RPC layer executes each request once however often it comes. To keep that promise over
-//! a restart, a change stores the identity of its request in the same log record. An identity is forgotten, along
+//! a restart, a change stores the identity of its request, with the epoch that it had, in the same log record. An identity is forgotten, along
 //! with a later change, once the client says that it has finished with the request; those of clients that have
 //! fallen silent are swept when the request's deadline has passed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use weir_pool::TargetPool;
-use weir_proto::PoolId;
 use weir_proto::hlc::SKEW_MAX_NS;
+use weir_proto::{Epoch, PoolId};
 use weir_rpc::Request;
 use weir_runtime::Handle;
 use weir_store::{AttributeChange, Shard};
@@ -28,7 +29,7 @@ const SWEEP_MAX: usize = 1024;
 /// Most identities that a sweep looks at before others have the thread again: some 100 µs.
 const LOOK_MAX: usize = 8192;
 
-/// Identities of a pool beyond which less is kept: 80 MB of memory. A client that changes 15,000 things a second while it waits a
+/// Identities of a pool beyond which less is kept: 110 MB of memory. A client that changes 15,000 things a second while it waits a
 /// minute for one is below.
 const KEPT_MAX: usize = 1 << 20;
 
@@ -44,10 +45,36 @@ const GRACE: Duration = Duration::from_nanos(2 * SKEW_MAX_NS);
 /// A request of a client: incarnation of the client, and its number.
 type Identity = (u64, u64);
 
+/// What is known of an executed change.
+#[derive(Clone, Copy)]
+struct Kept {
+    /// Wall time, in nanoseconds, until which its identity is kept.
+    until: u64,
+    /// Its epoch. `None`: a version that did not store it has executed it.
+    epoch: Option<NonZeroU64>,
+}
+
+impl Kept {
+    /// As it is stored.
+    fn encode(self) -> Vec<u8> {
+        let epoch = self.epoch.map_or(Vec::new(), |epoch| epoch.get().to_be_bytes().to_vec());
+        [self.until.to_be_bytes().to_vec(), epoch].concat()
+    }
+
+    fn decode(value: &[u8]) -> Option<Self> {
+        let (until, epoch) = value.split_first_chunk()?;
+        let epoch = match epoch {
+            [] => None,
+            epoch => NonZeroU64::new(u64::from_be_bytes(epoch.try_into().ok()?)),
+        };
+        Some(Self { until: u64::from_be_bytes(*until), epoch })
+    }
+}
+
 #[derive(Default)]
 struct PoolRepeats {
-    /// Stored identities with the wall time, in nanoseconds, until which they are kept: by client and number.
-    stored: BTreeMap<u64, BTreeMap<u64, u64>>,
+    /// What is stored of executed changes, by client and number.
+    stored: BTreeMap<u64, BTreeMap<u64, Kept>>,
     /// How many are stored.
     count: usize,
 }
@@ -65,7 +92,7 @@ impl PoolRepeats {
     fn outdated(&self, from: Identity, now: u64) -> (Vec<Identity>, Option<Identity>) {
         let numbers = self.stored.range(from.0..).flat_map(|(client, numbers)| {
             let first = if *client == from.0 { from.1 } else { 0 };
-            numbers.range(first..).map(|(number, until)| ((*client, *number), *until))
+            numbers.range(first..).map(|(number, kept)| ((*client, *number), kept.until))
         });
         let mut old = Vec::new();
         for (looked, (identity, until)) in numbers.enumerate() {
@@ -79,8 +106,8 @@ impl PoolRepeats {
         (old, None)
     }
 
-    fn contains(&self, (client, number): Identity) -> bool {
-        self.stored.get(&client).is_some_and(|numbers| numbers.contains_key(&number))
+    fn get(&self, (client, number): Identity) -> Option<Kept> {
+        self.stored.get(&client)?.get(&number).copied()
     }
 
     /// Until when to keep the identity of a request that may come again until `until`.
@@ -89,8 +116,8 @@ impl PoolRepeats {
         if self.count > KEPT_MAX { until.min(now.saturating_add(briefly)) } else { until }
     }
 
-    fn add(&mut self, (client, number): Identity, until: u64) {
-        let before = self.stored.entry(client).or_default().insert(number, until);
+    fn add(&mut self, (client, number): Identity, kept: Kept) {
+        let before = self.stored.entry(client).or_default().insert(number, kept);
         self.count += usize::from(before.is_none());
     }
 
@@ -114,15 +141,33 @@ pub struct Marks {
     identity: Identity,
     until: u64,
     forgotten: Vec<u64>,
-    /// To be committed with the change.
-    pub along: Vec<AttributeChange>,
+}
+
+impl Marks {
+    /// To be committed with the change, at its epoch.
+    pub fn along(&self, epoch: Epoch) -> Vec<AttributeChange> {
+        let forgotten = self.forgotten.iter().map(|number| change((self.identity.0, *number), None));
+        core::iter::once(change(self.identity, Some(self.kept(epoch)))).chain(forgotten).collect()
+    }
+
+    fn kept(&self, epoch: Epoch) -> Kept {
+        Kept { until: self.until, epoch: NonZeroU64::new(epoch.0) }
+    }
+}
+
+/// A change that was executed before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Executed {
+    /// The epoch that it had. `None`: that was not stored.
+    pub epoch: Option<Epoch>,
 }
 
 impl Repeats {
-    /// Whether the change was executed before the target was restarted, or before its client was silent for so long that the RPC
-    /// layer has forgotten it.
-    pub fn is_executed(&self, pool: &TargetPool, request: &Request) -> bool {
-        self.with(pool, |repeats| repeats.contains(identity(request)))
+    /// What became of a change that was executed before the target was restarted, or before its client was silent for so long
+    /// that the RPC layer has forgotten it. `None`: it was not executed, or nobody may send it again.
+    pub fn executed(&self, pool: &TargetPool, request: &Request) -> Option<Executed> {
+        let kept = self.with(pool, |repeats| repeats.get(identity(request)))?;
+        Some(Executed { epoch: kept.epoch.map(|epoch| Epoch(epoch.get())) })
     }
 
     /// What to store with the change that `request` asks for.
@@ -134,15 +179,13 @@ impl Repeats {
         let (until, forgotten) = self.with(pool, |repeats| {
             (repeats.kept_until(now, until), repeats.superfluous(identity.0, request.acked()))
         });
-        let mut along = vec![change(identity, Some(until))];
-        along.extend(forgotten.iter().map(|number| change((identity.0, *number), None)));
-        Marks { identity, until, forgotten, along }
+        Marks { identity, until, forgotten }
     }
 
-    /// The change was committed.
-    pub fn committed(&self, pool: &TargetPool, marks: &Marks) {
+    /// The change was committed at this epoch.
+    pub fn committed(&self, pool: &TargetPool, marks: &Marks, epoch: Epoch) {
         self.with(pool, |repeats| {
-            repeats.add(marks.identity, marks.until);
+            repeats.add(marks.identity, marks.kept(epoch));
             for number in &marks.forgotten {
                 repeats.forget((marks.identity.0, *number));
             }
@@ -186,9 +229,9 @@ fn identity(request: &Request) -> Identity {
     (request.client().id.bits(), request.id())
 }
 
-fn change(identity: Identity, until: Option<u64>) -> AttributeChange {
+fn change(identity: Identity, kept: Option<Kept>) -> AttributeChange {
     let name = [identity.0.to_be_bytes(), identity.1.to_be_bytes()].concat();
-    AttributeChange { scope: SCOPE.to_vec(), name, value: until.map(|until| until.to_be_bytes().to_vec()) }
+    AttributeChange { scope: SCOPE.to_vec(), name, value: kept.map(Kept::encode) }
 }
 
 /// What was stored before the target was started.
@@ -201,8 +244,8 @@ fn load(shard: &Shard) -> PoolRepeats {
         // The least name greater than the last one.
         from = [last.as_slice(), &[0]].concat();
         for (name, value) in page {
-            let (Some((client, number)), Ok(until)) = (split(&name), value.try_into()) else { continue };
-            repeats.add((client, number), u64::from_be_bytes(until));
+            let (Some(identity), Some(kept)) = (split(&name), Kept::decode(&value)) else { continue };
+            repeats.add(identity, kept);
         }
     }
 }
@@ -216,10 +259,25 @@ fn split(name: &[u8]) -> Option<Identity> {
 mod tests {
     use super::*;
 
+    fn until(until: u64) -> Kept {
+        Kept { until, epoch: NonZeroU64::new(7) }
+    }
+
+    #[test]
+    fn what_is_stored_of_a_change_is_read_again_whoever_stored_it() {
+        let read =
+            |value: &[u8]| Kept::decode(value).map(|kept| (kept.until, kept.epoch.map(NonZeroU64::get)));
+        assert_eq!(read(&until(5).encode()), Some((5, Some(7))));
+        assert_eq!(read(&5_u64.to_be_bytes()), Some((5, None)), "by a version that stored no epoch");
+        for damaged in [0, 7, 9, 15, 17] {
+            assert_eq!(read(&vec![1; damaged]), None, "{damaged} bytes");
+        }
+    }
+
     /// A client makes a change.
     fn change_of(repeats: &mut PoolRepeats, client: u64, number: u64, acked: u64) {
         let old = repeats.superfluous(client, acked);
-        repeats.add((client, number), 1);
+        repeats.add((client, number), until(1));
         for number in old {
             repeats.forget((client, number));
         }
@@ -232,7 +290,8 @@ mod tests {
             change_of(&mut repeats, 7, number, 1);
         }
         assert_eq!(repeats.count, 100, "all may come again");
-        assert!(repeats.contains((7, 100)) && !repeats.contains((7, 101)) && !repeats.contains((8, 1)));
+        let knows = |identity| repeats.get(identity).is_some();
+        assert!(knows((7, 100)) && !knows((7, 101)) && !knows((8, 1)));
         assert_eq!(repeats.kept_until(5, u64::MAX), u64::MAX);
         for number in 101..=120 {
             change_of(&mut repeats, 7, number, 99);
@@ -250,7 +309,7 @@ mod tests {
         let mut repeats = PoolRepeats::default();
         for client in 1..=3 {
             for number in 1..=10_000 {
-                repeats.add((client, number), if number % 3 == 0 { 10 } else { 20 });
+                repeats.add((client, number), until(if number % 3 == 0 { 10 } else { 20 }));
             }
         }
         let (mut next, mut found, mut steps) = (Some((0, 0)), 0, 0);

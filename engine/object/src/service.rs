@@ -4,7 +4,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_pool::{Failed, Operation, TargetContainer, TargetPool, TargetPools};
-use weir_proto::{Capability, Der, Epoch, PoolId, Rights, opcode};
+use weir_proto::{Capability, ContainerId, Der, Epoch, PoolId, Rights, opcode};
 use weir_rpc::{Body, Request, Rpc, Status};
 use weir_runtime::Handle;
 
@@ -24,6 +24,12 @@ pub struct IoService {
     pub(crate) busy: Busy,
     pub(crate) watched: Watched,
     metrics: IoMetrics,
+}
+
+/// A container whose handle a client has shown.
+pub(crate) struct Permit {
+    pub(crate) pool: Rc<TargetPool>,
+    container: ContainerId,
 }
 
 /// An operation on a container that its client may perform.
@@ -99,6 +105,17 @@ impl IoService {
         needed: Rights,
         map_version: u32,
     ) -> Result<Access, Status> {
+        let permit = self.permit(request, capability, needed).await?;
+        self.reach(permit, map_version).await
+    }
+
+    /// Checks a container handle, and whose it is.
+    pub(crate) async fn permit(
+        &self,
+        request: &Request,
+        capability: &Capability,
+        needed: Rights,
+    ) -> Result<Permit, Status> {
         let pool = self
             .pools
             .get_or_ask(capability.pool)
@@ -112,13 +129,19 @@ impl IoService {
             );
             return Err(Status::new(Der::NO_HDL, message));
         }
-        let id = pool.authorize(capability, needed).inspect_err(|refusal| {
+        let container = pool.authorize(capability, needed).inspect_err(|refusal| {
             if refusal.der == Der::NO_HDL {
                 self.pools.engines().count_forged();
             }
         })?;
+        Ok(Permit { pool, container })
+    }
+
+    /// Checks the client's pool map, and finds the container.
+    pub(crate) async fn reach(&self, permit: Permit, map_version: u32) -> Result<Access, Status> {
+        let pool = permit.pool;
         self.check_placed(&pool, map_version)?;
-        let container = pool.container(id).await?;
+        let container = pool.container(permit.container).await?;
         container.touch(self.rt.now());
         Ok(Access { pool, container })
     }

@@ -12,7 +12,7 @@ use weir_store::{Data, UpdateError};
 
 use crate::refusal::{self, Place};
 use crate::repeats::Marks;
-use crate::service::{Access, IoService};
+use crate::service::{Access, IoService, Permit};
 
 /// Most times an update asks for more quota: others may use up what was granted before its turn comes.
 const GRANT_TRIES: usize = 8;
@@ -44,11 +44,12 @@ impl IoService {
         let (update, inline) =
             codec::decode_prefix::<UpdateRequest>(request.body()).map_err(refusal::malformed)?;
         let len = check(&update)?;
-        let access = self.access(&request, &update.capability, Rights::WRITE, update.map_version).await?;
+        let permit = self.permit(&request, &update.capability, Rights::WRITE)?;
+        if let Some(repeated) = self.answer_again(&permit, &request) {
+            return Ok(repeated);
+        }
+        let access = self.reach(permit, update.map_version).await?;
         self.counted(Operation::Update, &access, async |place| {
-            if self.repeats.is_executed(&access.pool, &request) {
-                return Ok((codec::encode(&UpdateReply { epoch: self.epoch() }), len));
-            }
             if access.container.is_short_of_room() {
                 // Nobody sends its data over and over while there is no room for it.
                 let check = async || access.pool.shard().check_room_for(access.container.id, len);
@@ -58,10 +59,19 @@ impl IoService {
             let marks = self.repeats.marks(&self.rt, &access.pool, &request);
             let epoch = self.store(&access, &update, &data, &marks, place).await?;
             access.container.has_found_room(len);
-            self.repeats.committed(&access.pool, &marks);
+            self.repeats.committed(&access.pool, &marks, epoch);
             Ok((codec::encode(&UpdateReply { epoch }), len))
         })
         .await
+    }
+
+    /// The answer to a change that was executed before. Whatever else would be said to it now, from a newer map on, would have
+    /// its client ask for it under another number, and it would happen twice.
+    fn answer_again(&self, permit: &Permit, request: &Request) -> Option<Body> {
+        let executed = self.repeats.executed(&permit.pool, request)?;
+        // Who has not been told the epoch is told a later one.
+        let epoch = executed.epoch.unwrap_or_else(|| self.epoch());
+        Some(codec::encode(&UpdateReply { epoch }))
     }
 
     /// Gets the data: behind the message, or from the client's memory.
@@ -103,7 +113,7 @@ impl IoService {
                     update.conditions,
                     &update.akeys,
                     data.data(),
-                    &marks.along,
+                    &|epoch| marks.along(epoch),
                 )
                 .await
         };
@@ -113,11 +123,12 @@ impl IoService {
     pub(crate) async fn punch(&self, request: &Request) -> Result<Body, Status> {
         let punch: PunchRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         check_punch(&punch)?;
-        let access = self.access(request, &punch.capability, Rights::WRITE, punch.map_version).await?;
+        let permit = self.permit(request, &punch.capability, Rights::WRITE)?;
+        if let Some(repeated) = self.answer_again(&permit, request) {
+            return Ok(repeated);
+        }
+        let access = self.reach(permit, punch.map_version).await?;
         self.counted(Operation::Punch, &access, async |place| {
-            if self.repeats.is_executed(&access.pool, request) {
-                return Ok((codec::encode(&UpdateReply { epoch: self.epoch() }), 0));
-            }
             let marks = self.repeats.marks(&self.rt, &access.pool, request);
             let shard = access.pool.shard();
             let punched = shard
@@ -127,11 +138,11 @@ impl IoService {
                     &punch.scope,
                     &|| self.epoch(),
                     punch.conditions,
-                    &marks.along,
+                    &|epoch| marks.along(epoch),
                 )
                 .await;
             let epoch = punched.map_err(|error| refusal::update(&error, place))?;
-            self.repeats.committed(&access.pool, &marks);
+            self.repeats.committed(&access.pool, &marks, epoch);
             Ok((codec::encode(&UpdateReply { epoch }), 0))
         })
         .await

@@ -123,7 +123,9 @@ async fn load(handle: &Handle, path: &Path, start: u64) -> Result<(), Failure> {
             let update =
                 AkeyUpdate { akey: akey.clone(), value, conditions: Conditions::NONE, checksums: Vec::new() };
             let (none, data) = (Conditions::NONE, Data::Borrowed(&data));
-            shard.update_by_clock(CONTAINER, OBJECT, &dkey, &clock, none, &[update], data, &[]).await
+            shard
+                .update_by_clock(CONTAINER, OBJECT, &dkey, &clock, none, &[update], data, &|_| Vec::new())
+                .await
         }));
         for result in updates.await {
             result?;

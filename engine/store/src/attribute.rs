@@ -9,7 +9,7 @@ use crate::record::Change;
 use crate::shard::Shard;
 use crate::state::CommitError;
 use core::ops::ControlFlow;
-use weir_proto::{Der, PoolId};
+use weir_proto::{Der, Epoch, PoolId};
 
 /// Longest scope or name, in bytes (DAOS: `DAOS_ATTR_NAME_MAX` is 511). Two of them, escaped, leave an index entry
 /// room for a piece.
@@ -34,6 +34,9 @@ pub struct AttributeChange {
     /// The new value, up to 512 KiB; `None` deletes.
     pub value: Option<Vec<u8>>,
 }
+
+/// The changes of attributes that commit along with another change, once that has its epoch.
+pub type Along<'a> = &'a dyn Fn(Epoch) -> Vec<AttributeChange>;
 
 /// A change of attributes failed. Nothing of it is stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -77,7 +77,7 @@ mod view;
 mod walk;
 mod writer;
 
-pub use attribute::{AttributeChange, AttributeError};
+pub use attribute::{Along, AttributeChange, AttributeError};
 pub use audit::Audit;
 pub use config::{FormatOptions, Owner, ScrubConfig, StoreConfig};
 pub use copy::{Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, CopyStage, Loss, LossKind, Survey};

@@ -1,6 +1,6 @@
 //! Punches: the end of objects, dkeys and akeys at an epoch.
 
-use crate::attribute::AttributeChange;
+use crate::attribute::Along;
 use crate::checkpoint::wait_for_room;
 use crate::error::UpdateError;
 use crate::incarnation::{Life, life};
@@ -35,7 +35,7 @@ impl Shard {
         epoch: Epoch,
         conditions: Conditions,
     ) -> Result<Epoch, UpdateError> {
-        self.punch_at(container, object, scope, Clock::Stopped(epoch), conditions, &[]).await
+        self.punch_at(container, object, scope, Clock::Stopped(epoch), conditions, &|_| Vec::new()).await
     }
 
     /// Like [`Shard::punch`], at the epoch that `clock` gives when the punch commits and with changes of attributes
@@ -50,7 +50,7 @@ impl Shard {
         scope: &PunchScope,
         clock: &dyn Fn() -> Epoch,
         conditions: Conditions,
-        along: &[AttributeChange],
+        along: Along<'_>,
     ) -> Result<Epoch, UpdateError> {
         self.punch_at(container, object, scope, Clock::Running(clock), conditions, along).await
     }
@@ -62,7 +62,7 @@ impl Shard {
         scope: &PunchScope,
         clock: Clock<'_>,
         conditions: Conditions,
-        along: &[AttributeChange],
+        along: Along<'_>,
     ) -> Result<Epoch, UpdateError> {
         if conditions.0 & !Conditions::PUNCH.0 != 0 {
             let text = format!("conditions {:#x} make no sense for a punch", conditions.0);
@@ -78,7 +78,7 @@ impl Shard {
         }
         let record = match planned {
             Ok((epoch, mut changes)) if !changes.is_empty() => {
-                self.add_attributes(along, &mut changes);
+                self.add_attributes(&along(epoch), &mut changes);
                 let record = self.core.commit(&changes, Some(touched))?;
                 for scope in scopes_of_punch(scope) {
                     self.core.timestamps.note_write(&touched, scope, epoch.0, false);

@@ -6,7 +6,7 @@ mod request;
 pub(crate) use blocks::{Staging, is_large};
 pub(crate) use request::{Request, check_epoch, check_keys};
 
-use crate::attribute::AttributeChange;
+use crate::attribute::Along;
 use crate::codec::Malformed;
 use crate::draft::Draft;
 use crate::error::UpdateError;
@@ -159,12 +159,12 @@ impl Shard {
         data: Data<'a>,
     ) -> impl Future<Output = Result<Epoch, UpdateError>> + use<'a> {
         let request = Request::new(self.number, object, dkey, conditions, akeys);
-        Update::new(self, container, request, Clock::Stopped(epoch), data, &[]).run()
+        Update::new(self, container, request, Clock::Stopped(epoch), data, &|_| Vec::new()).run()
     }
 
     /// Like [`Shard::update`], at the epoch that `clock` gives when the update commits, after its data was written.
     /// With a clock that only grows, updates commit in the order of their epochs, so that conditions see everything
-    /// that was committed before. The changes of attributes in `along` commit in the same record.
+    /// that was committed before. The changes of attributes that `along` makes for the update's epoch commit in the same record.
     ///
     /// # Errors
     /// See [`UpdateError`]; nothing is stored then.
@@ -178,7 +178,7 @@ impl Shard {
         conditions: Conditions,
         akeys: &'a [AkeyUpdate],
         data: Data<'a>,
-        along: &'a [AttributeChange],
+        along: Along<'a>,
     ) -> impl Future<Output = Result<Epoch, UpdateError>> + use<'a> {
         let request = Request::new(self.number, object, dkey, conditions, akeys);
         Update::new(self, container, request, Clock::Running(clock), data, along).run()
@@ -223,7 +223,7 @@ struct Update<'a> {
     clock: Clock<'a>,
     data: Data<'a>,
     /// Changes of attributes that commit with it.
-    along: &'a [AttributeChange],
+    along: Along<'a>,
     pieces: Pieces,
     /// Bytes of its data that go to blocks.
     in_blocks: usize,
@@ -240,7 +240,7 @@ impl<'a> Update<'a> {
         request: Request<'a>,
         clock: Clock<'a>,
         data: Data<'a>,
-        along: &'a [AttributeChange],
+        along: Along<'a>,
     ) -> Self {
         let (hashes, pieces, in_blocks, stored, refusal) = ((0, 0), Pieces::new(), 0, None, None);
         Self { shard, container, request, hashes, clock, data, along, pieces, in_blocks, stored, refusal }
@@ -414,8 +414,12 @@ impl<'a> Update<'a> {
     /// Adds the changes of attributes that commit with it.
     #[inline(never)]
     fn draft_along(&self, draft: &mut Draft) {
+        let changes = (self.along)(Epoch(self.request.epoch));
+        if changes.is_empty() {
+            return;
+        }
         let mut attributes = Vec::new();
-        self.shard.add_attributes(self.along, &mut attributes);
+        self.shard.add_attributes(&changes, &mut attributes);
         draft.extend(&attributes);
     }
 
@@ -431,9 +435,7 @@ impl<'a> Update<'a> {
         if let Some(error) = self.stored.as_ref().and_then(Stored::error) {
             return Err(error.into());
         }
-        if !self.along.is_empty() {
-            self.draft_along(draft);
-        }
+        self.draft_along(draft);
         let reserved = if self.stored.is_some() { bytes_in_blocks(&self.pieces) } else { 0 };
         let is_near_quota = shard.check_space((self.container, number), draft.growth(), reserved, 0)?;
         let before = core.tree.borrow().version();

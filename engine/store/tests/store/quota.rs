@@ -22,7 +22,9 @@ async fn update_now(
     value: &[u8],
 ) -> Result<Epoch, UpdateError> {
     let (clock, data) = (|| Epoch(rt.wall_ns()), Data::Borrowed(value));
-    shard.update_by_clock(CONTAINER, object, dkey, &clock, Conditions::NONE, &[akey], data, &[]).await
+    shard
+        .update_by_clock(CONTAINER, object, dkey, &clock, Conditions::NONE, &[akey], data, &|_| Vec::new())
+        .await
 }
 
 async fn write_now(on: (&Shard, &Handle), dkey: u64, index: u64, value: &[u8]) -> Result<Epoch, UpdateError> {
@@ -83,7 +85,7 @@ async fn step(on: (&Shard, &Handle), random: &mut Random) -> Result<(), UpdateEr
         2 => {
             let (scope, none) = (PunchScope::Dkeys(vec![Key::from_u64(dkey)]), Conditions::NONE);
             let clock = || Epoch(rt.wall_ns());
-            shard.punch_by_clock(CONTAINER, ARRAY, &scope, &clock, none, &[]).await?;
+            shard.punch_by_clock(CONTAINER, ARRAY, &scope, &clock, none, &|_| Vec::new()).await?;
         }
         3..6 => {
             let value = pattern(dkey, random.below(9000) as usize + 1);

@@ -435,7 +435,9 @@ fn large_data_that_fails_behind_its_record_is_written_again() {
                 Epoch(20)
             };
             let (dkey, none, data) = (Key::from_u64(20), Conditions::NONE, Data::Borrowed(&value));
-            user.update_by_clock(CONTAINER, ARRAY, &dkey, &clock, none, &update, data, &[]).await.is_ok()
+            user.update_by_clock(CONTAINER, ARRAY, &dkey, &clock, none, &update, data, &|_| Vec::new())
+                .await
+                .is_ok()
         });
         assert_eq!(stored, !errs_on);
         if !errs_on {
