@@ -214,6 +214,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) body: &'a [u8],
     pub(crate) options: CallOptions,
     tally: Tally<'a>,
+    /// Set when a call fails that was sent more than once.
+    resent: Option<&'a Cell<bool>>,
 }
 
 /// A call that is counted. It goes the plain way first, or the one like it of those that lend memory.
@@ -226,10 +228,11 @@ pub(crate) fn call(
     body: &[u8],
     mut bulk: Option<Bulk<'_>>,
     options: CallOptions,
+    resent: Option<&Cell<bool>>,
 ) -> impl Future<Output = Result<Reply, RpcError>> {
     async move {
         add(&inner.metrics.calls, 1);
-        let asked = Asked { inner, to, opcode, body, options, tally: Tally(Some(inner)) };
+        let asked = Asked { inner, to, opcode, body, options, tally: Tally(Some(inner)), resent };
         if let Some(bulk) = bulk.as_mut().filter(|bulk| !bulk.is_empty()) {
             return asked.lend(bulk).await;
         }
@@ -250,7 +253,7 @@ pub(crate) async fn call_uncounted(
     body: &[u8],
     options: CallOptions,
 ) -> Result<Reply, RpcError> {
-    Asked { inner, to, opcode, body, options, tally: Tally(None) }.go(None).await
+    Asked { inner, to, opcode, body, options, tally: Tally(None), resent: None }.go(None).await
 }
 
 impl Asked<'_> {
@@ -366,6 +369,7 @@ impl Asked<'_> {
             };
             match next {
                 Next::Failed(error) => {
+                    self.note(course);
                     exposed.give_up(course.spoke.filter(|_| is_refusal(&error)), credit).await;
                     return Err(tally.failed(error));
                 }
@@ -383,11 +387,19 @@ impl Asked<'_> {
                 }
             }
         }
+        self.note(course);
         exposed.give_up(None, credit).await;
         Err(match (course.tries, core::mem::take(&mut course.last).into_owned()) {
             (0, reason) => tally.failed(RpcError::Unreachable { peer: self.to.clone(), reason }),
             (tries, last) => self.timed_out(course.start, tries, last),
         })
+    }
+
+    /// Says whether a call that fails was sent more than once.
+    fn note(&self, course: &Course<'_>) {
+        if let Some(resent) = self.resent.filter(|_| course.tries > 1) {
+            resent.set(true);
+        }
     }
 
     fn timed_out(&self, start: Instant, tries: u32, last: String) -> RpcError {

@@ -288,7 +288,25 @@ impl Rpc {
         bulk: Option<Bulk<'_>>,
         options: CallOptions,
     ) -> impl Future<Output = Result<Reply, RpcError>> {
-        call::call(&self.inner, to, opcode, body, bulk, options)
+        call::call(&self.inner, to, opcode, body, bulk, options, None)
+    }
+
+    /// The same; `resent` is set when it fails after it was sent more than once: an earlier try may have been executed, whatever
+    /// the last one was answered.
+    ///
+    /// # Errors
+    /// See [`RpcError`].
+    #[inline]
+    pub fn call_noting(
+        &self,
+        to: &Peer,
+        opcode: u16,
+        body: &[u8],
+        bulk: Option<Bulk<'_>>,
+        options: CallOptions,
+        resent: &Cell<bool>,
+    ) -> impl Future<Output = Result<Reply, RpcError>> {
+        call::call(&self.inner, to, opcode, body, bulk, options, Some(resent))
     }
 
     /// Page-aligned memory that the fabric can move data to and from.
