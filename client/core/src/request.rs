@@ -1,5 +1,6 @@
 //! One request to one engine: encoding, payload, retries, and what their failure means.
 
+use core::cell::Cell;
 use core::fmt;
 use core::pin::Pin;
 use core::task::Poll;
@@ -91,7 +92,8 @@ impl Exchange {
 /// A request that failed.
 pub(crate) struct Refusal {
     pub(crate) error: Error,
-    /// Whether the request may have been executed before it was refused: it was sent more than once.
+    /// Whether the request may have been executed before it was refused: it was sent more than once. Changes of objects are
+    /// executed once however often they are sent; this is for what is not.
     pub(crate) uncertain: bool,
 }
 
@@ -131,15 +133,12 @@ impl Context {
         let mut parcel = Parcel::pack(self, body, payload, if short { SHORT_INLINE_MAX } else { INLINE_MAX });
         self.count(parcel.is_bulk());
         let started = self.runtime().now();
-        let resent = self.rpc().metrics().retries.get();
-        let mut uncertain = false;
+        let resent = Cell::new(false);
         let mut pause = PAUSE.0;
         loop {
             let options = CallOptions::until(deadline);
             let (bytes, bulk) = parcel.parts(body, payload);
-            let outcome = self.rpc().call(&peer, question.opcode, bytes, bulk, options).await;
-            // Other requests of the context may have been the ones that were sent again: that errs on the safe side.
-            uncertain |= self.rpc().metrics().retries.get() != resent;
+            let outcome = self.rpc().call_noting(&peer, question.opcode, bytes, bulk, options, &resent).await;
             let error = match outcome {
                 Ok(reply) => {
                     let long = matches!(payload, Payload::LongReply { .. });
@@ -156,7 +155,10 @@ impl Context {
             parcel.give_back(payload);
             let waited = self.runtime().now().saturating_duration_since(started);
             let server = format!("engine {rank} target {target} ({peer})");
-            return Err(Refusal { error: describe(question, server, waited, error), uncertain });
+            return Err(Refusal {
+                error: describe(question, server, waited, error),
+                uncertain: resent.get(),
+            });
         }
     }
 

@@ -266,11 +266,6 @@ impl Object {
         Ok(newest)
     }
 
-    /// Epoch of the newest change on the shard that holds `dkey`.
-    pub(super) async fn max_epoch_of(&self, context: &Context, dkey: &Key) -> Result<Epoch> {
-        Ok(self.query_at(context, Place::Dkey(dkey), &KeyQuery::Epoch).await?.max_epoch)
-    }
-
     /// Asks part by part until there is an answer. Each part may take as long as an operation: a search ends if it gets on.
     async fn query_at(&self, context: &Context, place: Place<'_>, query: &KeyQuery) -> Result<ExtremeKey> {
         let (mut anchor, mut begun) = (Vec::new(), None);

@@ -114,7 +114,6 @@ impl Object {
         payload: &crate::payload::Payload<'_>,
         build: &dyn Fn(u32) -> Vec<u8>,
     ) -> core::result::Result<Exchange, Refusal> {
-        let mut uncertain = false;
         let pool = self.container.pool();
         loop {
             let map = context.map_of(self.container.pool());
@@ -132,26 +131,23 @@ impl Object {
                 if context.look_for_map(pool, map.version).await {
                     continue;
                 }
-                return Err(Refusal { error: out_of_service(question, pool, target), uncertain });
+                return Err(out_of_service(question, pool, target).into());
             }
             let reach = Reach::Target(target.rank, target.index);
             let body = build(map.version);
             match context.exchange(reach, question, &body, payload, deadline).await {
                 Err(refusal) if is_stale(refusal.error.der()) && context.runtime().now() < deadline => {
-                    uncertain |= refusal.uncertain;
                     context.refresh_map(self.container.pool(), map.version, deadline).await?;
                 }
                 // The map may say by now that the target is out of service.
                 Err(refusal) if refusal.error.is(Der::NVME_IO) => {
-                    uncertain |= refusal.uncertain;
                     context.look_for_map(pool, map.version).await;
                     let newest = context.map_of(pool);
                     let down = target_of(&newest, id).filter(|target| target.state == TargetState::Down);
                     let error = down.map_or(refusal.error, |target| out_of_service(question, pool, target));
-                    return Err(Refusal { error, uncertain });
+                    return Err(error.into());
                 }
-                Err(refusal) => return Err(Refusal { uncertain: refusal.uncertain || uncertain, ..refusal }),
-                Ok(exchange) => return Ok(exchange),
+                answered => return answered,
             }
         }
     }

@@ -8,12 +8,12 @@ use weir_proto::object::{
 use weir_proto::{Der, Epoch, Key, codec, opcode};
 use weir_runtime::join_all;
 
-use super::{AkeyRead, Object, Place};
+use super::{Object, Place};
 use crate::checksum::crc32c_of_runs;
 use crate::context::Context;
 use crate::error::Error;
 use crate::payload::Payload;
-use crate::request::{Question, Refusal};
+use crate::request::Question;
 use crate::{Result, scatter};
 
 /// One akey of an update.
@@ -70,7 +70,8 @@ pub(crate) const UPDATE_CONDITIONS: Conditions =
 impl Object {
     /// Updates akeys of one dkey, all or none, and returns when the change is on stable media.
     ///
-    /// A conditional update that was tried again after a lost answer and then meets its own effect succeeds.
+    /// After a lost answer it is sent again, and the target tells what became of it the first time: a condition that does not hold
+    /// is another one's effect.
     ///
     /// # Errors
     /// `EXIST` or `NONEXIST` when a condition does not hold, `NOSPACE` when the pool or quota is full, `REC_SIZE`
@@ -100,42 +101,8 @@ impl Object {
         let payload = Payload::Send { pieces: &pieces, len: expected };
         match self.exchange(context, &question, Place::Dkey(dkey), &payload, &build).await {
             Ok(exchange) => Ok(exchange.decode::<UpdateReply>(&question)?.epoch),
-            Err(refusal) if may_be_own_effect(&refusal) => {
-                if self.holds(context, dkey, writes).await? {
-                    Ok(self.max_epoch_of(context, dkey).await?)
-                } else {
-                    Err(refusal.error)
-                }
-            }
             Err(refusal) => Err(refusal.error),
         }
-    }
-
-    /// Whether the dkey holds exactly what `writes` would have left there.
-    async fn holds(&self, context: &Context, dkey: &Key, writes: &[AkeyWrite<'_>]) -> Result<bool> {
-        let mut found: Vec<Vec<u8>> =
-            writes.iter().map(|write| vec![0; scatter::total(&write.data).max(1)]).collect();
-        let mut reads: Vec<AkeyRead<'_>> = found
-            .iter_mut()
-            .zip(writes)
-            .map(|(buffer, write)| match &write.value {
-                Value::Single { .. } => AkeyRead::single(write.akey.clone(), buffer),
-                Value::Array { record_size, extents } => {
-                    AkeyRead::array(write.akey.clone(), *record_size, extents.clone(), vec![buffer])
-                }
-            })
-            .collect();
-        let outcome = self.fetch(context, dkey, Conditions::NONE, &mut reads).await?;
-        drop(reads);
-        Ok(writes.iter().zip(&outcome).zip(&found).all(|((write, outcome), bytes)| match &write.value {
-            Value::Single { size } => {
-                outcome.size == *size
-                    && scatter::part(&write.data, 0, bytes.len()).concat()
-                        == bytes[..scatter::total(&write.data)]
-            }
-            Value::Array { record_size: 0, .. } => outcome.present.is_empty(),
-            Value::Array { .. } => write.data.concat() == *bytes,
-        }))
     }
 
     /// Removes the object with everything in it.
@@ -217,8 +184,6 @@ impl Object {
         };
         match self.exchange(context, &question, place, &Payload::None, &build).await {
             Ok(exchange) => exchange.decode::<UpdateReply>(&question).map(|_| ()),
-            // The try whose answer was lost removed it.
-            Err(refusal) if refusal.uncertain && refusal.error.is(Der::NONEXIST) => Ok(()),
             Err(refusal) => Err(refusal.error),
         }
     }
@@ -245,11 +210,6 @@ fn punch_batches(keys: Vec<Key>) -> Vec<Vec<Key>> {
         }
     }
     batches
-}
-
-/// A condition failed on a try that may have followed one that took effect.
-fn may_be_own_effect(refusal: &Refusal) -> bool {
-    refusal.uncertain && matches!(refusal.error.der(), Der::EXIST | Der::NONEXIST)
 }
 
 /// The akeys of an update as the engine gets them, with the checksums of their data, and its bytes of data.
