@@ -24,6 +24,14 @@ fn rank(cluster: &Cluster) -> u32 {
     u32::try_from(cluster.world.rng().below(u64::from(cluster.shape.engines))).expect("few engines")
 }
 
+/// Loses many messages between clients and engines from now on: of requests that are sent again some were executed and some were not.
+pub fn lose_messages(cluster: &Cluster) {
+    cluster.fabric.configure(|config| {
+        config.loss = 0.08;
+        config.duplicate = 0.02;
+    });
+}
+
 /// Injects faults until the clients have finished or enough went wrong.
 pub fn inject(cluster: &Cluster, run: &Run) {
     let random = cluster.world.rng();

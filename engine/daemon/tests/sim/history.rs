@@ -9,8 +9,12 @@ pub enum Action {
     Put(u64),
     /// Wrote a value provided there was none; whether it did.
     Insert(u64, bool),
+    /// Wrote a value provided there was one; whether it did.
+    Replace(u64, bool),
     /// Removed the value.
     Remove,
+    /// Removed the value provided there was one; whether it did.
+    Take(bool),
     /// Read; the value, if there was one.
     Get(Option<u64>),
 }
@@ -66,6 +70,9 @@ fn apply(action: Action, state: Option<u64>) -> Result<Option<u64>, Contradictio
         Action::Put(value) => Ok(Some(value)),
         Action::Insert(value, true) => after(state.is_none(), Some(value)),
         Action::Insert(_, false) => after(state.is_some(), state),
+        Action::Replace(value, true) => after(state.is_some(), Some(value)),
+        Action::Take(true) => after(state.is_some(), None),
+        Action::Replace(_, false) | Action::Take(false) => after(state.is_none(), state),
         Action::Remove => Ok(None),
         Action::Get(seen) => after(seen == state, state),
     }
@@ -92,8 +99,10 @@ fn is_linearizable(entries: &[Entry]) -> bool {
         let horizon = left().filter_map(|(_, entry)| entry.ended).min().unwrap_or(u64::MAX);
         for (index, entry) in left().filter(|(_, entry)| entry.began <= horizon) {
             let action = match (entry.action, entry.ended) {
-                // Its answer is unknown, so it may have found the key taken: then it changed nothing, as if it never took place.
+                // Its answer is unknown, so its condition may not have held: then it changed nothing, as if it never took place.
                 (Action::Insert(value, _), None) => Action::Insert(value, true),
+                (Action::Replace(value, _), None) => Action::Replace(value, true),
+                (Action::Take(_), None) => Action::Take(true),
                 (action, _) => action,
             };
             if let Ok(after) = apply(action, state) {
@@ -153,5 +162,24 @@ mod tests {
         assert!(!is_linearizable(&both));
         let one = [entry(0, 5, Action::Insert(1, true)), entry(0, 5, Action::Insert(2, false))];
         assert!(is_linearizable(&one));
+    }
+
+    #[test]
+    fn two_cannot_take_the_same_value() {
+        let put = entry(0, 1, Action::Put(1));
+        let both = [put, entry(2, 5, Action::Take(true)), entry(2, 5, Action::Take(true))];
+        assert!(!is_linearizable(&both));
+        let one = [put, entry(2, 5, Action::Take(true)), entry(2, 5, Action::Take(false))];
+        assert!(is_linearizable(&one));
+        let unknown = Entry { began: 2, ended: None, action: Action::Take(true) };
+        assert!(is_linearizable(&[put, unknown, entry(3, 5, Action::Take(false))]));
+    }
+
+    #[test]
+    fn nobody_replaces_what_was_taken() {
+        let (put, take) = (entry(0, 1, Action::Put(1)), entry(2, 5, Action::Take(true)));
+        assert!(!is_linearizable(&[put, take, entry(6, 7, Action::Replace(2, true))]));
+        assert!(is_linearizable(&[put, take, entry(6, 7, Action::Replace(2, false))]));
+        assert!(is_linearizable(&[put, take, entry(3, 7, Action::Replace(2, true))]));
     }
 }

@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use cluster::{Cluster, Shape};
 use seeds::for_each_seed;
+use workload::Mix;
 
 /// Seeds by default: about half a minute on one core without optimisation.
 const SEEDS: u64 = 300;
@@ -42,7 +43,7 @@ fn for_each_pool(seeds: u64, shape: Shape, test: impl Fn(&Cluster)) {
 #[test]
 fn acknowledged_writes_survive_crashes_and_histories_are_linearizable() {
     for_each_pool(SEEDS, Shape { engines: 3, targets: 2, clients: 3 }, |cluster| {
-        let run = workload::start(cluster, "tank");
+        let run = workload::start(cluster, "tank", Mix::All);
         faults::inject(cluster, &run);
         faults::bring_back(cluster);
         let history = run.finish(cluster);
@@ -51,11 +52,22 @@ fn acknowledged_writes_survive_crashes_and_histories_are_linearizable() {
 }
 
 #[test]
+fn conditional_operations_have_one_winner_whoever_misses_requests_and_replies() {
+    for_each_pool(SEEDS / 5, Shape { engines: 2, targets: 1, clients: 3 }, |cluster| {
+        faults::lose_messages(cluster);
+        let run = workload::start(cluster, "tank", Mix::Conditional);
+        faults::inject(cluster, &run);
+        faults::bring_back(cluster);
+        run.finish(cluster).check(cluster.world.seed());
+    });
+}
+
+#[test]
 fn histories_are_linearizable_where_engines_come_back_at_each_others_addresses() {
     for_each_seed(SEEDS / 5, |seed| {
         let cluster = Cluster::start_on(seed, Shape { engines: 3, targets: 3, clients: 3 }, Vec::new(), true);
         cluster.create_pool("tank");
-        let run = workload::start(&cluster, "tank");
+        let run = workload::start(&cluster, "tank", Mix::All);
         faults::inject(&cluster, &run);
         faults::bring_back(&cluster);
         run.finish(&cluster).check(seed);
@@ -67,7 +79,7 @@ fn the_same_seed_gives_the_same_run() {
     let trace = |seed| {
         let cluster = Cluster::start(seed, Shape { engines: 2, targets: 1, clients: 2 });
         cluster.create_pool("tank");
-        let run = workload::start(&cluster, "tank");
+        let run = workload::start(&cluster, "tank", Mix::All);
         faults::inject(&cluster, &run);
         faults::bring_back(&cluster);
         run.finish(&cluster);

@@ -20,8 +20,33 @@ const ALL: Rights = BOTH.union(Rights::CREATE_CONTAINER).union(Rights::DESTROY_C
 /// Operations of one client in one run.
 const OPERATIONS: u64 = 40;
 
-/// Keys that all clients share: few, so that they meet.
-const KEYS: u64 = 6;
+/// What the clients do.
+#[derive(Clone, Copy)]
+pub enum Mix {
+    /// All that they can.
+    All,
+    /// What has a condition, mostly.
+    Conditional,
+}
+
+impl Mix {
+    /// Keys that all clients share: few, so that they meet.
+    const fn keys(self) -> u64 {
+        match self {
+            Self::All => 6,
+            Self::Conditional => 4,
+        }
+    }
+
+    /// An operation as [`act`] numbers them.
+    const fn choice(self, random: u64) -> u64 {
+        match self {
+            Self::All => random % 10,
+            // Without the first ones, which have none.
+            Self::Conditional => 3 + random % 5,
+        }
+    }
+}
 
 /// Longest time that a client tries an operation: longer than most faults, shorter than some.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -35,6 +60,7 @@ pub struct Run {
     left: Rc<Cell<usize>>,
     pool: String,
     oid: ObjectId,
+    mix: Mix,
 }
 
 fn properties(label: &str, quota: u64) -> ContainerProperties {
@@ -58,7 +84,7 @@ pub async fn make_container(context: &Context, pool: &str, label: &str, quota: u
 }
 
 /// Creates a container, and has every client work on one object of it.
-pub fn start(cluster: &Cluster, pool: &str) -> Run {
+pub fn start(cluster: &Cluster, pool: &str, mix: Mix) -> Run {
     let context = cluster.context(cluster.admin(), Duration::from_secs(10));
     let label = pool.to_owned();
     let (container, oid) = cluster.world.block_on(cluster.admin(), async move {
@@ -71,27 +97,28 @@ pub fn start(cluster: &Cluster, pool: &str) -> Run {
         left: Rc::new(Cell::new(cluster.clients.len())),
         pool: pool.to_owned(),
         oid,
+        mix,
     };
     for (client, node) in (0..).zip(cluster.clients.iter()) {
         let context = cluster.context(node, PATIENCE);
         let kv = Kv::open(&container, oid).expect("a class without redundancy");
         let (history, left) = (Rc::clone(&run.history), Rc::clone(&run.left));
         node.handle().spawn(async move {
-            work(&context, &kv, client, &history).await;
+            work(&context, &kv, (client, mix), &history).await;
             left.set(left.get() - 1);
         });
     }
     run
 }
 
-async fn work(context: &Context, kv: &Kv, client: u64, history: &RefCell<History>) {
+async fn work(context: &Context, kv: &Kv, (client, mix): (u64, Mix), history: &RefCell<History>) {
     let rt = context.runtime();
     for number in 0..OPERATIONS {
         rt.sleep(Duration::from_micros(rt.random_u64() % PAUSE_MAX_US)).await;
-        let key = rt.random_u64() % KEYS;
+        let key = rt.random_u64() % mix.keys();
         let value = client << 32 | number;
         let began = rt.now().as_nanos();
-        let action = act(context, kv, key, value, rt.random_u64() % 8).await;
+        let action = act(context, kv, key, value, mix.choice(rt.random_u64())).await;
         let ended = Some(rt.now().as_nanos());
         let entry = match action {
             Outcome::Answered(action) => Entry { began, ended, action },
@@ -127,12 +154,17 @@ fn number(found: &[u8]) -> u64 {
 async fn act(context: &Context, kv: &Kv, key: u64, value: u64, choice: u64) -> Outcome {
     let name = key.to_le_bytes();
     match choice {
-        0..=2 => written(Action::Put(value), kv.put(context, &name, &data(value), Conditions::NONE).await),
-        3 => match kv.put(context, &name, &data(value), Conditions::DKEY_INSERT).await {
-            Err(error) if error.is(Der::EXIST) => Outcome::Answered(Action::Insert(value, false)),
-            done => written(Action::Insert(value, true), done),
-        },
-        4 => written(Action::Remove, kv.remove(context, &name, Conditions::NONE).await),
+        0..=1 => written(Action::Put(value), kv.put(context, &name, &data(value), Conditions::NONE).await),
+        2 => written(Action::Remove, kv.remove(context, &name, Conditions::NONE).await),
+        3 => {
+            let inserted = kv.put(context, &name, &data(value), Conditions::DKEY_INSERT).await;
+            decided(|done| Action::Insert(value, done), Der::EXIST, inserted)
+        }
+        4 => {
+            let replaced = kv.put(context, &name, &data(value), Conditions::DKEY_UPDATE).await;
+            decided(|done| Action::Replace(value, done), Der::NONEXIST, replaced)
+        }
+        5 | 6 => decided(Action::Take, Der::NONEXIST, kv.remove(context, &name, Conditions::PUNCH).await),
         _ => match kv.get(context, &name).await {
             Ok(found) => Outcome::Answered(Action::Get(found.map(|bytes| number(&bytes)))),
             Err(error) => {
@@ -140,6 +172,14 @@ async fn act(context: &Context, kv: &Kv, key: u64, value: u64, choice: u64) -> O
                 Outcome::Nothing
             }
         },
+    }
+}
+
+/// Of an operation that is refused with `refusal` where its condition doesn't hold.
+fn decided(action: impl Fn(bool) -> Action, refusal: Der, done: Result<()>) -> Outcome {
+    match done {
+        Err(error) if error.is(refusal) => Outcome::Answered(action(false)),
+        done => written(action(true), done),
     }
 }
 
@@ -177,7 +217,7 @@ impl Run {
         assert!(self.is_finished(), "seed {seed}: clients hang");
         let context = cluster.context(cluster.admin(), Duration::from_secs(20));
         let history = Rc::clone(&self.history);
-        let (pool, oid) = (self.pool, self.oid);
+        let (pool, oid, keys) = (self.pool, self.oid, self.mix.keys());
         cluster.world.block_on(cluster.admin(), async move {
             let pool = Pool::connect(&context, &pool, BOTH).await.expect("all engines are back");
             let container =
@@ -185,7 +225,7 @@ impl Run {
             let found = pool.containers(&context).await.expect("all engines are back");
             assert_eq!(found.len(), 1, "seed {seed}");
             let kv = Kv::open(&container, oid).expect("a class without redundancy");
-            for key in 0..KEYS {
+            for key in 0..keys {
                 let began = context.runtime().now().as_nanos();
                 let found = kv.get(&context, &key.to_le_bytes()).await.expect("all engines are back");
                 let ended = Some(context.runtime().now().as_nanos());
