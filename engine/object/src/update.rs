@@ -44,7 +44,7 @@ impl IoService {
         let (update, inline) =
             codec::decode_prefix::<UpdateRequest>(request.body()).map_err(refusal::malformed)?;
         let len = check(&update)?;
-        let permit = self.permit(&request, &update.capability, Rights::WRITE)?;
+        let permit = self.permit(&request, &update.capability, Rights::WRITE).await?;
         if let Some(repeated) = self.answer_again(&permit, &request) {
             return Ok(repeated);
         }
@@ -123,7 +123,7 @@ impl IoService {
     pub(crate) async fn punch(&self, request: &Request) -> Result<Body, Status> {
         let punch: PunchRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         check_punch(&punch)?;
-        let permit = self.permit(request, &punch.capability, Rights::WRITE)?;
+        let permit = self.permit(request, &punch.capability, Rights::WRITE).await?;
         if let Some(repeated) = self.answer_again(&permit, request) {
             return Ok(repeated);
         }
