@@ -126,10 +126,11 @@ impl Cluster {
             let rt = engine.node.handle();
             let port = FABRIC_PORT + u16::try_from(target).expect("few targets");
             let context = TargetContext {
-                device: disk.attach(&rt),
+                device: Ok(disk.attach(&rt)),
                 endpoint: self.fabric.endpoint(&engine.node, Some(port)),
                 rt,
                 verdict: Rc::new(Unmarked),
+                witness: Rc::new(Unmarked),
                 shelter: Rc::new(Unmarked),
                 owner: Self::owner(rank, target),
                 store: self.store.clone(),
@@ -175,10 +176,11 @@ impl Cluster {
             let rt = engine.node.handle();
             let port = FABRIC_PORT + u16::try_from(target).expect("few targets");
             let context = TargetContext {
-                device: disk.attach(&rt),
+                device: Ok(disk.attach(&rt)),
                 endpoint: self.fabric.endpoint(&engine.node, Some(port)),
                 rt: rt.clone(),
                 verdict: Rc::new(Unmarked),
+                witness: Rc::new(Unmarked),
                 shelter: Rc::new(Unmarked),
                 owner: Self::owner(rank, target),
                 store: self.store.clone(),

@@ -143,8 +143,9 @@ fn start_engine(own: EngineInfo, engines: Vec<EngineInfo>) -> (Remote, JoinHandl
             let context = TargetContext {
                 rt: rt.clone(),
                 endpoint,
-                device,
+                device: Ok(device),
                 verdict: Rc::new(Unmarked),
+                witness: Rc::new(Unmarked),
                 shelter: Rc::new(Unmarked),
                 owner,
                 store: StoreConfig::default(),

@@ -1,8 +1,10 @@
 //! Devices of engines under test that never fail.
 
 use weir_daemon::verdict::Verdict;
+use weir_daemon::witness::{Seen, Witness};
 use weir_pool::MapShelter;
 use weir_proto::PoolId;
+use weir_store::Mark;
 
 /// A device of which nothing is remembered, and which needs no shelter.
 pub struct Unmarked;
@@ -31,6 +33,20 @@ impl MapShelter for Unmarked {
     }
 
     fn forget(&self, _: PoolId) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Witness for Unmarked {
+    fn read(&self) -> Seen {
+        Seen::Nothing
+    }
+
+    fn keep(&self, _mark: &Mark) {}
+
+    fn keep_last(&self, _mark: &Mark) {}
+
+    fn give_up(&self) -> std::io::Result<()> {
         Ok(())
     }
 }
