@@ -330,7 +330,7 @@ impl Store {
         self.core.device.fault().or_else(stalled)
     }
 
-    /// The transfer that everything waits for now, if one takes long.
+    /// The transfer that everything waits for at this moment, if one takes long.
     #[must_use]
     pub fn device_stall(&self) -> Option<Stall> {
         self.core.device.stall()

@@ -167,7 +167,7 @@ fn a_stall_that_is_borne_ends_with_the_transfer_also_beyond_the_limit() {
     assert_eq!((found.state, found.reason.as_str()), (DeviceState::Suspect, says));
     assert_eq!(device.stall().map(|stall| (stall.time.as_secs(), stall.is_faulty)), Some((240, false)));
     write(&world, &node, &device).expect("others go on");
-    world.run_for(STALL_LIMIT - Duration::from_mins(4));
+    world.run_for(STALL_LIMIT.saturating_sub(Duration::from_mins(4)));
     let found = health(&device);
     assert!(found.state == DeviceState::Faulty && found.reason.contains("serves again"), "{found:?}");
     assert!(device.stall().is_some_and(|stall| stall.is_faulty) && device.fault().is_none());
