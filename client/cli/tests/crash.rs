@@ -91,7 +91,7 @@ fn no_application_sees_an_engine_that_is_asked_to_end() {
             let before = written.load(Ordering::Relaxed);
             harness::eventually("writers go on", Duration::from_mins(2), || {
                 written.load(Ordering::Relaxed) > before + 8
-                    || writers.iter().any(|writer| writer.is_finished())
+                    || writers.iter().any(std::thread::ScopedJoinHandle::is_finished)
             });
             if round < ROUNDS {
                 signal(&system, round % 3, rustix::process::Signal::TERM);
