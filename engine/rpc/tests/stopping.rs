@@ -36,15 +36,15 @@ fn stage(first: Result<(), Der>) -> Stage {
     let (host, node) = (world.node("server"), world.node("client"));
     let events = Events::default();
     let server = Rpc::new(host.handle(), fabric.endpoint(&host, Some(PORT)), RpcConfig::default());
-    let note = |event: &'static str| {
+    let answers = |event: &'static str| {
         let events = Rc::clone(&events);
         move |_: Request| {
             events.borrow_mut().push(event);
             async { Ok(Vec::new()) }
         }
     };
-    server.serve(SHORT, Rc::new(note("short")));
-    server.serve_urgent(URGENT, Rc::new(note("urgent")));
+    server.serve(SHORT, Rc::new(answers("short")));
+    server.serve_urgent(URGENT, Rc::new(answers("urgent")));
     let (seen, rt, next) = (Rc::clone(&events), host.handle(), Rc::new(Cell::new(first)));
     server.serve(
         LONG,

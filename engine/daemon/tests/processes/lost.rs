@@ -138,7 +138,7 @@ fn a_target_whose_file_is_missing_older_or_damaged_is_lost_and_the_others_serve(
     assert!(system.terminate(0).success());
     // Damaged.
     fs::copy(&aside, &path).expect("room for a copy");
-    overwrite(&path, 0, &[0x5a; 64 << 10]);
+    overwrite(&path, 0, &vec![0x5a; 64 << 10]);
     start(&mut system, 0);
     check_lost(&system, (&context, &kv), 2, "was overwritten");
     assert!(system.terminate(0).success());
