@@ -29,6 +29,9 @@ const COMMITTED_MAX: usize = 12 * 1024;
 /// How long a turn lasts: a restart of an engine is within it.
 const TURN_LIFE: Duration = Duration::from_secs(30);
 
+/// Nanoseconds of a second: a turn's end is stored in them.
+const NANOSECONDS: u64 = 1_000_000_000;
+
 /// How long requests of a turn last: so much shorter that neither the time that taking it took nor clocks that differ by a
 /// second bring them beyond it.
 const TURN_LIMIT: Duration = Duration::from_secs(20);
@@ -108,7 +111,7 @@ impl Array {
             return Err(Error::refused("append to", &self.object, Der::TX_RESTART, "it gets a second chunk"));
         }
         if data.len() > COMMITTED_MAX {
-            let ends = now.saturating_add(u64::try_from(TURN_LIFE.as_nanos()).unwrap_or(u64::MAX));
+            let ends = now.saturating_add(TURN_LIFE.as_secs() * NANOSECONDS);
             let value = [nonce.to_le_bytes(), ends.to_le_bytes()].concat();
             let write = AkeyWrite::single(name(TURN)?, &value);
             transaction.update(&self.object, &dkey_of(0), Conditions::NONE, &[write])?;
