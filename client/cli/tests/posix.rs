@@ -3,6 +3,8 @@
 mod harness;
 #[path = "posix/nameless.rs"]
 mod nameless;
+#[path = "posix/running.rs"]
+mod running;
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};

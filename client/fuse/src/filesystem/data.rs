@@ -25,19 +25,19 @@ pub struct Opened {
 impl Shared {
     /// Opens a file: asks whether it is still the one that the kernel means and whether its content has changed since the
     /// page cache was filled. A file that is not is `ESTALE`, which makes the kernel look its name up again.
-    pub(crate) fn open(&self, context: &Context, number: u64, flags: i32, caller: u32) -> Served<Opened> {
+    pub(crate) fn open(&self, context: &Context, number: u64, flags: i32) -> Served<Opened> {
         let inode = self.inode(number)?;
         inode.lock().opens += 1;
-        let opened = self.open_counted(context, &inode, flags, caller);
+        let opened = self.open_counted(context, &inode, flags);
         if opened.is_err() {
             self.close(context, &inode);
         }
         opened
     }
 
-    fn open_counted(&self, context: &Context, inode: &Arc<Inode>, flags: i32, caller: u32) -> Served<Opened> {
+    fn open_counted(&self, context: &Context, inode: &Arc<Inode>, flags: i32) -> Served<Opened> {
         self.settle(context, inode);
-        let mut asked = self.inodes.moment();
+        let asked = self.inodes.moment();
         let (node, removed) = {
             let known = inode.lock();
             (known.node.clone(), known.removed.is_some())
@@ -45,14 +45,6 @@ impl Shared {
         let stat = if removed {
             // Through /proc/self/fd a file without a name can be opened again.
             context.block_on(self.dfs.stat_listed(context, &node))?
-        } else if flags & libc::O_TRUNC != 0 && flags & libc::O_ACCMODE != libc::O_RDONLY {
-            let cleared = without_privilege(node.record.mode);
-            let mode = (caller != 0 && cleared != node.record.mode).then_some(cleared);
-            let change = SetAttributes { size: Some(0), mode, ..SetAttributes::default() };
-            let (node, stat) = context.block_on(self.dfs.set_attributes(context, &node, &change))?;
-            self.inodes.note_record(&mut inode.lock(), &node);
-            asked = self.inodes.moment();
-            stat
         } else {
             let (node, stat) = context.block_on(self.dfs.stat(context, &node))?;
             inode.lock().learn_record(&node, asked);

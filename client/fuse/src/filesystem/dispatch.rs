@@ -60,9 +60,9 @@ fn done(outcome: Result<(), Errno>, reply: ReplyEmpty) {
 
 impl Filesystem for WeirFs {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        // Without FUSE_ATOMIC_O_TRUNC: with it the kernel cuts the pages of a program off before it sees that it runs.
         let wanted = [
             InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_CACHE_SYMLINKS,
             InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
@@ -210,10 +210,9 @@ impl Filesystem for WeirFs {
         reply.error(Errno::EPERM);
     }
 
-    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+    fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let shared = &self.shared;
-        match shared.serve(Operation::Open, |context| shared.open(context, number.0, flags.0, request.uid()))
-        {
+        match shared.serve(Operation::Open, |context| shared.open(context, number.0, flags.0)) {
             Ok(opened) => reply.opened(FileHandle(opened.handle), opened.flags),
             Err(errno) => reply.error(errno),
         }
