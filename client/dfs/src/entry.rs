@@ -65,7 +65,9 @@ impl Node {
 /// Numbers below this are left to the file-system interface; 1 is the root there.
 const INODE_BASE: u64 = 16;
 
-pub(crate) fn inode_number(oid: ObjectId) -> u64 {
+/// The number of the inode whose content stands in an object.
+#[must_use]
+pub fn inode_number(oid: ObjectId) -> u64 {
     if oid.lo == ROOT_OID.lo && oid.hi & 0xffff_ffff == ROOT_OID.hi {
         1
     } else {

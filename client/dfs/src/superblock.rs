@@ -20,6 +20,12 @@ pub(crate) const SUPERBLOCK_OID: ObjectId = ObjectId { hi: RESERVED, lo: 0 };
 /// The root directory.
 pub(crate) const ROOT_OID: ObjectId = ObjectId { hi: RESERVED, lo: 1 };
 
+/// Leases of clients, and who may grant locks.
+pub(crate) const CLIENTS_OID: ObjectId = ObjectId { hi: RESERVED, lo: 2 };
+
+/// Content without a name that clients may have open.
+pub(crate) const ORPHANS_OID: ObjectId = ObjectId { hi: RESERVED, lo: 3 };
+
 /// The superblock's dkey, under which the root's inode record stands too.
 pub(crate) const SUPERBLOCK_NAME: &[u8] = b"superblock";
 

@@ -9,6 +9,8 @@ mod cluster;
 mod content;
 #[path = "together/exchange.rs"]
 mod exchange;
+#[path = "together/leases.rs"]
+mod leases;
 #[path = "together/refusals.rs"]
 mod refusals;
 
