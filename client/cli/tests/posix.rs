@@ -1,5 +1,7 @@
 //! What `docs/reference/posix.md` promises, on real mounts of real engines.
 
+#[path = "posix/clients.rs"]
+mod clients;
 mod harness;
 #[path = "posix/nameless.rs"]
 mod nameless;

@@ -15,9 +15,9 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use weir_client::{Attach, Container, ContainerType, Context, Pool, Rights};
-use weir_dfs::Dfs;
+use weir_dfs::{Dfs, Lease};
 
-use crate::filesystem::{Shared, WeirFs};
+use crate::filesystem::{Shared, WeirFs, begin_lease};
 use crate::mountinfo::{self, FILE_SYSTEM_TYPE};
 use crate::report::{Failure, FailureKind, Identity, State};
 use crate::spec::{MountOptions, MountSpec};
@@ -63,11 +63,21 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
     let attach = Attach::load(Some(&spec.attach)).map_err(|error| {
         Failure::new(FailureKind::Unavailable, format!("{error}; is a StorageCluster up?"))
     })?;
-    let (dfs, identity) = open(spec, &attach, options, started)?;
-    let container = dfs.container().clone();
-    let served = serve(spec, control, options, (dfs, &attach), identity, ready);
-    give_back(&attach, &container);
+    let opened = open(spec, &attach, options, started)?;
+    let handles =
+        [Some(opened.dfs.container().clone()), opened.writable.clone().filter(|_| options.read_only)];
+    let served = serve(spec, control, options, (opened, &attach), ready);
+    give_back(&attach, handles.iter().flatten());
     served
+}
+
+/// An open container.
+struct Opened {
+    dfs: Dfs,
+    identity: Identity,
+    /// A handle that allows writing, for the lease; `None` where a read-only mount can't have one.
+    writable: Option<Container>,
+    lease: Option<Lease>,
 }
 
 /// Serves an open container, as [`run`].
@@ -75,13 +85,17 @@ fn serve(
     spec: &MountSpec,
     control: Option<PathBuf>,
     options: MountOptions,
-    (dfs, attach): (Dfs, &Attach),
-    identity: Identity,
+    (opened, attach): (Opened, &Attach),
     ready: impl FnOnce(&Identity),
 ) -> Result<(), Failure> {
+    let Opened { dfs, identity, writable, lease } = opened;
     let shared = Arc::new(Shared::new(dfs, attach.clone(), options, spec));
     shared.start_writeback().map_err(|error| {
         Failure::new(FailureKind::Internal, format!("start the thread that sends writes: {error}"))
+    })?;
+    let keeper = writable.map(|container| shared.start_lease(container, lease)).transpose();
+    let keeper = keeper.map_err(|error| {
+        Failure::new(FailureKind::Internal, format!("start the thread that renews the lease: {error}"))
     })?;
     let session = mount(spec, options, &shared)?;
     shared.set_notifier(session.notifier());
@@ -117,16 +131,22 @@ fn serve(
     let outcome = runtime.block_on(watch(spec, control, &shared, identity, end));
     runtime.shutdown_background();
     shared.settle_all();
+    if let Some(keeper) = keeper {
+        keeper.end();
+    }
     outcome
 }
 
-/// Gives the handles of container and pool back: a container with open handles cannot be destroyed without force.
-fn give_back(attach: &Attach, container: &Container) {
+/// Gives handles of the container and its pool back: a container with open handles cannot be destroyed without force.
+fn give_back<'c>(attach: &Attach, handles: impl Iterator<Item = &'c Container>) {
     let closed = Context::real(attach).and_then(|context| {
         context.set_deadline(CLOSE_LIMIT);
         context.block_on(async {
-            container.close(&context).await?;
-            container.pool().disconnect(&context).await
+            for container in handles {
+                container.close(&context).await?;
+                container.pool().disconnect(&context).await?;
+            }
+            Ok(())
         })
     });
     if let Err(error) = closed {
@@ -140,7 +160,7 @@ fn open(
     attach: &Attach,
     options: MountOptions,
     started: Instant,
-) -> Result<(Dfs, Identity), Failure> {
+) -> Result<Opened, Failure> {
     let context = Context::real(attach).map_err(|error| client_failure(&error))?;
     context.set_deadline(spec.open_wait);
     let opened_endpoint = started.elapsed();
@@ -152,17 +172,33 @@ fn open(
             .await
             .map_err(|error| client_failure(&error))?;
         let open_micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        if options.read_only {
-            make_file_system(&context, &container, spec).await?;
-        }
+        let writable = if options.read_only {
+            let writable = writable(&context, spec, &container).await;
+            make_file_system(&context, &container, &writable).await?;
+            writable.ok()
+        } else {
+            Some(container.clone())
+        };
         let dfs = match mount_root(&context, &container, spec, options).await {
             Ok(dfs) => dfs,
             Err(error) => {
                 // Why it can't be mounted is what counts.
                 let _ = container.close(&context).await;
+                if let Some(writable) = writable.filter(|_| options.read_only) {
+                    let _ = writable.close(&context).await;
+                }
                 return Err(dfs_failure(&error));
             }
         };
+        let lease = match &writable {
+            Some(writable) => begin_lease(&context, writable).await,
+            None => Err(weir_dfs::Error::ReadOnly),
+        };
+        let lease = lease
+            .inspect_err(
+                |error| tracing::warn!(%error, "files that others remove while they are open here are lost"),
+            )
+            .ok();
         let identity = Identity {
             pool_uuid: pool.id().to_string(),
             container_uuid: container.id().to_string(),
@@ -171,9 +207,9 @@ fn open(
             mounted_unix_seconds: unix_seconds(),
             open_micros,
         };
-        Ok::<_, Failure>((dfs, identity))
+        Ok::<_, Failure>(Opened { dfs, identity, writable, lease })
     });
-    if let Ok((_, identity)) = &opened {
+    if let Ok(Opened { identity, .. }) = &opened {
         tracing::debug!(
             endpoint_micros = opened_endpoint.as_micros(),
             open_micros = identity.open_micros,
@@ -183,23 +219,30 @@ fn open(
     opened
 }
 
+/// A handle of the container that allows writing, for what a read-only mount itself has to store.
+async fn writable(
+    context: &Context,
+    spec: &MountSpec,
+    container: &Container,
+) -> weir_client::Result<Container> {
+    let rights = Rights::READ.union(Rights::WRITE);
+    let pool = Pool::connect(context, &spec.pool, rights).await?;
+    Container::open(context, &pool, &container.id().to_string(), rights).await
+}
+
 /// Makes the file system of a new container that is mounted read-only at first: it is empty.
-async fn make_file_system(context: &Context, container: &Container, spec: &MountSpec) -> Result<(), Failure> {
+async fn make_file_system(
+    context: &Context,
+    container: &Container,
+    writable: &weir_client::Result<Container>,
+) -> Result<(), Failure> {
     let is_new = container.properties().kind == ContainerType::Posix
         && !Dfs::is_formatted(context, container).await.map_err(|error| dfs_failure(&error))?;
     if !is_new {
         return Ok(());
     }
-    let rights = Rights::READ.union(Rights::WRITE);
-    let pool = Pool::connect(context, &spec.pool, rights).await.map_err(|error| client_failure(&error))?;
-    let writable = Container::open(context, &pool, &container.id().to_string(), rights)
-        .await
-        .map_err(|error| client_failure(&error))?;
-    let made = Dfs::format(context, &writable).await;
-    // That it was made, or why not, is what counts.
-    let _ = writable.close(context).await;
-    let _ = pool.disconnect(context).await;
-    made.map_err(|error| dfs_failure(&error))
+    let writable = writable.as_ref().map_err(client_failure)?;
+    Dfs::format(context, writable).await.map_err(|error| dfs_failure(&error))
 }
 
 /// The container's file system, with its root directory in the hands of the mount's group.

@@ -198,7 +198,14 @@ impl Shared {
                 Ok(Stat { links: 0, ..stat })
             }
             // Another client renamed or removed a file that is open here: its content can still be described.
-            Err(Error::Stale(_)) if opens > 0 => Ok(context.block_on(self.dfs.stat_listed(context, &node))?),
+            Err(Error::Stale(_)) if opens > 0 => {
+                let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
+                let told = inode.lock().told.map_or(0, |told| told.size);
+                if stat.size == 0 && told > 0 {
+                    self.ensure_there(context, &inode)?;
+                }
+                Ok(stat)
+            }
             Err(error) => Err(error.into()),
         }
     }

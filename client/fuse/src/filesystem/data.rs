@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use fuser::FopenFlags;
 use weir_client::{Context, Epoch};
-use weir_dfs::{Error, SetAttributes, Stat};
+use weir_dfs::{Error, Node, SetAttributes, Stat};
 
 use super::attributes::{now_ns, stamp, without_privilege};
 use super::handles::{Handle, OpenFile};
@@ -46,11 +46,26 @@ impl Shared {
             // Through /proc/self/fd a file without a name can be opened again.
             context.block_on(self.dfs.stat_listed(context, &node))?
         } else {
-            let (node, stat) = context.block_on(self.dfs.stat(context, &node))?;
-            inode.lock().learn_record(&node, asked);
-            stat
+            match context.block_on(self.dfs.stat(context, &node)) {
+                Ok((node, stat)) => {
+                    inode.lock().learn_record(&node, asked);
+                    stat
+                }
+                Err(error @ Error::Stale(_)) => self.stat_orphan(context, &node, error)?,
+                Err(error) => return Err(error.into()),
+            }
         };
         self.opened(inode, &stat, flags, asked)
+    }
+
+    /// Attributes of a file that another client has removed, or replaced, since it was looked up: who opens it gets what it was,
+    /// if all of that is there and stays. An empty one may be one whose content is gone.
+    fn stat_orphan(&self, context: &Context, node: &Node, stale: Error) -> Served<Stat> {
+        if !self.may_open_nameless(node.oid()) {
+            return Err(stale.into());
+        }
+        let stat = context.block_on(self.dfs.stat_listed(context, node))?;
+        if stat.size == 0 { Err(stale.into()) } else { Ok(stat) }
     }
 
     /// Enters the handle of a file whose attributes were these when the engines were asked. The file's open count has been
@@ -154,10 +169,12 @@ impl Shared {
         let open = self.file(handle)?;
         self.settle(context, &open.inode);
         let known = open.inode.lock().told.map(|told| told.size);
-        // Within a size that is known no request is needed to find the end; behind it the file may have grown.
-        let end = offset.saturating_add(into.len() as u64);
-        let size = known.filter(|size| end <= *size && self.cache == Cache::CloseToOpen);
-        let read = context.block_on(open.file.read(context, offset, into, size))?;
+        // A hole may be what another client has cut off, or all that is left of a file.
+        let read = context.block_on(open.file.read(context, offset, into, None))?;
+        let end = offset.saturating_add(read as u64);
+        if read < into.len() && known.is_none_or(|size| end < size) {
+            self.ensure_there(context, &open.inode)?;
+        }
         self.metrics.read(read as u64);
         Ok(read)
     }

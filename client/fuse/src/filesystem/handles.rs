@@ -89,6 +89,11 @@ impl Handles {
         }
     }
 
+    /// Whether nothing is open.
+    pub fn is_empty(&self) -> bool {
+        self.shards.iter().all(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).is_empty())
+    }
+
     /// Removes a handle.
     pub fn remove(&self, number: u64) -> Option<Handle> {
         self.shard(number).remove(&number)

@@ -14,6 +14,7 @@ mod dispatch;
 mod gathering;
 mod handles;
 mod inodes;
+mod leases;
 mod name_changes;
 mod names;
 mod runs;
@@ -27,6 +28,7 @@ use std::time::Duration;
 use fuser::Generation;
 
 pub use attributes::give_root_to_group;
+pub use leases::{LeaseKeeper, begin as begin_lease};
 pub use worker::Shared;
 
 /// Inode numbers are never used again, so one generation is enough.

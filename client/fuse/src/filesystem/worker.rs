@@ -15,6 +15,7 @@ use crate::spec::{Cache, MountOptions, MountSpec};
 
 use super::handles::Handles;
 use super::inodes::Inodes;
+use super::leases::Leased;
 use super::name_changes::NameChanges;
 use super::writeback::Writeback;
 
@@ -78,6 +79,8 @@ pub struct Shared {
     pub name_changes: NameChanges,
     /// Changes that the engines don't have yet.
     pub writeback: Writeback,
+    /// The mount's lease.
+    pub leased: Leased,
     attach: Attach,
     engine_wait: Duration,
     notifier: RwLock<Option<Notifier>>,
@@ -105,6 +108,7 @@ impl Shared {
             cache: options.cache,
             name_changes: NameChanges::default(),
             writeback: Writeback::default(),
+            leased: Leased::default(),
             attach,
             engine_wait: spec.engine_wait,
             notifier: RwLock::default(),

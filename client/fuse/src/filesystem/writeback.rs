@@ -417,28 +417,19 @@ impl Shared {
 
     /// Frees the content of a removed inode. A failure costs space, and nobody who could be told waits.
     fn reclaim_now(&self, context: &Context, removed: &Removed) {
-        if let Err(error) = context.block_on(self.dfs.reclaim(context, removed)) {
+        let all = std::slice::from_ref(removed);
+        if let Err(error) = context.block_on(self.dfs.release(context, all, self.leased.client())) {
             lost_space(removed, &error);
         }
     }
 
     fn reclaim_all(&self, all: &[Removed]) {
-        let outcomes = self.with_context(|context| {
-            let each = all.iter().map(|removed| self.dfs.reclaim(context, removed));
-            Ok(context.block_on(join_all(each)))
+        let released = self.with_context(|context| {
+            Ok(context.block_on(self.dfs.release(context, all, self.leased.client()))?)
         });
-        match outcomes {
-            Ok(outcomes) => {
-                for (removed, outcome) in all.iter().zip(outcomes) {
-                    if let Err(error) = outcome {
-                        lost_space(removed, &error);
-                    }
-                }
-            }
-            Err(fault) => {
-                for removed in all {
-                    lost_space(removed, &format!("errno {}", fault.errno()));
-                }
+        if let Err(fault) = released {
+            for removed in all {
+                lost_space(removed, &fault);
             }
         }
         self.note_reclaimed(all.len());
@@ -488,9 +479,12 @@ impl Shared {
     }
 }
 
-fn lost_space(removed: &Removed, error: &dyn std::fmt::Display) {
-    tracing::warn!(inode = removed.node.inode_number(), %error,
-        "the space of a removed file comes back only with its container");
+fn lost_space(removed: &Removed, error: &dyn std::fmt::Debug) {
+    tracing::warn!(
+        inode = removed.node.inode_number(),
+        ?error,
+        "the space of a removed file comes back only with its container"
+    );
 }
 
 /// Does the sender's jobs until the mount is gone.

@@ -1,0 +1,218 @@
+//! The mount's lease: what is open here of files whose last name other clients have removed stays until it is closed here.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use weir_client::{Container, Context, ObjectId};
+use weir_dfs::{ClientId, Error, Lease, TURN};
+
+use super::inodes::Inode;
+use super::worker::{Fault, Served, Shared};
+use crate::process::ProcessRecord;
+
+/// Pause between turns while nobody else is there and nothing is open: an idle mount costs two small requests in this time, and is
+/// far from being given up.
+const IDLE_TURN: Duration = Duration::from_secs(15);
+
+/// How long a request of a turn is tried: an engine that is away with some content must not keep the lease from being renewed.
+const REQUEST_LIMIT: Duration = Duration::from_secs(10);
+
+/// How long the end of a mount waits for the end of its lease.
+const END_LIMIT: Duration = Duration::from_secs(3);
+
+/// What the mount knows from its lease.
+#[derive(Debug, Default)]
+pub struct Leased {
+    client: OnceLock<ClientId>,
+    /// The orphans listed in the last turn, and whether they were open here.
+    orphans: Mutex<HashMap<ObjectId, bool>>,
+}
+
+impl Leased {
+    /// Whose lease it is; `None` while there is none.
+    pub fn client(&self) -> Option<ClientId> {
+        self.client.get().copied()
+    }
+
+    fn orphans(&self) -> MutexGuard<'_, HashMap<ObjectId, bool>> {
+        self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Names a process to clients of the same machine.
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Origin {
+    boot: String,
+    /// Process ids mean something to who is in the same namespace.
+    namespace: String,
+    process: ProcessRecord,
+}
+
+impl Origin {
+    fn own() -> io::Result<Self> {
+        let namespace = std::fs::read_link("/proc/self/ns/pid")?.to_string_lossy().into_owned();
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned();
+        Ok(Self { boot, namespace, process: ProcessRecord::current()? })
+    }
+
+    /// Whether it names a process of this machine that has ended.
+    fn has_ended(&self, own: &Self) -> bool {
+        self.boot == own.boot && self.namespace == own.namespace && !self.process.is_alive()
+    }
+}
+
+/// Stores a lease for this process. Those of processes of this machine that are dead end.
+///
+/// # Errors
+/// As [`Lease::begin`].
+pub async fn begin(context: &Context, container: &Container) -> Result<Lease, Error> {
+    // Without it, others wait until the lease has expired.
+    let own = Origin::own().ok();
+    let bytes = own.as_ref().map(weir_proto::codec::encode).unwrap_or_default();
+    let is_dead = |bytes: &[u8]| match (&own, weir_proto::codec::decode::<Origin>(bytes)) {
+        (Some(own), Ok(other)) => other.has_ended(own),
+        _ => false,
+    };
+    Lease::begin(context, container, &bytes, is_dead).await
+}
+
+/// The thread that renews a mount's lease.
+#[derive(Debug)]
+pub struct LeaseKeeper {
+    stop: Sender<()>,
+    ended: Receiver<()>,
+}
+
+impl LeaseKeeper {
+    /// Ends the lease.
+    pub fn end(self) {
+        drop(self.stop);
+        if self.ended.recv_timeout(END_LIMIT) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("the mount's lease stays until it expires");
+        }
+    }
+}
+
+impl Shared {
+    /// Starts the thread that renews the lease, or gets one, with a handle of the container that allows writing.
+    ///
+    /// # Errors
+    /// When the system has no thread left.
+    pub(crate) fn start_lease(
+        self: &Arc<Self>,
+        container: Container,
+        lease: Option<Lease>,
+    ) -> io::Result<LeaseKeeper> {
+        let ((stop, stopped), (ends, ended)) = (channel(), channel());
+        let shared = Arc::clone(self);
+        if let Some(lease) = &lease {
+            let _ = self.leased.client.set(lease.client());
+        }
+        let keep = move || {
+            let kept = shared.with_context(|context| {
+                context.set_deadline(REQUEST_LIMIT);
+                shared.keep_lease(context, &container, lease, &stopped);
+                Ok(())
+            });
+            if let Err(fault) = kept {
+                tracing::error!(errno = fault.errno(), "the mount's lease can't be renewed");
+            }
+            let _ = ends.send(());
+        };
+        std::thread::Builder::new().name("lease".into()).spawn(keep)?;
+        Ok(LeaseKeeper { stop, ended })
+    }
+
+    /// Takes turns until the mount ends.
+    fn keep_lease(
+        &self,
+        context: &Context,
+        container: &Container,
+        mut lease: Option<Lease>,
+        stopped: &Receiver<()>,
+    ) {
+        let mut pause = TURN;
+        while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            let Some(lease) = lease.as_mut() else {
+                lease = context.block_on(begin(context, container)).ok();
+                if let Some(lease) = &lease {
+                    let _ = self.leased.client.set(lease.client());
+                }
+                continue;
+            };
+            match context.block_on(lease.take_turn(context, |orphans| self.note_orphans(orphans))) {
+                Ok(turn) => {
+                    let is_idle = turn.is_alone && self.handles.is_empty();
+                    pause = if is_idle { IDLE_TURN } else { TURN };
+                    if turn.was_lost {
+                        tracing::warn!(
+                            "others had given this mount up: files that they have removed are lost here"
+                        );
+                    }
+                }
+                Err(error) => tracing::debug!(%error, "a turn of the lease"),
+            }
+        }
+        if let Some(lease) = lease
+            && let Err(error) = context.block_on(lease.end(context))
+        {
+            tracing::warn!(%error, "the mount's lease stays until it expires");
+        }
+    }
+
+    /// Takes note of the orphans that there are, and says which are open here. The others may not be opened any more.
+    fn note_orphans(&self, all: &[ObjectId]) -> Vec<ObjectId> {
+        // Held until all are looked at: an open raises its count first, then asks here.
+        let mut orphans = self.leased.orphans();
+        let is_open = |oid: &ObjectId| {
+            self.inodes.get(weir_dfs::inode_number(*oid)).is_some_and(|inode| inode.lock().opens > 0)
+        };
+        *orphans = all.iter().map(|oid| (*oid, is_open(oid))).collect();
+        orphans.iter().filter(|(_, is_open)| **is_open).map(|(oid, _)| *oid).collect()
+    }
+
+    /// Whether content that may have lost its name may still be opened, by who has raised its open count.
+    pub(crate) fn may_open_nameless(&self, oid: ObjectId) -> bool {
+        self.leased.client().is_some() && self.leased.orphans().get(&oid).copied().unwrap_or(true)
+    }
+
+    /// Makes sure that an open file which is shorter than it was is so because somebody has cut it off: it has its name, or
+    /// content. Other clients free the content of a removed file when they take this one for dead.
+    pub(crate) fn ensure_there(&self, context: &Context, inode: &Inode) -> Served<()> {
+        let (node, nameless) = {
+            let known = inode.lock();
+            (known.node.clone(), known.nameless.is_some())
+        };
+        if nameless {
+            return Ok(());
+        }
+        match context.block_on(self.dfs.stat(context, &node)) {
+            Err(Error::Stale(_)) => {}
+            found => return found.map(drop).map_err(Fault::from),
+        }
+        match context.block_on(self.dfs.stat_listed(context, &node))?.size {
+            0 => Err(Fault::Errno(libc::ESTALE)),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_process_of_this_machine_is_known_to_have_ended() {
+        let own = Origin::own().expect("linux");
+        let of = |process| Origin { process, ..Origin::own().expect("linux") };
+        assert!(!of(own.process).has_ended(&own));
+        let dead = ProcessRecord { start_ticks: own.process.start_ticks + 1, ..own.process };
+        assert!(of(dead).has_ended(&own));
+        assert!(!Origin { boot: "another".into(), ..of(dead) }.has_ended(&own));
+        assert!(!Origin { namespace: "another".into(), ..of(dead) }.has_ended(&own));
+    }
+}
