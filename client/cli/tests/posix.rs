@@ -3,6 +3,8 @@
 #[path = "posix/clients.rs"]
 mod clients;
 mod harness;
+#[path = "posix/locks.rs"]
+mod locks;
 #[path = "posix/nameless.rs"]
 mod nameless;
 #[path = "posix/running.rs"]

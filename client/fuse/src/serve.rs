@@ -191,7 +191,7 @@ fn open(
             }
         };
         let lease = match &writable {
-            Some(writable) => begin_lease(&context, writable).await,
+            Some(writable) => begin_lease(&context, writable, !options.read_only).await,
             None => Err(weir_dfs::Error::ReadOnly),
         };
         let lease = lease

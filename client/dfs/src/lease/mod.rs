@@ -5,6 +5,7 @@
 //! content is freed when all clients that were there have let it go ([`rule`]). So no open and no close costs a message, and
 //! what a dead client leaves is freed by the others, or by the next.
 
+mod locks;
 mod orphans;
 mod record;
 mod rule;
@@ -43,6 +44,8 @@ pub struct Lease {
     origin: Vec<u8>,
     batches: Batches,
     observer: Observer,
+    grants_locks: bool,
+    lost_locks: bool,
 }
 
 /// What came of a turn.
@@ -52,6 +55,8 @@ pub struct Turn {
     pub is_alone: bool,
     /// The others had given this client up: content that it had open may be gone.
     pub was_lost: bool,
+    /// It granted locks, and another client does now.
+    pub lost_locks: bool,
 }
 
 impl Lease {
@@ -76,10 +81,12 @@ impl Lease {
             container: container.clone(),
             id: ClientId(id),
             turn: 0,
-            renewed: Epoch::ZERO,
+            renewed: context.rpc().clock().now(context.runtime().wall_ns()),
             origin: origin.to_vec(),
             batches: Batches::default(),
             observer: Observer::default(),
+            grants_locks: false,
+            lost_locks: false,
         };
         lease.store(context, Conditions::NONE, Pins::Some(Vec::new())).await?;
         for (client, bytes) in lease.others(context).await? {
@@ -95,6 +102,12 @@ impl Lease {
     #[must_use]
     pub fn client(&self) -> ClientId {
         self.id
+    }
+
+    /// Whether this client has the right to grant locks.
+    #[must_use]
+    pub fn grants_locks(&self) -> bool {
+        self.grants_locks
     }
 
     /// Renews the lease, and frees orphans that nobody needs. `opened` is told of orphans and says which of them are open here;
@@ -113,7 +126,12 @@ impl Lease {
         let was_lost = match self.store(context, Conditions::DKEY_UPDATE, pins.clone()).await {
             Ok(()) => false,
             Err(Error::Client(error)) if error.is(Der::NONEXIST) => {
-                self.store(context, Conditions::NONE, pins).await?;
+                if self.grants_locks && !self.restore_with_locks(context, pins.clone()).await? {
+                    (self.grants_locks, self.lost_locks) = (false, true);
+                }
+                if !self.grants_locks {
+                    self.store(context, Conditions::NONE, pins).await?;
+                }
                 true
             }
             Err(error) => return Err(error),
@@ -126,7 +144,7 @@ impl Lease {
         }
         self.observer.note_batches(&self.batches.keys());
         self.batches.free(context, &self.container, (self.id, &self.observer), &open).await?;
-        Ok(Turn { is_alone: self.observer.is_alone(), was_lost })
+        Ok(Turn { is_alone: self.observer.is_alone(), was_lost, lost_locks: self.lost_locks })
     }
 
     /// Ends the lease: nothing is open here any more.
@@ -140,12 +158,17 @@ impl Lease {
     /// Stores the lease in its next turn, which counts when it is known to be stored: what was noted for a turn that failed is
     /// older than that number.
     async fn store(&mut self, context: &Context, conditions: Conditions, pins: Pins) -> Result<()> {
-        let (turn, origin) = (self.turn + 1, self.origin.clone());
-        let bytes = encode(&ClientRecord { turn, before: self.renewed, origin, pins });
+        let (turn, bytes) = self.record(pins);
         let (key, writes) = (key_of(self.id)?, [AkeyWrite::single(lease_key()?, &bytes)]);
         self.renewed = clients(&self.container)?.update(context, &key, conditions, &writes).await?;
         self.turn = turn;
         Ok(())
+    }
+
+    /// The next turn, and the lease as it is stored then.
+    fn record(&self, pins: Pins) -> (u64, Vec<u8>) {
+        let (turn, origin) = (self.turn + 1, self.origin.clone());
+        (turn, encode(&ClientRecord { turn, before: self.renewed, origin, pins }))
     }
 
     /// The leases of others.

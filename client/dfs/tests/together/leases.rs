@@ -23,6 +23,8 @@ struct Client {
     open: Rc<RefCell<Vec<ObjectId>>>,
     last: Rc<Cell<Option<Turn>>>,
     ends: Rc<Cell<bool>>,
+    /// Its lease, unless somebody uses it now.
+    lease: Rc<RefCell<Option<Lease>>>,
 }
 
 impl Scene {
@@ -31,25 +33,45 @@ impl Scene {
         let node = self.cluster.world.node(name);
         let context = self.cluster.context_on(&node, Duration::from_secs(10));
         let (of, container) = (context.clone(), self.dfs.container().clone());
-        let mut lease = self.cluster.world.block_on(&node, async move {
+        let lease = self.cluster.world.block_on(&node, async move {
             Lease::begin(&of, &container, b"", |_| false).await.expect("a lease")
         });
         let open: Rc<RefCell<Vec<ObjectId>>> = Rc::default();
         let (last, ends, id) =
             (Rc::<Cell<Option<Turn>>>::default(), Rc::<Cell<bool>>::default(), lease.client());
         let (of, opened, turn, end) = (context.clone(), Rc::clone(&open), Rc::clone(&last), Rc::clone(&ends));
+        let lease = Rc::new(RefCell::new(Some(lease)));
+        let held = Rc::clone(&lease);
         node.handle().spawn(async move {
             while !end.get() {
                 of.runtime().sleep(TURN).await;
                 let open = opened.borrow().clone();
+                let Some(mut lease) = held.take() else { continue };
                 let is_open = |all: &[ObjectId]| open.into_iter().filter(|oid| all.contains(oid)).collect();
                 if let Ok(taken) = lease.take_turn(&of, is_open).await {
                     turn.set(Some(taken));
                 }
+                held.replace(Some(lease));
             }
-            lease.end(&of).await.expect("ends");
+            held.take().expect("unused").end(&of).await.expect("ends");
         });
-        Client { node, context, id, open, last, ends }
+        Client { node, context, id, open, last, ends, lease }
+    }
+
+    /// Claims the right to grant locks for a client.
+    fn claims(&self, client: &Client) -> bool {
+        let (context, held) = (client.context.clone(), Rc::clone(&client.lease));
+        self.cluster.world.block_on(&client.node, async move {
+            let mut lease = loop {
+                match held.take() {
+                    Some(lease) => break lease,
+                    None => context.runtime().sleep(Duration::from_millis(1)).await,
+                }
+            };
+            let claimed = lease.claim_locks(&context).await.expect("answers");
+            held.replace(Some(lease));
+            claimed
+        })
     }
 
     /// Removes a file for a client, or puts another one in its place, and lets go of its content.
@@ -230,4 +252,55 @@ fn who_opens_a_file_while_another_client_removes_it_has_all_of_it_or_finds_no_na
         *(if found.get() { &mut kept } else { &mut gone }) += 1;
     }
     assert!(kept > 3 && gone > 3, "{kept} {gone}");
+}
+
+#[test]
+fn one_client_grants_locks_as_long_as_it_is_there() {
+    let scene = Scene::new(7);
+    let (first, second) = (scene.client("first"), scene.client("second"));
+    assert!(scene.claims(&first) && !scene.claims(&second));
+    scene.run_turns(50);
+    assert!(!scene.claims(&second) && scene.claims(&first));
+    first.ends.set(true);
+    scene.run_turns(3);
+    assert!(scene.claims(&second));
+}
+
+#[test]
+fn who_died_long_ago_is_waited_for_no_longer_than_a_client_takes_that_is_alive() {
+    for is_alive in [false, true] {
+        let scene = Scene::new(8);
+        let first = scene.client("first");
+        assert!(scene.claims(&first));
+        if is_alive {
+            // It comes back with the engines.
+            for rank in 0..3 {
+                scene.cluster.schedule_crash(rank, Duration::from_millis(10), Duration::from_mins(10));
+            }
+            scene.cluster.world.run_for(Duration::from_mins(10));
+        } else {
+            scene.cluster.world.crash(&first.node);
+            assert!(!scene.claims(&scene.client("early")), "it may be alive");
+            scene.run_turns(40);
+        }
+        assert_eq!(scene.claims(&scene.client("late")), !is_alive);
+    }
+}
+
+#[test]
+fn who_was_given_up_and_has_lost_its_right_is_told_and_who_has_not_goes_on() {
+    for taken in [true, false] {
+        let scene = Scene::new(9);
+        let (slow, other) = (scene.client("slow"), scene.client("other"));
+        assert!(scene.claims(&slow));
+        let engines: Vec<&Node> = (0..3).map(|rank| scene.cluster.engine(rank)).collect();
+        scene.cluster.fabric.partition(&[&slow.node], &engines);
+        scene.run_turns(40);
+        assert!(other.last.get().expect("a turn").is_alone);
+        assert!(!taken || scene.claims(&other));
+        scene.cluster.fabric.heal();
+        scene.run_turns(40);
+        assert_eq!(slow.last.get().expect("a turn").lost_locks, taken);
+        assert_eq!(scene.claims(&slow), !taken);
+    }
 }

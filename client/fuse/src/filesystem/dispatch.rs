@@ -11,8 +11,8 @@ use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, RenameFlags,
     ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
-    WriteFlags,
+    ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 
 use super::attributes::{Wanted, to_kernel};
@@ -75,6 +75,10 @@ impl Filesystem for WeirFs {
             if let Err(missing) = config.add_capabilities(capability) {
                 tracing::info!(?missing, "the kernel lacks a FUSE capability; doing without");
             }
+        }
+        if !self.shared.leased.grants_locks() {
+            // So that the kernel asks, instead of granting them itself.
+            let _ = config.add_capabilities(InitFlags::FUSE_POSIX_LOCKS | InitFlags::FUSE_FLOCK_LOCKS);
         }
         // Each takes the nearest value that the kernel allows.
         let _ = config.set_max_write(WRITE_MAX).or_else(|nearest| config.set_max_write(nearest));
@@ -445,6 +449,39 @@ impl Filesystem for WeirFs {
             Ok(found) => reply.offset(found),
             Err(errno) => reply.error(errno),
         }
+    }
+
+    // Another client grants locks. Programs that can do without them know this number.
+
+    fn getlk(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: LockOwner,
+        _: u64,
+        _: u64,
+        _: i32,
+        _: u32,
+        reply: ReplyLock,
+    ) {
+        reply.error(Errno::EOPNOTSUPP);
+    }
+
+    fn setlk(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: LockOwner,
+        _: u64,
+        _: u64,
+        kind: i32,
+        _: u32,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        if kind == libc::F_UNLCK { reply.ok() } else { reply.error(Errno::EOPNOTSUPP) }
     }
 
     // The kernel does these by itself after it was told once that nobody else does.

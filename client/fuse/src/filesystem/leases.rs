@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -21,6 +22,10 @@ const IDLE_TURN: Duration = Duration::from_secs(15);
 /// How long a request of a turn is tried: an engine that is away with some content must not keep the lease from being renewed.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 
+/// Seconds without a turn, or a try, after which this process must have been stopped: half of those after which others take its
+/// lease for that of a dead client.
+const LATE: u64 = 30;
+
 /// How long the end of a mount waits for the end of its lease.
 const END_LIMIT: Duration = Duration::from_secs(3);
 
@@ -30,9 +35,61 @@ pub struct Leased {
     client: OnceLock<ClientId>,
     /// The orphans listed in the last turn, and whether they were open here.
     orphans: Mutex<HashMap<ObjectId, bool>>,
+    grants_locks: AtomicBool,
+    /// It granted locks, and another client does now.
+    is_fenced: AtomicBool,
+    /// When the last turn was taken or tried, in seconds since boot.
+    tried: AtomicU64,
+    turns: Mutex<()>,
+    turned: Condvar,
 }
 
 impl Leased {
+    /// Whether locks of this mount exclude those of all others: the kernel keeps them. A mount for which that isn't so refuses them.
+    pub fn grants_locks(&self) -> bool {
+        self.grants_locks.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of a lease.
+    fn has(&self, lease: &Lease) {
+        let _ = self.client.set(lease.client());
+        self.grants_locks.store(lease.grants_locks(), Ordering::Relaxed);
+        self.note_try(false);
+    }
+
+    /// Takes note that a turn was taken or tried.
+    fn note_try(&self, lost_locks: bool) {
+        self.is_fenced.fetch_or(lost_locks, Ordering::Relaxed);
+        self.tried.store(seconds_since_boot(), Ordering::Relaxed);
+        drop(self.turns.lock().unwrap_or_else(PoisonError::into_inner));
+        self.turned.notify_all();
+    }
+
+    fn is_late(&self) -> bool {
+        seconds_since_boot().saturating_sub(self.tried.load(Ordering::Relaxed)) > LATE
+    }
+
+    /// Admits a request, unless another client grants locks now where this mount's kernel has granted some: those may be broken.
+    /// After this process was stopped, that has to be found out first.
+    ///
+    /// # Errors
+    /// `EIO`.
+    pub fn admit(&self, patience: Duration) -> Served<()> {
+        if self.grants_locks() && self.is_late() {
+            let turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.turned.wait_timeout_while(turns, patience, |()| self.is_late()));
+            if self.is_late() {
+                return Err(Fault::Errno(libc::EIO));
+            }
+        }
+        if self.is_fenced() { Err(Fault::Errno(libc::EIO)) } else { Ok(()) }
+    }
+
+    /// Whether locks that this mount has granted may be broken.
+    pub fn is_fenced(&self) -> bool {
+        self.is_fenced.load(Ordering::Relaxed)
+    }
+
     /// Whose lease it is; `None` while there is none.
     pub fn client(&self) -> Option<ClientId> {
         self.client.get().copied()
@@ -41,6 +98,12 @@ impl Leased {
     fn orphans(&self) -> MutexGuard<'_, HashMap<ObjectId, bool>> {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Also counts while the machine sleeps.
+fn seconds_since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    u64::try_from(now.tv_sec).unwrap_or(0)
 }
 
 /// Names a process to clients of the same machine.
@@ -65,11 +128,12 @@ impl Origin {
     }
 }
 
-/// Stores a lease for this process. Those of processes of this machine that are dead end.
+/// Stores a lease for this process, which claims the right to grant locks if it is to. Leases of processes of this machine that
+/// are dead end.
 ///
 /// # Errors
 /// As [`Lease::begin`].
-pub async fn begin(context: &Context, container: &Container) -> Result<Lease, Error> {
+pub async fn begin(context: &Context, container: &Container, claims_locks: bool) -> Result<Lease, Error> {
     // Without it, others wait until the lease has expired.
     let own = Origin::own().ok();
     let bytes = own.as_ref().map(weir_proto::codec::encode).unwrap_or_default();
@@ -77,7 +141,11 @@ pub async fn begin(context: &Context, container: &Container) -> Result<Lease, Er
         (Some(own), Ok(other)) => other.has_ended(own),
         _ => false,
     };
-    Lease::begin(context, container, &bytes, is_dead).await
+    let mut lease = Lease::begin(context, container, &bytes, is_dead).await?;
+    if claims_locks && !lease.claim_locks(context).await? {
+        tracing::warn!("another client grants locks in this container: this mount refuses them");
+    }
+    Ok(lease)
 }
 
 /// The thread that renews a mount's lease.
@@ -110,7 +178,7 @@ impl Shared {
         let ((stop, stopped), (ends, ended)) = (channel(), channel());
         let shared = Arc::clone(self);
         if let Some(lease) = &lease {
-            let _ = self.leased.client.set(lease.client());
+            self.leased.has(lease);
         }
         let keep = move || {
             let kept = shared.with_context(|context| {
@@ -138,9 +206,10 @@ impl Shared {
         let mut pause = TURN;
         while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let Some(lease) = lease.as_mut() else {
-                lease = context.block_on(begin(context, container)).ok();
+                // The kernel was told that this mount refuses locks.
+                lease = context.block_on(begin(context, container, false)).ok();
                 if let Some(lease) = &lease {
-                    let _ = self.leased.client.set(lease.client());
+                    self.leased.has(lease);
                 }
                 continue;
             };
@@ -148,13 +217,21 @@ impl Shared {
                 Ok(turn) => {
                     let is_idle = turn.is_alone && self.handles.is_empty();
                     pause = if is_idle { IDLE_TURN } else { TURN };
-                    if turn.was_lost {
+                    self.leased.note_try(turn.lost_locks);
+                    if turn.lost_locks {
+                        tracing::error!(
+                            "another client grants locks now: mount again; until then all is EIO"
+                        );
+                    } else if turn.was_lost {
                         tracing::warn!(
                             "others had given this mount up: files that they have removed are lost here"
                         );
                     }
                 }
-                Err(error) => tracing::debug!(%error, "a turn of the lease"),
+                Err(error) => {
+                    self.leased.note_try(false);
+                    tracing::debug!(%error, "a turn of the lease");
+                }
             }
         }
         if let Some(lease) = lease
@@ -204,6 +281,21 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_was_stopped_serves_on_when_its_locks_are_known_to_be_its_own() {
+        let leased = Leased::default();
+        leased.tried.store(0, Ordering::Relaxed);
+        assert!(seconds_since_boot() > LATE, "a machine that has just been started");
+        leased.admit(Duration::ZERO).expect("no locks to lose");
+        leased.grants_locks.store(true, Ordering::Relaxed);
+        assert!(leased.admit(Duration::ZERO).is_err());
+        leased.note_try(false);
+        leased.admit(Duration::ZERO).expect("its own");
+        leased.note_try(true);
+        leased.note_try(false);
+        assert!(leased.admit(Duration::ZERO).is_err());
+    }
 
     #[test]
     fn only_a_process_of_this_machine_is_known_to_have_ended() {

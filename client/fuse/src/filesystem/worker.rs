@@ -158,7 +158,8 @@ impl Shared {
         let slot = self.slot();
         let since = u64::try_from((begun - self.started).as_micros()).unwrap_or(u64::MAX).max(1);
         slot.store(since, Ordering::Relaxed);
-        let served = self.with_context(work);
+        let admitted = self.leased.admit(self.engine_wait);
+        let served = admitted.and_then(|()| self.with_context(work));
         slot.store(0, Ordering::Relaxed);
         let errno = served.as_ref().err().map(Fault::errno);
         self.metrics.answered(operation, begun.elapsed(), errno);
@@ -222,6 +223,9 @@ impl Shared {
 
     /// Why I/O waits or fails now; empty while it does neither.
     pub(crate) fn trouble(&self) -> String {
+        if self.leased.is_fenced() {
+            return "another client grants locks now, which this mount did before: mount again".to_owned();
+        }
         let now = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let slow = SLOW.as_micros();
         let ages = self.slots.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|since| *since != 0);
