@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use weir_client::{Attach, Container, Context, Pool, Rights};
+use weir_client::{Attach, Container, ContainerType, Context, Pool, Rights};
 use weir_dfs::{Dfs, Lease};
 
 use crate::filesystem::{Shared, WeirFs, begin_lease};
@@ -30,9 +30,6 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(3);
 
 /// Pause after the control socket could not accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// How often what the heap has free is given back to the system: so seldom that a busy mount doesn't feel it.
-const HEAP_PAUSE: Duration = Duration::from_secs(10);
 
 /// Read-ahead of the mount in KiB: two requests of the largest size, so that one is under way while the other is used.
 const READ_AHEAD_KIB: u32 = 2048;
@@ -176,7 +173,9 @@ fn open(
             .map_err(|error| client_failure(&error))?;
         let open_micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let writable = if options.read_only {
-            writable(&context, spec, &container).await.ok()
+            let writable = writable(&context, spec, &container).await;
+            make_file_system(&context, &container, &writable).await?;
+            writable.ok()
         } else {
             Some(container.clone())
         };
@@ -229,6 +228,21 @@ async fn writable(
     let rights = Rights::READ.union(Rights::WRITE);
     let pool = Pool::connect(context, &spec.pool, rights).await?;
     Container::open(context, &pool, &container.id().to_string(), rights).await
+}
+
+/// Makes the file system of a new container that is mounted read-only at first: it is empty.
+async fn make_file_system(
+    context: &Context,
+    container: &Container,
+    writable: &weir_client::Result<Container>,
+) -> Result<(), Failure> {
+    let is_new = container.properties().kind == ContainerType::Posix
+        && !Dfs::is_formatted(context, container).await.map_err(|error| dfs_failure(&error))?;
+    if !is_new {
+        return Ok(());
+    }
+    let writable = writable.as_ref().map_err(client_failure)?;
+    Dfs::format(context, writable).await.map_err(|error| dfs_failure(&error))
 }
 
 /// The container's file system, with its root directory in the hands of the mount's group.
@@ -374,13 +388,11 @@ async fn watch(
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| internal("watch signals", error))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| internal("watch signals", error))?;
     let answer = answer_control(control, shared, &identity);
-    let spare = spare_memory(shared);
-    tokio::pin!(answer, spare);
+    tokio::pin!(answer);
     let outcome = loop {
         tokio::select! {
             outcome = &mut end => break outcome,
             () = &mut answer => {}
-            () = &mut spare => {}
             _ = terminate.recv() => return leave(spec, &mut end).await,
             _ = interrupt.recv() => return leave(spec, &mut end).await,
         }
@@ -390,19 +402,6 @@ async fn watch(
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(internal("FUSE session", error)),
         Err(_) => Err(Failure::new(FailureKind::Internal, "the FUSE session ended without a word")),
-    }
-}
-
-/// Gives memory back that requests have used, for ever.
-async fn spare_memory(shared: &Shared) {
-    let mut answered = 0;
-    loop {
-        tokio::time::sleep(HEAP_PAUSE).await;
-        let now = shared.metrics.requests();
-        if now != answered {
-            weir_memory::trim_heap();
-        }
-        answered = now;
     }
 }
 

@@ -3,12 +3,15 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use super::harness::eventually;
-use super::{shell, system};
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::harness::{DevSystem, eventually};
+use super::{errno, shell, system};
 
 const MIB: usize = 1 << 20;
 
@@ -39,11 +42,11 @@ fn read(file: &File) -> io::Result<Vec<u8>> {
 fn a_file_that_another_client_removes_or_replaces_is_there_until_it_is_closed() {
     let system = system();
     let (one, other) = (system.mount("home", &[]), system.mount("home", &[]));
-    let used = || statfs_used(one.directory()).expect("space");
-    let before = used();
+    let space = Space::of(one.directory());
     for script in ["rm f", "echo new > t; mv t f"] {
         fs::write(one.path("f"), whole()).expect("written");
         let (direct, cached) = (open_direct(&other.path("f")), File::open(other.path("f")).expect("opened"));
+        space.is_taken();
         shell(one.directory(), script);
         for _ in 0..20 {
             assert!(read(&direct).expect("read") == whole(), "{script}");
@@ -52,21 +55,48 @@ fn a_file_that_another_client_removes_or_replaces_is_there_until_it_is_closed() 
         }
         assert!(read(&cached).expect("read") == whole(), "{script}");
     }
-    eventually("the space is free", Duration::from_mins(2), || used() < before + MIB as u64);
+    space.is_freed();
+}
+
+/// What a file system held at first.
+struct Space<'a> {
+    mount: &'a Path,
+    before: u64,
+}
+
+impl<'a> Space<'a> {
+    fn of(mount: &'a Path) -> Self {
+        Self { mount, before: used(mount) }
+    }
+
+    /// Waits until the engines have told of what was written.
+    fn is_taken(&self) {
+        eventually("the space is taken", Duration::from_secs(20), || {
+            used(self.mount) > self.before + 2 * MIB as u64
+        });
+    }
+
+    /// Waits until they have told that it is free again.
+    fn is_freed(&self) {
+        eventually("the space is free", Duration::from_mins(2), || {
+            used(self.mount) < self.before + MIB as u64
+        });
+    }
 }
 
 /// Bytes that a file system holds.
-fn statfs_used(path: &Path) -> io::Result<u64> {
-    let found = rustix::fs::statvfs(path)?;
-    Ok((found.f_blocks - found.f_bfree) * found.f_frsize)
+fn used(mount: &Path) -> u64 {
+    let found = rustix::fs::statvfs(mount).expect("space");
+    (found.f_blocks - found.f_bfree) * found.f_frsize
 }
 
 #[test]
 fn what_a_killed_client_had_open_goes_when_it_comes_again() {
     let system = system();
     let one = system.mount("home", &[]);
-    let before = statfs_used(one.directory()).expect("space");
+    let space = Space::of(one.directory());
     fs::write(one.path("f"), whole()).expect("written");
+    space.is_taken();
     let directory = system.folder().join("killed");
     fs::create_dir(&directory).expect("a directory");
     let mut mount = system.weir();
@@ -81,8 +111,7 @@ fn what_a_killed_client_had_open_goes_when_it_comes_again() {
     shell(Path::new("/"), &format!("umount --lazy {}", directory.display()));
     drop(open);
     let _again = system.mount("home", &[]);
-    let used = || statfs_used(one.directory()).expect("space");
-    eventually("the space is free", Duration::from_mins(2), || used() < before + MIB as u64);
+    space.is_freed();
 }
 
 #[test]
@@ -117,5 +146,92 @@ fn a_file_that_is_replaced_all_the_time_is_read_whole() {
         while !writer.is_finished() {
             assert_eq!(fs::read_to_string(other.path("conf")).expect("read"), "whole\n");
         }
+    });
+}
+
+/// A mount in a process of its own whose leases are renewed, and expire, thirty times as fast as usual.
+struct Hasty {
+    process: Child,
+    directory: PathBuf,
+}
+
+impl Hasty {
+    fn mount(system: &DevSystem, name: &str) -> Self {
+        let directory = system.folder().join(name);
+        fs::create_dir(&directory).expect("a directory");
+        let mut mount = system.weir();
+        mount
+            .env("WEIR_LEASE_TURN_MS", "100")
+            .args(["mount", "--foreground", "tank", "home"])
+            .arg(&directory);
+        let process = mount.stderr(Stdio::null()).spawn().expect("weir runs");
+        let mounted =
+            || shell(Path::new("/"), "cat /proc/mounts").contains(directory.to_str().expect("plain"));
+        eventually("mounted", Duration::from_mins(1), mounted);
+        Self { process, directory }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.process), signal).expect("signalled");
+    }
+}
+
+impl Drop for Hasty {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = Command::new("umount").arg("--lazy").arg(&self.directory).status();
+    }
+}
+
+#[test]
+fn what_is_gone_because_a_client_was_away_is_never_zeros_or_empty() {
+    let system = system();
+    let (away, there) = (Hasty::mount(&system, "away"), Hasty::mount(&system, "there"));
+    let space = Space::of(&there.directory);
+    fs::write(there.path("f"), whole()).expect("written");
+    space.is_taken();
+    let open = open_direct(&away.path("f"));
+    assert!(read(&open).expect("read") == whole());
+    let writes = OpenOptions::new().write(true).open(away.path("f")).expect("opened");
+    away.signal(Signal::STOP);
+    fs::remove_file(there.path("f")).expect("removed");
+    // It is given up.
+    space.is_freed();
+    away.signal(Signal::CONT);
+    for _ in 0..10 {
+        assert_eq!(errno(read(&open).map(|bytes| bytes.len())), libc::ESTALE);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    eventually("writes are refused", Duration::from_secs(20), || writes.write_at(b"new", 0).is_err());
+    fs::write(away.path("f"), "anew").expect("the mount itself goes on");
+}
+
+#[test]
+fn a_mount_whose_locks_another_one_grants_by_now_serves_nothing() {
+    let system = system();
+    let (away, there) = (Hasty::mount(&system, "away"), Hasty::mount(&system, "there"));
+    fs::write(away.path("f"), "content").expect("written");
+    let open = File::open(away.path("f")).expect("opened");
+    flock(&open, FlockOperation::NonBlockingLockExclusive).expect("granted");
+    away.signal(Signal::STOP);
+    // Its lease has expired when a mount that comes then is granted locks.
+    let mut number = 0;
+    eventually("another one grants locks", Duration::from_mins(2), || {
+        number += 1;
+        let next = Hasty::mount(&system, &format!("next-{number}"));
+        let file = File::open(next.path("f")).expect("opened");
+        let is_granted = flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if is_granted {
+            away.signal(Signal::CONT);
+            eventually("the first one stops", Duration::from_secs(30), || fs::read(away.path("f")).is_err());
+            assert_eq!(errno(fs::write(away.path("f"), "")), libc::EIO);
+            assert_eq!(fs::read_to_string(there.path("f")).expect("read"), "content");
+        }
+        is_granted
     });
 }

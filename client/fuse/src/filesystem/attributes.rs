@@ -182,7 +182,7 @@ impl Shared {
             (known.node.clone(), known.nameless.is_some(), known.opens)
         };
         if nameless {
-            let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
+            let stat = self.stat_unnamed(context, &inode, &node)?;
             return Ok(Stat { links: 0, ..stat });
         }
         match context.block_on(self.dfs.stat(context, &node)) {
@@ -198,16 +198,19 @@ impl Shared {
                 Ok(Stat { links: 0, ..stat })
             }
             // Another client renamed or removed a file that is open here: its content can still be described.
-            Err(Error::Stale(_)) if opens > 0 => {
-                let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
-                let told = inode.lock().told.map_or(0, |told| told.size);
-                if stat.size == 0 && told > 0 {
-                    self.ensure_there(context, &inode)?;
-                }
-                Ok(stat)
-            }
+            Err(Error::Stale(_)) if opens > 0 => self.stat_unnamed(context, &inode, &node),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Attributes of an inode that isn't found under its name. A file that has become empty may be gone.
+    fn stat_unnamed(&self, context: &Context, inode: &Inode, node: &Node) -> Served<Stat> {
+        let stat = context.block_on(self.dfs.stat_listed(context, node))?;
+        let told = inode.lock().told.map_or(0, |told| told.size);
+        if node.record.kind == Kind::File && stat.size == 0 && told > 0 {
+            self.ensure_there(context, inode)?;
+        }
+        Ok(stat)
     }
 
     /// Whether an inode that isn't found under its name is a directory that another client has removed. That is noted.

@@ -161,7 +161,8 @@ impl Shared {
     }
 
     fn file(&self, handle: u64) -> Served<Arc<OpenFile>> {
-        self.handles.file(handle).ok_or(Fault::Errno(libc::EBADF))
+        let open = self.handles.file(handle).ok_or(Fault::Errno(libc::EBADF))?;
+        if open.inode.lock().lost { Err(Fault::Errno(libc::ESTALE)) } else { Ok(open) }
     }
 
     /// Reads into a buffer and returns how many bytes there were.

@@ -89,6 +89,19 @@ impl Handles {
         }
     }
 
+    /// Every open file.
+    pub fn files(&self) -> Vec<Arc<OpenFile>> {
+        let mut files = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            files.extend(shard.values().filter_map(|handle| match handle {
+                Handle::File(file) => Some(Arc::clone(file)),
+                Handle::Directory(_) => None,
+            }));
+        }
+        files
+    }
+
     /// Whether nothing is open.
     pub fn is_empty(&self) -> bool {
         self.shards.iter().all(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).is_empty())

@@ -46,6 +46,8 @@ pub struct Known {
     pub removed: Option<Removed>,
     /// The extended attributes of an inode whose last name is gone: no entry holds them any more, nor the record.
     pub nameless: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// Other clients have freed its content, since they had taken this one for dead.
+    pub lost: bool,
     /// The content that the page cache holds.
     pub cached: Option<Stamp>,
     /// What the kernel was told last about the content.
@@ -259,6 +261,7 @@ fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
         opens: 0,
         removed: None,
         nameless: None,
+        lost: false,
         cached: None,
         told: None,
         changed: Moment::default(),

@@ -1,6 +1,6 @@
 //! The mount's lease: what is open here of files whose last name other clients have removed stays until it is closed here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -15,9 +15,12 @@ use super::inodes::Inode;
 use super::worker::{Fault, Served, Shared};
 use crate::process::ProcessRecord;
 
-/// Pause between turns while nobody else is there and nothing is open: an idle mount costs two small requests in this time, and is
-/// far from being given up.
-const IDLE_TURN: Duration = Duration::from_secs(15);
+/// Turns that take the time of one while nobody else is there and nothing is open: an idle mount costs three small requests in
+/// 15 s, and is far from being given up.
+const IDLE_TURNS: u32 = 5;
+
+/// Milliseconds of a turn in the environment, the same for all clients of a container: for tests, which can't wait for a minute.
+const TURN_VARIABLE: &str = "WEIR_LEASE_TURN_MS";
 
 /// How long a request of a turn is tried: an engine that is away with some content must not keep the lease from being renewed.
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
@@ -26,8 +29,9 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 /// lease for that of a dead client.
 const LATE: u64 = 30;
 
-/// How long the end of a mount waits for the end of its lease.
-const END_LIMIT: Duration = Duration::from_secs(3);
+/// How long the end of a mount waits for the end of its lease: together with giving back its handles, less than the daemon waits
+/// for the process of an unmounted file system.
+const END_LIMIT: Duration = Duration::from_secs(1);
 
 /// What the mount knows from its lease.
 #[derive(Debug, Default)]
@@ -98,6 +102,12 @@ impl Leased {
     fn orphans(&self) -> MutexGuard<'_, HashMap<ObjectId, bool>> {
         self.orphans.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Pause between two turns.
+fn turn() -> Duration {
+    let millis = std::env::var(TURN_VARIABLE).ok().and_then(|text| text.parse().ok());
+    millis.map_or(TURN, Duration::from_millis)
 }
 
 /// Also counts while the machine sleeps.
@@ -203,7 +213,8 @@ impl Shared {
         mut lease: Option<Lease>,
         stopped: &Receiver<()>,
     ) {
-        let mut pause = TURN;
+        let busy = turn();
+        let mut pause = busy;
         while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let Some(lease) = lease.as_mut() else {
                 // The kernel was told that this mount refuses locks.
@@ -216,7 +227,7 @@ impl Shared {
             match context.block_on(lease.take_turn(context, |orphans| self.note_orphans(orphans))) {
                 Ok(turn) => {
                     let is_idle = turn.is_alone && self.handles.is_empty();
-                    pause = if is_idle { IDLE_TURN } else { TURN };
+                    pause = if is_idle { busy * IDLE_TURNS } else { busy };
                     self.leased.note_try(turn.lost_locks);
                     if turn.lost_locks {
                         tracing::error!(
@@ -226,6 +237,7 @@ impl Shared {
                         tracing::warn!(
                             "others had given this mount up: files that they have removed are lost here"
                         );
+                        self.find_lost(context);
                     }
                 }
                 Err(error) => {
@@ -245,11 +257,28 @@ impl Shared {
     fn note_orphans(&self, all: &[ObjectId]) -> Vec<ObjectId> {
         // Held until all are looked at: an open raises its count first, then asks here.
         let mut orphans = self.leased.orphans();
-        let is_open = |oid: &ObjectId| {
-            self.inodes.get(weir_dfs::inode_number(*oid)).is_some_and(|inode| inode.lock().opens > 0)
-        };
-        *orphans = all.iter().map(|oid| (*oid, is_open(oid))).collect();
+        *orphans = all.iter().map(|oid| (*oid, self.is_open_nameless(*oid))).collect();
         orphans.iter().filter(|(_, is_open)| **is_open).map(|(oid, _)| *oid).collect()
+    }
+
+    /// Whether an inode is open here that has lost its name to another client. Its attributes are kept here from now on.
+    fn is_open_nameless(&self, oid: ObjectId) -> bool {
+        let Some(inode) = self.inodes.get(weir_dfs::inode_number(oid)) else { return false };
+        let mut known = inode.lock();
+        if known.opens > 0 && known.nameless.is_none() {
+            self.inodes.note_change(&mut known);
+            known.nameless = Some(BTreeMap::new());
+        }
+        known.opens > 0
+    }
+
+    /// Finds out which open files are gone, after others had given this mount up.
+    fn find_lost(&self, context: &Context) {
+        for open in self.handles.files() {
+            if matches!(self.ensure_there(context, &open.inode), Err(Fault::Errno(libc::ESTALE))) {
+                open.inode.lock().lost = true;
+            }
+        }
     }
 
     /// Whether content that may have lost its name may still be opened, by who has raised its open count.
@@ -260,11 +289,11 @@ impl Shared {
     /// Makes sure that an open file which is shorter than it was is so because somebody has cut it off: it has its name, or
     /// content. Other clients free the content of a removed file when they take this one for dead.
     pub(crate) fn ensure_there(&self, context: &Context, inode: &Inode) -> Served<()> {
-        let (node, nameless) = {
+        let (node, is_own) = {
             let known = inode.lock();
-            (known.node.clone(), known.nameless.is_some())
+            (known.node.clone(), known.removed.is_some())
         };
-        if nameless {
+        if is_own {
             return Ok(());
         }
         match context.block_on(self.dfs.stat(context, &node)) {

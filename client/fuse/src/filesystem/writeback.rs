@@ -307,7 +307,7 @@ impl Shared {
         let mut left = *gathered;
         loop {
             let node = inode.node();
-            if inode.lock().removed.is_some() {
+            if inode.lock().nameless.is_some() {
                 // Without an entry there is nothing to hold attributes; those here are what is left.
                 inode.lock().apply(&left.change);
                 left.change = SetAttributes::default();
