@@ -317,6 +317,7 @@ impl Asked<'_> {
         let letter = Letter { opcode: self.opcode, body: self.body, options: self.options, wall_deadline };
         let mut course = Course::new(self.inner, at);
         course.silent.1 = at;
+        course.wait = ticket.state.first_wait(at, course.wait);
         let first = if let Some(error) = refused {
             Err(course.refused(&ticket.state, &session, *error))
         } else {
@@ -656,6 +657,7 @@ impl<'a> Course<'a> {
                     self.silent.0 = 0;
                 } else if self.silent.0 >= SILENT_TRIES_MAX {
                     self.silent.0 = 0;
+                    self.wait = self.wait.max(inner.config.attempt_min);
                     inner.disconnect(state, session);
                 } else if session.is_told {
                     return Next::Look(Rc::clone(session));

@@ -62,7 +62,7 @@ impl<'a> Sent<'a> {
     ) {
         let Asked { inner, opcode, body, options, .. } = *asked;
         let letter = Letter { opcode, body, options, wall_deadline: self.wall_deadline };
-        let due = letter.due(self.at, inner.config.attempt_min);
+        let due = letter.due(self.at, self.ticket.state.first_wait(self.at, inner.config.attempt_min));
         let proof = || Proof::Session(Rc::clone(&self.session));
         inner.expect(self.ticket.id, self.session.id, &self.ticket.state, proof, due, waiting);
         self.refused = send(self, &letter).err().map(Box::new);

@@ -222,14 +222,17 @@ impl Inner {
         if !self.strangers.may_answer(self.rt.now()) {
             return;
         }
+        // What it says of where it is comes before the provider's word, which may be of whoever has the place in the address vector
+        // that a client had which was forgotten. Where the network tells tenants apart, addresses in messages have no key.
+        let said = || message.get(layout.greeting.clone()).and_then(Address::from_bytes);
         let address = match message.source() {
-            Source::Peer(_) => None,
+            Source::Peer(_) if self.endpoint.capabilities().serves_auth_keys => None,
             Source::Address(address) => Some(Address::clone(address)),
-            Source::Unknown => message.get(layout.greeting.clone()).and_then(Address::from_bytes),
+            Source::Peer(_) | Source::Unknown => said(),
         };
         let address = address.filter(|_| self.endpoint.has_room_for_strangers());
         let inserted = address.and_then(|address| self.entry(&address));
-        let Some(peer) = message.source().peer().or(inserted.map(|(peer, _)| peer)) else { return };
+        let Some(peer) = inserted.map(|(peer, _)| peer).or(message.source().peer()) else { return };
         if let Some((_, true)) = inserted
             && let Some(gone) =
                 self.strangers.keep(peer, strangers_max(self.endpoint.capabilities().max_peers))

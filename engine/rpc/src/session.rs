@@ -6,7 +6,7 @@ use crate::peer::Peer;
 use crate::pending::NoAnswer;
 use crate::proof::{Proof, Ring};
 use crate::quota::Place;
-use crate::seal::SealKey;
+use crate::seal::{Nonce, SealKey};
 use crate::wire::{self, ClientId, Header, Kind};
 use crate::{Inner, Outcome};
 use core::cell::{Cell, RefCell};
@@ -22,6 +22,14 @@ use weir_runtime::{Instant, race};
 /// Silence after which a request carries the sender's address again: a server that restarted in between doesn't know
 /// us, and starting a process takes longer than this.
 const GREETING_AFTER: Duration = Duration::from_millis(5);
+
+/// Silence of a server after which it may be gone without a word: its host may have vanished, or a network in between forgotten the
+/// connection. Whoever is at work with a server hears it more often.
+const IDLE_AFTER: Duration = Duration::from_secs(10);
+
+/// How long the first try waits then: many round trips, and a server that is at the request says so when it is asked again. Twice in
+/// vain, with a wait twice as long, and contact is made anew, which a server that is only slow survives.
+const IDLE_WAIT: Duration = Duration::from_millis(100);
 
 /// Why there is no contact with a server that refuses the time here, or whose time is refused here.
 pub(crate) const CLOCKS_APART: &str =
@@ -114,6 +122,8 @@ pub(crate) struct PeerState {
     looked: Cell<Instant>,
     /// Why its name led nowhere, the last time that it led nowhere.
     unresolved: Cell<String>,
+    /// The hello that waits for its answer, by number and nonce.
+    hello: Cell<Option<(u64, Nonce)>>,
 }
 
 impl PeerState {
@@ -130,6 +140,7 @@ impl PeerState {
             heard: Cell::new(Instant::default()),
             looked: Cell::default(),
             unresolved: Cell::default(),
+            hello: Cell::default(),
         }
     }
 
@@ -146,6 +157,12 @@ impl PeerState {
     /// Whether the next request should say who we are.
     pub(crate) fn wants_greeting(&self, now: Instant) -> bool {
         now > self.heard.get() + GREETING_AFTER
+    }
+
+    /// How long the first try of a request that is sent now waits, which otherwise takes `usual`. A server that was heard a moment
+    /// ago is there; of one that was silent for long that has to be found out, and its answer to a repeat shows it.
+    pub(crate) fn first_wait(&self, now: Instant, usual: Duration) -> Duration {
+        if now > self.heard.get() + IDLE_AFTER { usual.min(IDLE_WAIT) } else { usual }
     }
 
     /// All requests below this id are finished.
@@ -320,6 +337,18 @@ impl Inner {
         }
     }
 
+    /// The hello to send: the one that waits for its answer, again, so that the answer of a server that takes longer than one try
+    /// counts. Else it would never be reached.
+    fn hello_of(&self, state: &PeerState) -> (u64, Nonce) {
+        let hello = state.hello.get().unwrap_or_else(|| {
+            let request = self.next_request.get();
+            self.next_request.set(request + 1);
+            (request, self.fresh_nonce())
+        });
+        state.hello.set(Some(hello));
+        hello
+    }
+
     /// Sends a hello and takes its answer: the version to speak, who answered, and the key to seal messages with.
     async fn greet(
         &self,
@@ -330,10 +359,8 @@ impl Inner {
         let unreachable =
             |reason: &str| RpcError::Unreachable { peer: state.peer.clone(), reason: reason.to_owned() };
         let ours = &self.config.versions;
-        let request = self.next_request.get();
-        self.next_request.set(request + 1);
+        let (request, nonce) = self.hello_of(state);
         let mut header = Header::new(Kind::Hello, *ours.end(), state.client, request, self.epoch());
-        let nonce = self.fresh_nonce();
         let (whole, bare) = (wire::encode_hello(ours, &nonce), wire::encode_versions(ours));
         let body: &[u8] = if self.ring.is_some() { &whole } else { &bare };
         header.greeting = true;
@@ -348,6 +375,9 @@ impl Inner {
             Ok(()) => self.pending.wait(self, request).await.map(|_| self.pending.take(request)),
             Err(error) => Ok(Some(Outcome::Failed(error))),
         };
+        if !matches!(outcome, Err(NoAnswer::Late)) {
+            state.hello.take();
+        }
         let answer = match outcome {
             Err(NoAnswer::Late) => return Err(unreachable("no answer to the hello")),
             Err(NoAnswer::Closed) | Ok(None) => return Err(RpcError::Closed),

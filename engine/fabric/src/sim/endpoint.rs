@@ -33,6 +33,44 @@ struct Peers {
     addresses: BTreeMap<PeerId, Address>,
     ids: BTreeMap<Address, PeerId>,
     next: u64,
+    /// The place that an address has in the address vector, or had last.
+    places: BTreeMap<Address, usize>,
+    /// Who has each place now.
+    taken: Vec<Option<PeerId>>,
+    /// Places that nobody has, of which the last is given out next.
+    free: Vec<usize>,
+}
+
+impl Peers {
+    fn add(&mut self, address: &Address) -> PeerId {
+        let id = PeerId(self.next);
+        self.next += 1;
+        self.ids.insert(address.clone(), id);
+        self.addresses.insert(id, address.clone());
+        let place = self.free.pop().unwrap_or(self.taken.len());
+        if place == self.taken.len() {
+            self.taken.push(None);
+        }
+        self.taken[place] = Some(id);
+        self.places.insert(address.clone(), place);
+        id
+    }
+
+    /// Forgets a peer. Whether there was one.
+    fn remove(&mut self, id: PeerId) -> bool {
+        let Some(address) = self.addresses.remove(&id) else { return false };
+        self.ids.remove(&address);
+        if let Some(place) = self.places.get(&address) {
+            self.taken[*place] = None;
+            self.free.push(*place);
+        }
+        true
+    }
+
+    /// Who has the place of an address that is not known any more.
+    fn successor(&self, address: &Address) -> Option<PeerId> {
+        self.taken.get(*self.places.get(address)?).copied().flatten()
+    }
 }
 
 pub(super) struct EndpointState {
@@ -126,6 +164,12 @@ impl EndpointState {
 
     pub(super) fn known_peer(&self, address: &Address) -> Option<PeerId> {
         self.peers.borrow().ids.get(address).copied()
+    }
+
+    /// Whom a connected provider takes a sender for that it has forgotten: while there is a connection it goes on naming the place
+    /// in the address vector, whoever has that by now.
+    pub(super) fn mistaken_for(&self, address: &Address) -> Option<PeerId> {
+        self.peers.borrow().successor(address)
     }
 
     fn sink(&self) -> Option<Rc<dyn Sink>> {
@@ -318,10 +362,7 @@ impl Endpoint for SimEndpoint {
         if let Some(id) = peers.ids.get(address) {
             return Ok(*id);
         }
-        let id = PeerId(peers.next);
-        peers.next += 1;
-        peers.ids.insert(address.clone(), id);
-        peers.addresses.insert(id, address.clone());
+        let id = peers.add(address);
         add(&self.state.counters.peers_inserted, 1);
         Ok(id)
     }
@@ -341,9 +382,7 @@ impl Endpoint for SimEndpoint {
 
     fn remove(&self, peer: PeerId) {
         self.state.shortages.forget(peer);
-        let peers = &mut *self.state.peers.borrow_mut();
-        if let Some(address) = peers.addresses.remove(&peer) {
-            peers.ids.remove(&address);
+        if self.state.peers.borrow_mut().remove(peer) {
             add(&self.state.counters.peers_removed, 1);
         }
     }

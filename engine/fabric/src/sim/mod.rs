@@ -56,7 +56,8 @@ pub struct Config {
 /// What a provider reports about a sender that was not inserted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnknownSource {
-    /// Nothing, like `tcp` and `shm`.
+    /// Nothing, like `tcp` and `shm`; or, of one that was inserted and has been forgotten since, whoever has its place in the address
+    /// vector now: `tcp` goes by that for as long as there is a connection.
     Nothing,
     /// Its address, like `cxi` with `FI_SOURCE_ERR`.
     Address,

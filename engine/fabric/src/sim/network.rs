@@ -312,7 +312,10 @@ impl Network {
             None => (parcel.from.address.clone(), self.config.borrow().unknown_source),
         };
         let source = match (receiver.known_peer(&sender), unknown_source) {
-            (_, UnknownSource::Always) | (None, UnknownSource::Nothing) => Source::Unknown,
+            (_, UnknownSource::Always) => Source::Unknown,
+            (None, UnknownSource::Nothing) => {
+                receiver.mistaken_for(&sender).map_or(Source::Unknown, Source::Peer)
+            }
             (Some(peer), _) => Source::Peer(peer),
             (None, UnknownSource::Address) => Source::Address(Box::new(sender)),
         };
