@@ -80,7 +80,8 @@ impl IoService {
                 service.ok_or_else(stopping)?.answer(operation, request).await
             }
         };
-        rpc.serve(opcode, Rc::new(handler));
+        // Changes are known by their identities, and to the others it is all one.
+        rpc.serve_again(opcode, Rc::new(handler));
     }
 
     async fn answer(self: &Rc<Self>, operation: Operation, request: Request) -> Result<Body, Status> {

@@ -239,6 +239,13 @@ impl Rpc {
         self.inner.handlers.borrow_mut().insert(opcode, Rc::new(Served::new(handler, false)));
     }
 
+    /// The same for a handler that knows by itself what it has executed, or to which that is all one: a repeat whose reply is not
+    /// remembered any more is given to it once more, instead of being refused.
+    pub fn serve_again(&self, opcode: u16, handler: Rc<dyn Handler>) {
+        let served = Served { again: true, ..Served::new(handler, false) };
+        self.inner.handlers.borrow_mut().insert(opcode, Rc::new(served));
+    }
+
     /// Says whether more operations will be served in a moment: whoever asks for one of those is told to come again
     /// instead of that there is none.
     pub fn set_starting(&self, starting: bool) {

@@ -13,6 +13,15 @@ const DEPTH_MAX: usize = 1024;
 const SPARED: usize = 8;
 
 impl Client {
+    /// A request of it runs from now on, and has this place among its others. Returns whether it is the only one, as a number.
+    #[inline(always)]
+    fn start(&mut self, at: usize, request: u64) -> usize {
+        self.entries.insert(at, request);
+        self.running += 1;
+        self.tenant.running.set(self.tenant.running.get() + 1);
+        usize::from(self.running == 1)
+    }
+
     /// A request of it runs no more. Returns whether it was the last, as a number.
     fn ended(&mut self) -> usize {
         self.running = self.running.saturating_sub(1);
@@ -68,8 +77,10 @@ pub(crate) enum Admission {
     Finished,
     /// The client has finished with it.
     Stale,
-    /// It was executed, or it comes later than half a million others, or far out of its turn; its reply is not remembered.
+    /// It was executed, or it comes later than half a million others; its reply is not remembered.
     Forgotten,
+    /// It comes far out of its turn, and what became of it is not remembered.
+    Misplaced,
 }
 
 /// Requests that run already when one comes.
@@ -122,16 +133,23 @@ impl Clients {
             }
             Err(_) if request < client.floor => return (Admission::Forgotten, others),
             Err(at) if at > DEPTH_MAX && client.entries.0.len() - at > DEPTH_MAX => {
-                return (Admission::Forgotten, others);
+                return (Admission::Misplaced, others);
             }
             Err(at) => at,
         };
-        client.entries.insert(at, request);
         client.owed = client.owed.max(until);
-        client.running += 1;
-        client.tenant.running.set(others.tenant + 1);
-        self.busy += usize::from(others.client == 0);
+        self.busy += client.start(at, request);
         (Admission::New, others)
+    }
+
+    /// A request whose reply is not remembered goes to a handler that knows by itself what became of it: it counts as a new one.
+    #[cold]
+    pub(crate) fn begin_again(&mut self, id: Caller, request: u64) -> Admission {
+        let Some(client) = self.known.get_mut(id) else { return Admission::Stale };
+        if let Err(at) = client.entries.at(request) {
+            self.busy += client.start(at, request);
+        }
+        Admission::New
     }
 
     /// Whether a request is being executed.
@@ -266,7 +284,7 @@ mod tests {
             clients.finish(id, request, finished(0));
         }
         let middle = newest / 2 + 1;
-        assert_eq!(clients.begin(id, middle, 1), Admission::Forgotten);
+        assert_eq!(clients.begin(id, middle, 1), Admission::Misplaced);
         assert_eq!(clients.begin(id, middle, middle - 8), Admission::New, "one of the oldest now");
     }
 
@@ -373,7 +391,7 @@ mod tests {
             clients.finish(id, request, finished(0));
         }
         let middle = 2 * DEPTH_MAX as u64 + 3;
-        assert_eq!(clients.begin(id, middle, 1), Admission::Forgotten);
+        assert_eq!(clients.begin(id, middle, 1), Admission::Misplaced);
         assert_eq!(clients.begin(id, middle - 1, 1), Admission::Finished);
         assert_eq!(clients.begin(id, 1, 1), Admission::New, "the oldest that it asks for");
         assert_eq!(clients.begin(id, 4 * DEPTH_MAX as u64, 1), Admission::Finished);

@@ -51,11 +51,13 @@ pub(crate) struct Served {
     pub(crate) counter: Rc<Counter>,
     /// Also when there is no room for others.
     pub(crate) urgent: bool,
+    /// See [`crate::Rpc::serve_again`].
+    pub(crate) again: bool,
 }
 
 impl Served {
     pub(crate) fn new(handler: Rc<dyn Handler>, urgent: bool) -> Self {
-        Self { handler, counter: Rc::default(), urgent }
+        Self { handler, counter: Rc::default(), urgent, again: false }
     }
 }
 
@@ -481,7 +483,7 @@ impl Inner {
             self.reject_unserved(from, header);
             return;
         };
-        let Some(others) = self.admit(header, from, served.urgent, (now, deadline)) else { return };
+        let Some(others) = self.admit(header, from, &served, (now, deadline)) else { return };
         // The context can't be gone while its sink is called.
         let Some(inner) = self.weak.upgrade() else { return };
         let bulk = segments.is_some();
@@ -554,16 +556,19 @@ impl Inner {
         &self,
         header: &Header,
         from: Sender,
-        urgent: bool,
+        Served { urgent, again, .. }: &Served,
         (now, deadline): (Instant, Instant),
     ) -> Option<Others> {
         let caller = from.caller;
         // By the client's clock it may be later.
         let until = deadline + Duration::from_nanos(SKEW_MAX_NS);
         let mut clients = self.clients.borrow_mut();
-        let (admission, others) = clients.begin_among(caller, header.request, header.acked, until);
+        let (mut admission, others) = clients.begin_among(caller, header.request, header.acked, until);
+        if *again && admission == Admission::Forgotten {
+            admission = clients.begin_again(caller, header.request);
+        }
         drop(clients);
-        if admission == Admission::New && !self.begins(header.opcode, urgent) {
+        if admission == Admission::New && !self.begins(header.opcode, *urgent) {
             self.clients.borrow_mut().forget(caller, header.request);
             if self.may_answer(caller, now) {
                 self.refuse(from, header, Der::OVERLOAD_RETRY, STOPPING_PAUSE, "the server is stopping");
@@ -572,7 +577,7 @@ impl Inner {
         }
         if admission == Admission::New {
             let within = others.client < self.config.running_per_client;
-            if urgent && within || self.has_room(header, others) {
+            if *urgent && within || self.has_room(header, others) {
                 return Some(others);
             }
             self.clients.borrow_mut().forget(caller, header.request);
@@ -593,7 +598,7 @@ impl Inner {
                 self.reply(from, sign, &[], self.company());
             }
             Admission::Stale => add(&self.metrics.repeats_stale, 1),
-            Admission::Forgotten => {
+            Admission::Forgotten | Admission::Misplaced => {
                 add(&self.metrics.repeats_forgotten, 1);
                 let text = "the request was executed, but its reply is not remembered any more";
                 self.refuse(from, header, Der::STALE, Duration::ZERO, text);

@@ -153,6 +153,40 @@ fn a_client_that_was_forgotten_is_served_at_once_however_many_come_meanwhile() {
     }
 }
 
+/// A server that has no room for replies: whoever asks again is told what became of the request by who has executed it.
+#[test]
+fn a_repeat_whose_reply_is_not_remembered_is_for_a_handler_that_knows() {
+    for again in [true, false] {
+        let stage = Stage::new(70);
+        let keys = Some(Keys::System(KEY));
+        let config = RpcConfig { keys, reply_cache_bytes: 0, ..RpcConfig::default() };
+        let server = Rpc::new(stage.host.handle(), stage.fabric.endpoint(&stage.host, Some(PORT)), config);
+        let seen = Rc::clone(&stage.executed);
+        let (fabric, host, node) = (stage.fabric.clone(), stage.host.clone(), stage.node.clone());
+        let handler = move |_: Request| {
+            seen.set(seen.get() + 1);
+            // The first reply gets lost.
+            if seen.get() == 1 {
+                fabric.partition_one_way(&host, &node);
+            } else {
+                fabric.heal();
+            }
+            async { Ok(Vec::new()) }
+        };
+        if again {
+            server.serve_again(COUNT, Rc::new(handler));
+        } else {
+            server.serve(COUNT, Rc::new(handler));
+        }
+        let fabric = stage.fabric.clone();
+        stage.world.schedule(Duration::from_millis(100), move || fabric.heal());
+        let (answers, _) = stage.call(1);
+        assert_eq!(answers[0].is_ok(), again, "{answers:?}");
+        assert_eq!(stage.executed.get(), 1 + u32::from(again));
+        assert_eq!(server.metrics().repeats_forgotten.get(), u64::from(!again));
+    }
+}
+
 /// A request that takes its time is not taken for one that nobody has got, however long the server was silent before.
 #[test]
 fn a_server_that_was_forgotten_by_nobody_keeps_its_contact_after_a_pause() {
