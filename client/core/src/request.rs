@@ -300,8 +300,10 @@ fn describe(question: &Question<'_>, server: String, waited: Duration, error: Rp
         RpcError::Remote(status) => {
             Error::Refused { operation, subject: subject(), der: status.der, message: status.message }
         }
-        RpcError::TimedOut { last, .. } => {
-            Error::Unavailable { operation, subject: subject(), server, waited, cause: last }
+        RpcError::TimedOut { last, tries, .. } => {
+            let is_open = tries > 0 && opcode::is_change(question.opcode);
+            let cause = if is_open { format!("{last}; whether it was done is not known") } else { last };
+            Error::Unavailable { operation, subject: subject(), server, waited, cause }
         }
         RpcError::Unreachable { reason, .. } => {
             Error::Unavailable { operation, subject: subject(), server, waited, cause: reason }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_pool::{Failed, Operation, TargetContainer, TargetPool, TargetPools};
 use weir_proto::{Capability, ContainerId, Der, Epoch, PoolId, Rights, opcode};
 use weir_rpc::{Body, Request, Rpc, Status};
-use weir_runtime::Handle;
+use weir_runtime::{Handle, Instant};
 
 use crate::metrics::IoMetrics;
 use crate::refusal::{self, Place};
@@ -107,7 +107,7 @@ impl IoService {
         map_version: u32,
     ) -> Result<Access, Status> {
         let permit = self.permit(request, capability, needed).await?;
-        self.reach(permit, map_version).await
+        self.reach(permit, map_version, request.deadline()).await
     }
 
     /// Checks a container handle, and whose it is.
@@ -138,11 +138,26 @@ impl IoService {
         Ok(Permit { pool, container })
     }
 
-    /// Checks the client's pool map, and finds the container.
-    pub(crate) async fn reach(&self, permit: Permit, map_version: u32) -> Result<Access, Status> {
+    /// Checks the client's pool map, and finds the container. Where that takes longer than the client waits, nothing is done that it
+    /// would not hear of.
+    pub(crate) async fn reach(
+        &self,
+        permit: Permit,
+        map_version: u32,
+        deadline: Instant,
+    ) -> Result<Access, Status> {
         let pool = permit.pool;
         self.check_placed(&pool, map_version)?;
         let container = pool.container(permit.container).await?;
+        if self.rt.now() >= deadline {
+            let label = pool.label();
+            return Err(Status::new(
+                Der::TIMEDOUT,
+                format!(
+                    "pool {label}: the request expired while its container was asked about; nothing was done"
+                ),
+            ));
+        }
         container.touch(self.rt.now());
         Ok(Access { pool, container })
     }

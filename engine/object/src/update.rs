@@ -48,7 +48,7 @@ impl IoService {
         if let Some(repeated) = self.answer_again(&permit, &request) {
             return Ok(repeated);
         }
-        let access = self.reach(permit, update.map_version).await?;
+        let access = self.reach(permit, update.map_version, request.deadline()).await?;
         self.counted(Operation::Update, &access, async |place| {
             if access.container.is_short_of_room() {
                 // Nobody sends its data over and over while there is no room for it.
@@ -127,7 +127,7 @@ impl IoService {
         if let Some(repeated) = self.answer_again(&permit, request) {
             return Ok(repeated);
         }
-        let access = self.reach(permit, punch.map_version).await?;
+        let access = self.reach(permit, punch.map_version, request.deadline()).await?;
         self.counted(Operation::Punch, &access, async |place| {
             let marks = self.repeats.marks(&self.rt, &access.pool, request);
             let shard = access.pool.shard();

@@ -35,6 +35,8 @@ struct Learning {
     turn: Semaphore,
     /// Counts what the service said meanwhile: an answer from before that is out of date.
     told: Cell<u64>,
+    /// Why asking the service has failed last.
+    failed: RefCell<Option<Failed>>,
 }
 
 /// One pool on one target.
@@ -223,12 +225,20 @@ impl TargetPool {
             return Ok(Rc::clone(known));
         }
         let learning = self.learning(id);
+        let is_asked = learning.turn.available() == 0;
         let result = {
             let _permit = learning.turn.acquire().await;
             let known = self.containers.borrow().get(&id).map(Rc::clone);
-            match known {
-                Some(known) => Ok(known),
-                None => self.learn(id, &learning).await,
+            // Of many that come at once the last would else wait for as many questions in vain.
+            let failed = learning.failed.borrow().clone().filter(|_| is_asked);
+            match (known, failed) {
+                (Some(known), _) => Ok(known),
+                (None, Some(failed)) => Err(failed),
+                (None, None) => {
+                    let learned = self.learn(id, &learning).await;
+                    learning.failed.replace(learned.as_ref().err().cloned());
+                    learned
+                }
             }
         };
         self.leave_learning(id, &learning);
@@ -236,7 +246,8 @@ impl TargetPool {
     }
 
     fn learning(&self, id: ContainerId) -> Rc<Learning> {
-        let new = || Rc::new(Learning { turn: Semaphore::new(1), told: Cell::new(0) });
+        let new =
+            || Rc::new(Learning { turn: Semaphore::new(1), told: Cell::new(0), failed: RefCell::default() });
         Rc::clone(self.learning.borrow_mut().entry(id).or_insert_with(new))
     }
 

@@ -184,6 +184,21 @@ pub const fn is_of_transaction(opcode: u16) -> bool {
     )
 }
 
+/// Whether requests of this opcode change what others see: of one that was not answered it has to be said that it may have been done.
+#[must_use]
+pub const fn is_change(opcode: u16) -> bool {
+    matches!(
+        opcode,
+        OBJECT_UPDATE
+            | OBJECT_PUNCH
+            | CONTAINER_CREATE
+            | CONTAINER_DESTROY
+            | CONTAINER_SET_ATTRIBUTES
+            | CONTAINER_SNAPSHOT
+            | CONTAINER_SET_QUOTA
+    )
+}
+
 /// Whether requests of this opcode are fetches whose data the client compares with its checksums.
 #[must_use]
 pub const fn is_compared_by_client(opcode: u16) -> bool {
