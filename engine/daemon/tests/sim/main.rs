@@ -14,6 +14,7 @@ mod groups;
 mod handles;
 mod history;
 mod kept;
+mod learning;
 mod maps;
 mod saturation;
 mod seeds;
@@ -262,4 +263,14 @@ fn engines_that_were_away_follow_what_became_of_their_pools() {
     for_each_seed(6, absent::follow_when_they_are_back);
     for_each_seed(2, absent::follow_when_their_device_is_good);
     for_each_seed(2, absent::are_refused_where_nobody_answers);
+}
+
+#[test]
+fn a_target_that_asks_the_pool_service_after_a_pause_has_its_answer_at_once() {
+    for_each_seed(5, learning::goes_on_at_once_after_a_pause);
+}
+
+#[test]
+fn what_a_target_could_not_ask_about_in_time_is_not_done_later() {
+    for_each_seed(10, learning::does_nothing_for_who_has_given_up);
 }
