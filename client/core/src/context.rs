@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use weir_fabric::{Buffer, Endpoint, MrMethod, Protocol, libfabric};
 use weir_proto::pool::PoolMap;
-use weir_proto::{ContainerId, PoolId, Rank};
+use weir_proto::{ContainerId, Epoch, PoolId, Rank};
 use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
 use weir_runtime::{Handle, Instant, real};
 
@@ -215,6 +215,12 @@ impl Context {
     pub(crate) fn until(&self) -> Instant {
         let until = self.runtime().now() + self.deadline();
         self.0.limit.get().map_or(until, |limit| limit.min(until))
+    }
+
+    /// An epoch that is not before that of any change which this context was told of.
+    #[must_use]
+    pub fn latest_epoch(&self) -> Epoch {
+        self.rpc().clock().latest()
     }
 
     /// What the context has sent so far.

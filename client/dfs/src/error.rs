@@ -46,6 +46,9 @@ pub enum Error {
         /// The limit.
         max: usize,
     },
+    /// A file would end behind [`crate::SIZE_MAX`] (EFBIG).
+    #[error("no file can have more than {max} bytes", max = crate::SIZE_MAX)]
+    TooLarge,
     /// The mount does not allow changes (EROFS).
     #[error("the file system is mounted read-only")]
     ReadOnly,
@@ -84,6 +87,7 @@ impl Error {
             Self::NoAttribute(_) => 61,
             Self::AttributeTooLong { what: "name", .. } => 34,
             Self::AttributeTooLong { .. } => 7,
+            Self::TooLarge => 27,
             Self::ReadOnly => 30,
             Self::TooManyLinks(_) => 40,
             Self::Corrupt { .. } => 5,

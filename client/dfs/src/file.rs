@@ -4,12 +4,15 @@ use std::sync::Arc;
 
 use weir_client::array::{Measure, Range, ReadOutcome};
 use weir_client::{Array, Context, Epoch};
-use weir_proto::ObjectId;
+use weir_proto::{Der, ObjectId};
 
 use crate::entry::Node;
 use crate::mount::Dfs;
 use crate::record::Kind;
 use crate::{Error, Result};
+
+/// Where the largest file ends: offsets are signed (`loff_t`).
+pub const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// The content of a file. Plain data: cheap to clone, shared by any number of threads. It stays valid when the file
 /// is renamed, and until its content is reclaimed when it is unlinked.
@@ -73,10 +76,11 @@ impl File {
     /// Writes all of `data` at `offset`; it is on stable media when this returns.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; ENOSPC or EDQUOT when pool or quota is full; or another object error. Then a part may
+    /// [`Error::ReadOnly`]; [`Error::TooLarge`]; ENOSPC or EDQUOT when pool or quota is full; or another object error. Then a part may
     /// have been written.
     pub async fn write(&self, context: &Context, offset: u64, data: &[u8]) -> Result<Epoch> {
         self.ensure_writable()?;
+        ensure_fits(offset.saturating_add(data.len() as u64))?;
         let range = Range { index: offset, count: data.len() as u64 };
         Ok(self.array.write(context, &[range], &[data]).await?)
     }
@@ -88,7 +92,10 @@ impl File {
     /// As [`File::write`].
     pub async fn append(&self, context: &Context, data: &[u8]) -> Result<(u64, Epoch)> {
         self.ensure_writable()?;
-        Ok(self.array.append(context, data).await?)
+        self.array.append(context, data, SIZE_MAX).await.map_err(|error| match error {
+            weir_client::Error::Size { der: Der::OVERFLOW, .. } => Error::TooLarge,
+            error => error.into(),
+        })
     }
 
     /// Writes runs that don't overlap: offset and bytes of each. Runs of one chunk share a request.
@@ -149,18 +156,20 @@ impl File {
     /// Cuts the file off or lengthens it with a hole.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; or an object error.
+    /// [`Error::ReadOnly`]; [`Error::TooLarge`]; or an object error.
     pub async fn truncate(&self, context: &Context, size: u64) -> Result<()> {
         self.ensure_writable()?;
+        ensure_fits(size)?;
         Ok(self.array.set_size(context, size).await?)
     }
 
     /// Lengthens the file with a hole, unless it is as long already. Returns how long it is then.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; or an object error.
+    /// [`Error::ReadOnly`]; [`Error::TooLarge`]; or an object error.
     pub async fn lengthen(&self, context: &Context, size: u64) -> Result<u64> {
         self.ensure_writable()?;
+        ensure_fits(size)?;
         Ok(self.array.lengthen(context, size).await?)
     }
 
@@ -192,4 +201,8 @@ impl File {
     fn ensure_writable(&self) -> Result<()> {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
+}
+
+fn ensure_fits(end: u64) -> Result<()> {
+    if end > SIZE_MAX { Err(Error::TooLarge) } else { Ok(()) }
 }

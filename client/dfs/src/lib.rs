@@ -31,7 +31,7 @@ pub use attributes::{Change, SetAttributes, Stat};
 pub use directory::{DirEntry, DirStream};
 pub use entry::{Node, inode_number};
 pub use error::Error;
-pub use file::File;
+pub use file::{File, SIZE_MAX};
 pub use lease::{ClientId, Lease, TURN, Turn};
 pub use mount::{Dfs, StatFs};
 pub use name::{LINK_TARGET_MAX, NAME_MAX};

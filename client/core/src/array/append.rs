@@ -47,18 +47,19 @@ enum Tried {
 }
 
 impl Array {
-    /// Writes cells behind the last one, in one piece. Returns the first one's index, and the epoch of the last write.
+    /// Writes cells behind the last one, in one piece, of an array that has at most `limit` then. Returns the first one's index,
+    /// and the epoch of the last write.
     ///
     /// Of several that append at the same moment, none overwrites another. A write at a chosen index beyond the end, at the
     /// moment of an append of more than 12 KiB, may be overwritten by it.
     ///
     /// # Errors
-    /// As [`Array::write`]; after an error a first part may have been written.
-    pub async fn append(&self, context: &Context, data: &[u8]) -> Result<(u64, Epoch)> {
+    /// `OVERFLOW` where it would have more than `limit`; or as [`Array::write`]. After an error a first part may have been written.
+    pub async fn append(&self, context: &Context, data: &[u8], limit: u64) -> Result<(u64, Epoch)> {
         let mut restarts = Restarts::new(context);
         let (mut turn, nonce) = (None, context.runtime().random_u64());
         loop {
-            match self.try_append(context, data, nonce, turn).await {
+            match self.try_append(context, (data, limit), nonce, turn).await {
                 Ok(Tried::Written(at, epoch)) => return Ok((at, epoch)),
                 Ok(Tried::Taken(at)) => {
                     turn = Some(at);
@@ -86,7 +87,7 @@ impl Array {
     async fn try_append(
         &self,
         context: &Context,
-        data: &[u8],
+        (data, limit): (&[u8], u64),
         nonce: u64,
         before: Option<u64>,
     ) -> Result<Tried> {
@@ -104,7 +105,10 @@ impl Array {
             Some(at) => at,
             None => view.size(context).await?,
         };
-        let end = at.checked_add(cells).ok_or_else(|| Error::invalid("append to", "it has no cell left"))?;
+        let end = at.checked_add(cells).filter(|end| *end <= limit).ok_or_else(|| {
+            let reason = format!("{cells} cells behind cell {at} are more than {limit} allow");
+            Error::Size { operation: "append to", reason, der: Der::OVERFLOW }
+        })?;
         if end > self.attributes.chunk_cells && !self.is_marked() {
             // Later chunks are looked for only where the mark is, and this transaction has found none.
             self.mark(context).await?;

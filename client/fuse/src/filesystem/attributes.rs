@@ -263,7 +263,11 @@ impl Shared {
         if nameless {
             return self.setattr_nameless(context, &inode, change);
         }
-        let (node, stat) = match context.block_on(self.dfs.set_attributes(context, &node, &change)) {
+        let changed = context.block_on(self.dfs.set_attributes(context, &node, &change));
+        if change.size.is_some() {
+            inode.gathering.note_changed(context.latest_epoch());
+        }
+        let (node, stat) = match changed {
             Err(Error::Stale(_)) if self.lost_directory(context, &inode)? => {
                 return self.setattr_nameless(context, &inode, change);
             }
@@ -331,9 +335,7 @@ impl Shared {
         };
         let node = {
             let mut known = inode.lock();
-            if change.changes_record() {
-                change.apply(&mut known.node.record, now_ns(), newest);
-            }
+            known.apply(&change, newest);
             known.node.clone()
         };
         let stat = context.block_on(self.dfs.stat_listed(context, &node))?;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use fuser::FopenFlags;
-use weir_client::{Context, Epoch};
+use fuser::{FopenFlags, WriteFlags};
+use weir_client::Context;
 use weir_dfs::{Error, Node, SetAttributes, Stat};
 
 use super::attributes::{now_ns, stamp, without_privilege};
@@ -102,6 +102,7 @@ impl Shared {
             append,
             gathers: self.cache == Cache::CloseToOpen && !append && flags & libc::O_DIRECT == 0,
             reported: AtomicU64::new(inode.gathering.failures()),
+            refused: AtomicU64::new(inode.gathering.failures()),
         };
         let handle = self.handles.insert(Handle::File(Arc::new(open)));
         let mut flags = match self.cache {
@@ -209,19 +210,30 @@ impl Shared {
         handle: u64,
         offset: u64,
         data: &[u8],
-        drop_privilege: bool,
+        flags: WriteFlags,
     ) -> Served<()> {
         let open = self.file(handle)?;
-        if drop_privilege {
+        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
             self.settle(context, &open.inode);
             self.drop_privilege(context, &open.inode)?;
         }
-        if open.gathers {
-            self.gather(context, &open, offset, data)?;
-            self.note_written(&open, offset, data, now_ns());
-            self.metrics.written(data.len() as u64);
-            return Ok(());
+        let mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        let written = if open.gathers {
+            self.gather(context, &open, offset, data, mapped)
+                .inspect(|()| self.note_written(&open, offset, data, now_ns()))
+        } else {
+            self.write_through(context, &open, offset, data)
+        };
+        match &written {
+            Ok(()) => self.metrics.written(data.len() as u64),
+            Err(fault) if mapped => open.inode.gathering.note_lost_pages(fault),
+            Err(_) => {}
         }
+        written
+    }
+
+    /// Writes without gathering.
+    fn write_through(&self, context: &Context, open: &OpenFile, offset: u64, data: &[u8]) -> Served<()> {
         self.settle(context, &open.inode);
         // The kernel places appended data behind the end that it knows; another client may have moved it.
         let written = if open.append {
@@ -229,13 +241,12 @@ impl Shared {
         } else {
             context.block_on(open.file.write(context, offset, data)).map(|epoch| (offset, epoch))
         };
+        open.inode.gathering.note_changed(context.latest_epoch());
         if written.is_err() {
             open.inode.lock().cached = None;
         }
-        let offset = written.as_ref().map_or(offset, |(offset, _)| *offset);
-        let mtime_ns = |epoch: Epoch| i64::try_from(epoch.wall_ns()).unwrap_or(i64::MAX);
-        self.note_written(&open, offset, data, mtime_ns(written?.1));
-        self.metrics.written(data.len() as u64);
+        let (offset, epoch) = written?;
+        self.note_written(open, offset, data, i64::try_from(epoch.wall_ns()).unwrap_or(i64::MAX));
         Ok(())
     }
 
@@ -303,7 +314,9 @@ impl Shared {
         match mode {
             0 => {
                 self.check_room(context, &open, offset, end)?;
-                let size = context.block_on(open.file.lengthen(context, end))?;
+                let size = context.block_on(open.file.lengthen(context, end));
+                open.inode.gathering.note_changed(context.latest_epoch());
+                let size = size?;
                 // The kernel takes the file to be as long from now on, and asks again after the next write.
                 let mut known = open.inode.lock();
                 self.inodes.note_write(&mut known);
@@ -314,7 +327,9 @@ impl Shared {
             }
             libc::FALLOC_FL_KEEP_SIZE => self.check_room(context, &open, offset, end),
             mode if mode == libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE => {
-                Ok(context.block_on(open.file.punch_hole(context, offset, length))?)
+                let punched = context.block_on(open.file.punch_hole(context, offset, length));
+                open.inode.gathering.note_changed(context.latest_epoch());
+                Ok(punched?)
             }
             _ => Err(Fault::Errno(libc::EOPNOTSUPP)),
         }

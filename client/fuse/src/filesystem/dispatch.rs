@@ -282,8 +282,7 @@ impl Filesystem for WeirFs {
         reply: ReplyWrite,
     ) {
         let shared = &self.shared;
-        let drop_privilege = flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let write = |context: &_| shared.write(context, handle.0, offset, data, drop_privilege);
+        let write = |context: &_| shared.write(context, handle.0, offset, data, flags);
         match shared.serve(Operation::Write, write) {
             // One request carries at most WRITE_MAX bytes.
             Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),

@@ -8,7 +8,7 @@ use weir_client::Epoch;
 use weir_dfs::{Node, SetAttributes};
 
 use super::runs::Runs;
-use super::worker::Served;
+use super::worker::{Fault, Served};
 
 /// What the engines don't have yet of one file.
 #[derive(Debug, Default)]
@@ -34,6 +34,8 @@ pub struct Pending {
     pub(super) listed: bool,
     /// Made here and not closed since: its attributes are gathered too.
     pub(super) fresh: bool,
+    /// Pages of a mapping came since the last `fsync` or `close`.
+    pub(super) mapped: bool,
 }
 
 impl Pending {
@@ -109,6 +111,20 @@ impl Gathering {
     /// From now on changes of the file's attributes go to the engines at once.
     pub fn end_fresh(&self) {
         self.lock().fresh = false;
+    }
+
+    /// Notes that the content was changed by something else than what is gathered, at this epoch or before: a modification
+    /// time that is set from now on is newer.
+    pub fn note_changed(&self, epoch: Epoch) {
+        let mut pending = self.lock();
+        pending.newest = pending.newest.max(epoch);
+    }
+
+    /// Notes a write of a mapping's pages that failed. Whoever waits for it is told by the kernel, which forgets it then.
+    pub fn note_lost_pages(&self, fault: &Fault) {
+        let mut pending = self.lock();
+        pending.failures = (pending.failures.0 + 1, fault.errno());
+        pending.mapped = false;
     }
 
     /// Failures so far; a handle reports those after the count that it knows.

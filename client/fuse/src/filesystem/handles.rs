@@ -23,8 +23,10 @@ pub struct OpenFile {
     pub append: bool,
     /// Gather writes until the file is closed.
     pub gathers: bool,
-    /// Failed writes of the file that this handle has told, or that came before it.
+    /// Failures of the file that `fsync` or `close` of this handle has told, or that came before it.
     pub reported: AtomicU64,
+    /// Failures that a write of this handle was refused for, or that were told otherwise.
+    pub refused: AtomicU64,
 }
 
 /// An open directory.

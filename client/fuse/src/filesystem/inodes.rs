@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use weir_client::Epoch;
 use weir_dfs::{Kind, Node, Removed, SetAttributes};
 
+use super::attributes::now_ns;
 use super::gathering::Gathering;
 
 /// Number of the root directory (FUSE protocol).
@@ -96,12 +98,11 @@ impl Known {
         None
     }
 
-    /// Changes the attributes held here.
-    pub fn apply(&mut self, change: &SetAttributes) {
-        let record = &mut self.node.record;
-        record.mode = change.mode.unwrap_or(record.mode);
-        record.uid = change.uid.unwrap_or(record.uid);
-        record.gid = change.gid.unwrap_or(record.gid);
+    /// Changes the attributes held here of a file without a name, whose content's newest change has this epoch.
+    pub fn apply(&mut self, change: &SetAttributes, newest: Epoch) {
+        if change.changes_record() {
+            change.apply(&mut self.node.record, now_ns(), newest);
+        }
     }
 }
 
@@ -273,8 +274,8 @@ fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use weir_client::{Epoch, ObjectId};
-    use weir_dfs::{Kind, Record};
+    use weir_client::ObjectId;
+    use weir_dfs::Record;
 
     /// A file in the root.
     pub fn node(lo: u64) -> Node {

@@ -156,18 +156,24 @@ impl Shared {
     }
 
     /// Gathers a write to an open file.
-    pub(crate) fn gather(&self, context: &Context, open: &OpenFile, offset: u64, data: &[u8]) -> Served<()> {
+    pub(crate) fn gather(
+        &self,
+        context: &Context,
+        open: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        mapped: bool,
+    ) -> Served<()> {
         let inode = &open.inode;
-        Self::report(open)?;
+        Self::refuse(open)?;
         let gathered = self.writeback.gathered.load(Ordering::Relaxed) + data.len();
         let may_gather = gathered <= GATHERED_MAX && self.has_space(context, data.len() as u64);
         let (Some(sender), true) = (self.writeback.sender.get(), may_gather) else {
             self.settle(context, inode);
-            Self::report(open)?;
-            let epoch = context.block_on(open.file.write(context, offset, data))?;
-            let mut pending = inode.gathering.lock();
-            pending.newest = pending.newest.max(epoch);
-            return Ok(());
+            Self::refuse(open)?;
+            let written = context.block_on(open.file.write(context, offset, data));
+            inode.gathering.note_changed(context.latest_epoch());
+            return Ok(written.map(drop)?);
         };
         let end = offset + data.len() as u64;
         let mut pending = inode.gathering.lock();
@@ -178,6 +184,7 @@ impl Shared {
         pending.runs.insert(offset, data);
         // A write is newer than a modification time that was set before.
         pending.change.mtime = None;
+        pending.mapped |= mapped;
         let pieces: Vec<(u64, u64, Vec<u8>)> = pending
             .runs
             .take_whole(CHUNK)
@@ -307,12 +314,15 @@ impl Shared {
         let mut left = *gathered;
         loop {
             let node = inode.node();
-            if inode.lock().nameless.is_some() {
+            let nameless = inode.lock().nameless.is_some();
+            let change = if nameless { SetAttributes::default() } else { left.change };
+            let outcome = context.block_on(self.dfs.write_back(context, &node, Gathered { change, ..left }));
+            if nameless {
                 // Without an entry there is nothing to hold attributes; those here are what is left.
-                inode.lock().apply(&left.change);
-                left.change = SetAttributes::default();
+                let newest = outcome?.1;
+                inode.lock().apply(&left.change, newest);
+                return Ok(newest);
             }
-            let outcome = context.block_on(self.dfs.write_back(context, &node, left));
             if !left.change.changes_record() {
                 return Ok(outcome?.1);
             }
@@ -375,10 +385,26 @@ impl Shared {
         self.expire_attributes(inode.number);
     }
 
-    /// The failure of an earlier write to this file that nobody told this handle of.
-    fn report(open: &OpenFile) -> Served<()> {
+    /// Tells `fsync` or `close` of a failure that none of this handle was told before. One with pages of a mapping may be an
+    /// `msync`, which the kernel doesn't tell from `fsync`: the next one is told again.
+    fn report(open: &OpenFile, closing: bool) -> Served<()> {
+        let mut pending = open.inode.gathering.lock();
+        let (failures, errno) = pending.failures;
+        let may_be_msync = std::mem::take(&mut pending.mapped) && !closing;
+        open.refused.store(failures, Ordering::Relaxed);
+        let told = if may_be_msync {
+            open.reported.load(Ordering::Relaxed)
+        } else {
+            open.reported.swap(failures, Ordering::Relaxed)
+        };
+        if told == failures { Ok(()) } else { Err(Fault::Errno(errno)) }
+    }
+
+    /// Fails the first write after a failure, so that nobody goes on behind lost content unawares. `fsync` and `close` still
+    /// have to tell of it.
+    fn refuse(open: &OpenFile) -> Served<()> {
         let (failures, errno) = open.inode.gathering.lock().failures;
-        if open.reported.swap(failures, Ordering::Relaxed) == failures {
+        if open.refused.swap(failures, Ordering::Relaxed) == failures {
             return Ok(());
         }
         Err(Fault::Errno(errno))
@@ -391,7 +417,7 @@ impl Shared {
             open.inode.gathering.end_fresh();
         }
         self.settle(context, &open.inode);
-        Self::report(open)
+        Self::report(open, closing)
     }
 
     /// Frees the content of a removed inode: by the sender, since whoever removed it need not wait, or at once when that
