@@ -40,6 +40,9 @@ const ATTRIBUTES_LEN: usize = 24;
 /// while a write holds at most this many times the payload limit in registered memory.
 const IN_FLIGHT_MAX: usize = 16;
 
+/// How often a read looks at what may have been behind the end: once for each time that somebody lengthens the array meanwhile.
+const ROUNDS: u32 = 8;
+
 /// Cell and chunk size of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArrayAttributes {
@@ -233,7 +236,8 @@ impl Array {
     /// and what lies behind the end read as zeros; with larger cells their memory is left as it is.
     ///
     /// `size` is the array's size in cells if the caller knows it; otherwise it is asked for when a range ends in
-    /// a hole.
+    /// a hole. Of an array of [`Array::compact_bytes`] it is asked for wherever a hole is met, and what may have been behind
+    /// the end when it was read is read again: who lengthens such an array in order shows no hole there.
     ///
     /// # Errors
     /// `INVAL` when a range runs past the last cell, `REC2BIG` when the slices hold fewer bytes; or as
@@ -242,20 +246,16 @@ impl Array {
         &self,
         context: &Context,
         ranges: &[Range],
-        into: Vec<&mut [u8]>,
+        mut into: Vec<&mut [u8]>,
         size: Option<u64>,
     ) -> Result<ReadOutcome> {
         let batches = self.plan("read array", ranges, scatter::total_mut(&into))?;
-        let mut dealer = scatter::Dealer::new(into);
-        let reads = batches.iter().map(|batch| {
-            let len: u64 = batch.extents.iter().map(|extent| extent.count * self.cell()).sum();
-            self.read_batch(context, batch, dealer.take(in_memory(len)))
-        });
-        let reads: Vec<_> = reads.collect();
-        let mut present = Vec::new();
-        for found in join_limited(IN_FLIGHT_MAX, reads).await {
-            present.extend(found?);
+        let mut found: Vec<Option<Vec<Extent>>> = vec![None; batches.len()];
+        if matches!(self.end, End::Marked(_)) && self.object.is_newest() {
+            return self.read_in_order(context, (ranges, &batches), &mut into, &mut found).await;
         }
+        self.read_missing(context, &batches, &mut into, &mut found).await?;
+        let present: Vec<Extent> = found.into_iter().flatten().flatten().collect();
         let ends: Vec<u64> = ranges.iter().map(|range| end_within(*range, &present)).collect();
         let wanted: u64 = ranges.iter().map(|range| range.count).sum();
         if ranges.iter().zip(&ends).all(|(range, end)| *end == range.index + range.count) {
@@ -271,6 +271,71 @@ impl Array {
         });
         let cells: u64 = cells.sum();
         Ok(ReadOutcome { cells, short: wanted - cells })
+    }
+
+    /// Reads an array that others lengthen in order and cut off. A hole is one if it was below the end when it was read: if the
+    /// array has not changed since, or if the end that was known before is behind it.
+    async fn read_in_order(
+        &self,
+        context: &Context,
+        (ranges, batches): (&[Range], &[Batch]),
+        into: &mut [&mut [u8]],
+        found: &mut [Option<Vec<Extent>>],
+    ) -> Result<ReadOutcome> {
+        let wanted: u64 = ranges.iter().map(|range| range.count).sum();
+        let (mut known, mut round) = (0, 0);
+        loop {
+            // Engines that are asked from now on give later epochs to what changes then.
+            let before = context.latest_epoch();
+            self.read_missing(context, batches, into, found).await?;
+            let has_hole = |batch: &Batch, found: &Option<Vec<Extent>>, range: [u64; 2]| {
+                let base = batch.chunk * self.attributes.chunk_cells;
+                found.as_ref().is_some_and(|found| has_hole(batch, base, found, range))
+            };
+            if !batches.iter().zip(&*found).any(|(batch, found)| has_hole(batch, found, [0, u64::MAX])) {
+                return Ok(ReadOutcome { cells: wanted, short: 0 });
+            }
+            let (size, epoch) = self.size_and_epoch(context).await?;
+            round += 1;
+            if epoch > before && round < ROUNDS {
+                for (batch, found) in batches.iter().zip(found.iter_mut()) {
+                    if has_hole(batch, found, [known, size]) {
+                        *found = None;
+                    }
+                }
+            }
+            if found.iter().all(Option::is_some) {
+                let cells = ranges
+                    .iter()
+                    .map(|range| size.clamp(range.index, range.index + range.count) - range.index);
+                let cells: u64 = cells.sum();
+                return Ok(ReadOutcome { cells, short: wanted - cells });
+            }
+            known = size;
+        }
+    }
+
+    /// Reads those batches of which nothing was found yet, and notes which cells are real, counted from the array's start.
+    async fn read_missing(
+        &self,
+        context: &Context,
+        batches: &[Batch],
+        into: &mut [&mut [u8]],
+        found: &mut [Option<Vec<Extent>>],
+    ) -> Result<()> {
+        let mut dealer = scatter::Dealer::new(into.iter_mut().map(|piece| &mut **piece).collect());
+        let mut reads = Vec::new();
+        for (batch, found) in batches.iter().zip(found) {
+            let len: u64 = batch.extents.iter().map(|extent| extent.count * self.cell()).sum();
+            let memory = dealer.take(in_memory(len));
+            if found.is_none() {
+                reads.push(async move {
+                    *found = Some(self.read_batch(context, batch, memory).await?);
+                    Ok(())
+                });
+            }
+        }
+        join_limited(IN_FLIGHT_MAX, reads).await.into_iter().collect()
     }
 
     /// Reads one batch and returns which cells of it are real, counted from the array's start. What lies in more pieces than
@@ -415,6 +480,15 @@ fn end_within(range: Range, present: &[Extent]) -> u64 {
         .map(|found| found.end().min(end))
         .max()
         .unwrap_or(range.index)
+}
+
+/// Whether a batch has a cell within a range that isn't among the real ones, all of them counted from the array's start.
+fn has_hole(batch: &Batch, base: u64, real: &[Extent], [from, to]: [u64; 2]) -> bool {
+    batch.extents.iter().any(|extent| {
+        let (start, end) = ((base + extent.index).max(from), (base + extent.end()).min(to));
+        let within = |real: &Extent| real.end().min(end).saturating_sub(real.index.max(start));
+        end.saturating_sub(start) > real.iter().map(within).sum()
+    })
 }
 
 /// Zeros what `present` (ascending) leaves out of the extents; a cell is a byte.

@@ -66,6 +66,11 @@ impl Object {
         Self { epoch, reader: Some(reader), ..self.clone() }
     }
 
+    /// Whether reads see the newest state, not one of an epoch.
+    pub(crate) fn is_newest(&self) -> bool {
+        self.epoch == Epoch::MAX
+    }
+
     /// The object's id.
     #[must_use]
     pub fn id(&self) -> ObjectId {
