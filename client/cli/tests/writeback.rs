@@ -3,16 +3,21 @@
 
 mod harness;
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use harness::DevSystem;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// A system for one test: one engine is enough where no engine is lost.
 fn system() -> DevSystem {
@@ -34,12 +39,12 @@ fn a_time_that_was_set_covers_every_change_before_it() {
         fallocate(file, FallocateFlags::empty(), 0, 3 << 20).expect("there is room");
     });
     change("punched", &|file| {
-        file.write_all_at(&[7; 300_000], 0).expect("written");
+        file.write_all_at(&vec![7; 300_000], 0).expect("written");
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(file, flags, 0, 200_000).expect("a hole");
     });
     change("cut", &|file| {
-        file.write_all_at(&[7; 300_000], 0).expect("written");
+        file.write_all_at(&vec![7; 300_000], 0).expect("written");
         file.set_len(1000).expect("cut");
     });
     let nameless = File::create(mount.path("nameless")).expect("created");
@@ -66,6 +71,187 @@ fn a_time_that_was_set_covers_every_change_before_it() {
         }
     }
     assert_eq!(nameless.metadata().expect("stat").modified().expect("supported"), time);
+}
+
+/// The processes of engines. Asked for before one is stopped, since that takes an answer of each.
+fn engines(system: &DevSystem, count: u64) -> Vec<Pid> {
+    let pids = (0..count).map(|rank| i32::try_from(system.engine_pid(rank)).expect("small"));
+    pids.map(|pid| Pid::from_raw(pid).expect("a process")).collect()
+}
+
+/// Stops an engine and lets it go on, again and again, until this is dropped.
+struct Stutter {
+    ended: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Stutter {
+    fn of(system: &DevSystem, ranks: u64) -> Self {
+        let pids = engines(system, ranks);
+        let ended = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&ended);
+        let thread = std::thread::spawn(move || {
+            for pid in pids.iter().cycle() {
+                if seen.load(Ordering::Relaxed) {
+                    return;
+                }
+                kill_process(*pid, Signal::STOP).expect("stopped");
+                std::thread::sleep(Duration::from_millis(400));
+                kill_process(*pid, Signal::CONT).expect("continued");
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        Self { ended, thread: Some(thread) }
+    }
+}
+
+impl Drop for Stutter {
+    fn drop(&mut self) {
+        self.ended.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The byte at an offset of a stream: never 0.
+fn streamed(offset: u64) -> u8 {
+    u8::try_from(offset / 1000 % 251 + 1).expect("small")
+}
+
+/// Writes the next part of a stream.
+fn stream(file: &mut File, at: &mut u64) {
+    let part: Vec<u8> = (*at..*at + 300_000).map(streamed).collect();
+    file.write_all(&part).expect("written");
+    *at += part.len() as u64;
+}
+
+/// Finds something else than the stream in what another mount shows of it.
+fn look(path: &Path) -> (u64, Option<u64>) {
+    let Ok(file) = File::open(path) else { return (0, None) };
+    let size = file.metadata().expect("stat").len();
+    let from = size.saturating_sub(6 << 20);
+    let mut seen = vec![0; usize::try_from(size - from).expect("small")];
+    file.read_exact_at(&mut seen, from).expect("no shorter than it was");
+    (size, (from..).zip(&seen).find(|(at, byte)| **byte != streamed(*at)).map(|(at, _)| at))
+}
+
+#[test]
+fn another_client_sees_a_stream_without_holes_while_engines_stop_and_go_on() {
+    const LOOKS: usize = 40;
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB"]);
+    let (mount, other) = (system.mount("home", &[]), system.mount("home", &[]));
+    let ended = AtomicBool::new(false);
+    let (mut sizes, mut holes) = (BTreeSet::new(), Vec::new());
+    std::thread::scope(|scope| {
+        let stutter = Stutter::of(&system, 2);
+        let (mount, ended) = (&mount, &ended);
+        scope.spawn(move || {
+            let (mut file, mut at) = (File::create(mount.path("log")).expect("created"), 0);
+            while !ended.load(Ordering::Relaxed) && at < 200 << 20 {
+                stream(&mut file, &mut at);
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        while sizes.len() < LOOKS && !ended.load(Ordering::Relaxed) {
+            let (size, hole) = look(&other.path("log"));
+            sizes.insert(size);
+            holes.extend(hole.map(|at| (at, size)));
+        }
+        ended.store(true, Ordering::Relaxed);
+        drop(stutter);
+    });
+    assert!(holes.is_empty(), "{} holes in {} looks: {holes:?}", holes.len(), sizes.len());
+    assert!(sizes.len() > LOOKS / 10, "it was seen to grow {} times only", sizes.len());
+}
+
+#[test]
+fn a_mount_that_is_killed_leaves_the_beginning_of_a_stream() {
+    let system = DevSystem::start(&["--engines", "2", "--size", "1GiB"]);
+    let engines = engines(&system, 2);
+    for round in 0..4 {
+        let name = format!("log{round}");
+        let mount = system.mount("home", &[]);
+        let (mut file, mut at) = (File::create(mount.path(&name)).expect("created"), 0);
+        let stopped = engines[round % 2];
+        while at < 20 << 20 {
+            stream(&mut file, &mut at);
+        }
+        file.sync_data().expect("synced");
+        kill_process(stopped, Signal::STOP).expect("stopped");
+        // What the mount takes while pieces for the engine wait.
+        for _ in 0..30 {
+            stream(&mut file, &mut at);
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        kill_process(mount_pid(&system, mount.directory()), Signal::KILL).expect("killed");
+        kill_process(stopped, Signal::CONT).expect("continued");
+        drop(file);
+        drop(mount);
+        let fresh = system.mount("home", &[]);
+        let content = fs::read(fresh.path(&name)).expect("read");
+        assert!(content.len() as u64 <= at);
+        let other = (0..).zip(&content).find(|(at, byte)| **byte != streamed(*at));
+        assert_eq!(other, None, "round {round}, of {} bytes", content.len());
+        assert!(content.len() > 1 << 20, "some of it has arrived");
+    }
+}
+
+/// The process that serves a mount.
+fn mount_pid(system: &DevSystem, directory: &Path) -> Pid {
+    let directory = directory.to_str().expect("plain");
+    let processes = fs::read_dir("/proc").expect("listed").flatten();
+    let serves = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        line.contains("weir") && line.contains(directory)
+    };
+    let names = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let pid = names.into_iter().find(serves).unwrap_or_else(|| panic!("{}", system.logs()));
+    Pid::from_raw(pid).expect("a process")
+}
+
+#[test]
+fn files_on_live_engines_go_on_while_an_engine_is_away() {
+    const FILES: usize = 24;
+    const PIECES: u64 = 20;
+    let system = DevSystem::start(&["--engines", "3", "--size", "1GiB"]);
+    let engine = engines(&system, 3)[1];
+    system.run(&["container", "create", "tank", "single", "--oclass", "S1", "--chunk-size", "1MiB"]);
+    let mount = system.mount("single", &["--engine-wait", "300", "--threads", "32"]);
+    let files: Vec<File> =
+        (0..FILES).map(|number| File::create(mount.path(&number.to_string())).expect("created")).collect();
+    for file in &files {
+        file.write_all_at(b"begun", 0).expect("written");
+        file.sync_all().expect("synced");
+    }
+    kill_process(engine, Signal::STOP).expect("stopped");
+    // One writer for each file: those whose engine is away wait, the others end.
+    let ended = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for file in &files {
+            let ended = &ended;
+            scope.spawn(move || {
+                for piece in 0..PIECES {
+                    file.write_all_at(&vec![7; 1 << 20], piece << 20).expect("written, sooner or later");
+                }
+                file.sync_all().expect("synced, sooner or later");
+                ended.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        // About two thirds of them can; none of the others.
+        let begun = Instant::now();
+        while ended.load(Ordering::Relaxed) < FILES / 4 && begun.elapsed() < Duration::from_mins(2) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let count = ended.load(Ordering::Relaxed);
+        kill_process(engine, Signal::CONT).expect("continued");
+        assert!(count >= FILES / 4, "{count} of {FILES} writers have ended while an engine was away");
+        assert!(count < FILES, "the engine was not away");
+    });
+    for file in &files {
+        assert_eq!(file.metadata().expect("stat").len(), PIECES << 20);
+    }
 }
 
 /// Builds a C program of `tests/programs`.

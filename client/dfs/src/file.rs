@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use weir_client::array::{Measure, Range, ReadOutcome};
 use weir_client::{Array, Context, Epoch};
+use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::{Der, ObjectId};
 
 use crate::entry::Node;
@@ -47,6 +48,12 @@ impl File {
         *self.oid
     }
 
+    /// Bytes of a chunk: what is in one is written by one request, which happens as a whole.
+    #[must_use]
+    pub fn chunk_size(&self) -> u64 {
+        self.array.attributes().chunk_cells
+    }
+
     /// Reads from `offset` on and returns how many bytes there were before the end of the file. Holes read as zeros.
     ///
     /// `size` is the file's size if the caller knows it, for instance from an attribute cache: then a read that ends
@@ -85,6 +92,38 @@ impl File {
         Ok(self.array.write(context, &[range], &[data]).await?)
     }
 
+    /// As [`File::write`] where the file ends at `end` or behind it: what lengthens it is written chunk by chunk, so that who
+    /// reads meanwhile finds a beginning, and so does who comes after a failure.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub async fn write_in_order(
+        &self,
+        context: &Context,
+        mut offset: u64,
+        data: &[u8],
+        end: u64,
+    ) -> Result<Epoch> {
+        let (mut left, mut epoch) = (data, Epoch::ZERO);
+        while !left.is_empty() {
+            let behind = offset.saturating_add(left.len() as u64);
+            // What is below the known end needs no order; the chunk in which that is goes as a whole.
+            let part =
+                if behind <= end { behind } else { end.max(offset) / self.chunk_size() * self.chunk_size() };
+            let part = if part > offset { part } else { self.end_of_block(offset).min(behind) };
+            let (now, rest) = left.split_at(usize::try_from(part - offset).unwrap_or(usize::MAX));
+            epoch = self.write(context, offset, now).await?.max(epoch);
+            (left, offset) = (rest, part);
+        }
+        Ok(epoch)
+    }
+
+    /// Where what one request carries ends that begins at a byte.
+    fn end_of_block(&self, offset: u64) -> u64 {
+        let chunk = self.chunk_size();
+        (offset / chunk * chunk).saturating_add(chunk).min(offset.saturating_add(PAYLOAD_MAX))
+    }
+
     /// Writes all of `data` behind the end, in one piece, whoever else appends at the same moment. Returns where, and its
     /// epoch; it is on stable media when this returns.
     ///
@@ -98,7 +137,8 @@ impl File {
         })
     }
 
-    /// Writes runs that don't overlap: offset and bytes of each. Runs of one chunk share a request.
+    /// Writes runs that don't overlap: offset and bytes of each. Runs of one chunk share a request; those of several reach the
+    /// engines in any order.
     ///
     /// # Errors
     /// As [`File::write`].

@@ -235,6 +235,7 @@ impl Shared {
     fn learn_changed(&self, inode: &Inode, node: &Node, stat: &Stat) {
         let mut known = inode.lock();
         known.told = Some(stamp(stat));
+        inode.gathering.learn_end(stat.size);
         self.inodes.note_record(&mut known, node);
     }
 
@@ -256,7 +257,8 @@ impl Shared {
             return self.gathered_attributes(context, &inode, &change);
         }
         self.settle(context, &inode);
-        if wanted.size.is_some() {
+        if let Some(size) = wanted.size {
+            inode.gathering.lower_end(size);
             // What the page cache holds is cut by the kernel itself; another version of it may not be kept.
             inode.lock().cached = None;
         }
@@ -327,6 +329,7 @@ impl Shared {
         if let Some(size) = change.size {
             let file = self.dfs.file(&node)?;
             context.block_on(file.truncate(context, size))?;
+            inode.gathering.learn_end(size);
         }
         let newest = match node.record.kind {
             Kind::File => context.block_on(self.dfs.file(&node)?.size_and_epoch(context))?.1,

@@ -86,6 +86,9 @@ impl Shared {
             let is_newest = known.is_newest(asked);
             known.cached = is_newest.then_some(fresh);
             known.told = if is_newest { Some(fresh) } else { told };
+            if is_newest {
+                inode.gathering.learn_end(fresh.size);
+            }
             (known.node.clone(), kept, told)
         };
         let file = self.dfs.file(&node)?;
@@ -176,6 +179,8 @@ impl Shared {
         let end = offset.saturating_add(read as u64);
         if read < into.len() && known.is_none_or(|size| end < size) {
             self.ensure_there(context, &open.inode)?;
+            // Somebody else has cut it off.
+            open.inode.lock().told = None;
         }
         self.metrics.read(read as u64);
         Ok(read)
@@ -237,11 +242,12 @@ impl Shared {
         self.settle(context, &open.inode);
         // The kernel places appended data behind the end that it knows; another client may have moved it.
         let written = if open.append {
-            context.block_on(open.file.append(context, data))
+            let appended = context.block_on(open.file.append(context, data)).map_err(Fault::from);
+            open.inode.gathering.note_changed(context.latest_epoch());
+            appended
         } else {
-            context.block_on(open.file.write(context, offset, data)).map(|epoch| (offset, epoch))
+            Self::write_in_order(context, open, offset, data).map(|epoch| (offset, epoch))
         };
-        open.inode.gathering.note_changed(context.latest_epoch());
         if written.is_err() {
             open.inode.lock().cached = None;
         }
@@ -317,6 +323,7 @@ impl Shared {
                 let size = context.block_on(open.file.lengthen(context, end));
                 open.inode.gathering.note_changed(context.latest_epoch());
                 let size = size?;
+                open.inode.gathering.learn_end(size);
                 // The kernel takes the file to be as long from now on, and asks again after the next write.
                 let mut known = open.inode.lock();
                 self.inodes.note_write(&mut known);

@@ -1,31 +1,34 @@
 //! What is gathered of one file: the state, and who waits for it. [`super::writeback`] moves it.
 
-use std::ops::Range;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use weir_client::Epoch;
-use weir_dfs::{Node, SetAttributes};
+use weir_dfs::{File, Node, SetAttributes};
 
-use super::runs::Runs;
+use super::order::{Batch, Order, Wanted};
 use super::worker::{Fault, Served};
+
+/// How long nothing of what is on its way may arrive before the file counts as stalled: its engine is away.
+const STALL: Duration = Duration::from_secs(1);
 
 /// What the engines don't have yet of one file.
 #[derive(Debug, Default)]
 pub struct Pending {
-    pub(super) runs: Runs,
+    pub(super) order: Order,
+    /// The content. It knows what was found out about its end.
+    pub(super) file: Option<File>,
     pub(super) change: SetAttributes,
     /// Attributes on their way.
-    pub(super) sent_change: SetAttributes,
+    pub(super) sent_change: Option<SetAttributes>,
     /// When attributes changed last, in nanoseconds since 1970.
     pub(super) changed_ns: i64,
-    /// Ranges on their way, with the order in which they left.
-    pub(super) sending: Vec<(u64, Range<u64>)>,
-    pub(super) sent: u64,
-    /// A thread brings runs and attributes to the engines now.
-    pub(super) settling: bool,
+    /// When something arrived last, or left when nothing was on its way.
+    pub(super) moved: Option<Instant>,
     /// When the oldest change came that is not on its way.
     pub(super) since: Option<Instant>,
+    /// What was gathered before this byte has waited long enough, and so have attributes.
+    pub(super) due: Option<u64>,
     /// Newest epoch of content written from here.
     pub(super) newest: Epoch,
     /// Failures so far, and the errno of the last.
@@ -41,31 +44,53 @@ pub struct Pending {
 impl Pending {
     /// Whether the engines have everything.
     pub(super) fn is_settled(&self) -> bool {
-        self.runs.is_empty() && self.sending.is_empty() && !self.settling && !self.change.changes_record()
+        self.order.is_empty() && self.sent_change.is_none() && !self.change.changes_record()
+    }
+
+    /// Whether the engine that has to answer next stays away.
+    pub(super) fn is_stalled(&self) -> bool {
+        self.order.is_sending() && self.moved.is_some_and(|moved| moved.elapsed() >= STALL)
+    }
+
+    /// Content that may leave now, and the file that it is of.
+    pub(super) fn take(&mut self, wanted: Wanted) -> Option<(Batch, File)> {
+        let file = self.file.clone()?;
+        let was_sending = self.order.is_sending();
+        let batch = self.order.take(wanted, file.chunk_size())?;
+        if !was_sending {
+            self.moved = Some(Instant::now());
+        }
+        if self.order.bytes() == 0 && !self.change.changes_record() {
+            self.since = None;
+        }
+        Some((batch, file))
+    }
+
+    /// Whether attributes may leave: all content has arrived, or leaves with them.
+    pub(super) fn has_free_change(&self, leaving: bool) -> bool {
+        let content_is_there = if leaving { self.order.leaves_one() } else { self.order.is_empty() };
+        content_is_there && self.sent_change.is_none() && self.change.changes_record()
     }
 
     /// The attributes to be sent. They count here until they have arrived.
     pub(super) fn take_change(&mut self) -> SetAttributes {
-        self.sent_change = std::mem::take(&mut self.change);
-        self.sent_change
-    }
-
-    pub(super) fn take_order(&mut self, range: Range<u64>) -> u64 {
-        self.sent += 1;
-        self.sending.push((self.sent, range));
-        self.sent
-    }
-
-    pub(super) fn arrived(&mut self, order: u64) {
-        self.sending.retain(|(other, _)| *other != order);
+        self.since = None;
+        let change = std::mem::take(&mut self.change);
+        self.sent_change = Some(change);
+        change
     }
 
     /// Notes how writing to the engines ended.
     pub(super) fn note(&mut self, outcome: &Served<Epoch>) {
         match outcome {
             Ok(epoch) => self.newest = self.newest.max(*epoch),
-            Err(fault) => self.failures = (self.failures.0 + 1, fault.errno()),
+            Err(fault) => self.note_failure(fault),
         }
+    }
+
+    /// Notes that something is lost.
+    pub(super) fn note_failure(&mut self, fault: &Fault) {
+        self.failures = (self.failures.0 + 1, fault.errno());
     }
 }
 
@@ -113,6 +138,23 @@ impl Gathering {
         self.lock().fresh = false;
     }
 
+    /// Waits for something to arrive.
+    pub(super) fn wait_once<'a>(&self, pending: MutexGuard<'a, Pending>) -> MutexGuard<'a, Pending> {
+        self.progress.wait(pending).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes where the file ends, as the engines have said.
+    pub fn learn_end(&self, end: u64) {
+        self.lock().order.learn_end(end);
+    }
+
+    /// Notes that the file is about to end there, if not before.
+    pub fn lower_end(&self, end: u64) {
+        let mut pending = self.lock();
+        let end = pending.order.known_end().min(end);
+        pending.order.learn_end(end);
+    }
+
     /// Notes that the content was changed by something else than what is gathered, at this epoch or before: a modification
     /// time that is set from now on is newer.
     pub fn note_changed(&self, epoch: Epoch) {
@@ -123,7 +165,7 @@ impl Gathering {
     /// Notes a write of a mapping's pages that failed. Whoever waits for it is told by the kernel, which forgets it then.
     pub fn note_lost_pages(&self, fault: &Fault) {
         let mut pending = self.lock();
-        pending.failures = (pending.failures.0 + 1, fault.errno());
+        pending.note_failure(fault);
         pending.mapped = false;
     }
 
@@ -137,7 +179,7 @@ impl Gathering {
 pub fn overlay(node: &Node, gathering: &Gathering) -> weir_dfs::Record {
     let mut record = node.record.clone();
     let pending = gathering.lock();
-    for change in [&pending.sent_change, &pending.change] {
+    for change in pending.sent_change.iter().chain([&pending.change]) {
         if change.changes_record() {
             change.apply(&mut record, pending.changed_ns, Epoch::ZERO);
         }

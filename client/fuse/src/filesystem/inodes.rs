@@ -120,6 +120,7 @@ impl Inode {
         let is_newest = known.is_newest(asked);
         if is_newest {
             known.told = Some(stamp);
+            self.gathering.learn_end(stamp.size);
         }
         is_newest
     }

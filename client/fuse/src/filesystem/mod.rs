@@ -17,6 +17,8 @@ mod inodes;
 mod leases;
 mod name_changes;
 mod names;
+mod order;
+mod pump;
 mod runs;
 mod worker;
 mod writeback;

@@ -1,6 +1,6 @@
 //! Names that are being changed from here. Who has written under one of them finds out what became of it.
 
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weir_client::ObjectId;
 
@@ -11,7 +11,6 @@ pub type Name<'a> = (ObjectId, &'a [u8]);
 #[derive(Debug, Default)]
 pub struct NameChanges {
     under_way: Mutex<UnderWay>,
-    ended: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -43,29 +42,29 @@ impl NameChanges {
         NameChange { all: self, order }
     }
 
-    /// Waits for the changes of a name that are under way now. Each ends with its requests to engines, which have a deadline.
-    pub fn wait_for(&self, (directory, name): Name<'_>) {
-        let under_way = self.lock();
-        let last = under_way.begun;
-        let concerns = |(order, its_directory, its_name): &(u64, ObjectId, Vec<u8>)| {
+    /// The order in which the last change began.
+    pub fn last(&self) -> u64 {
+        self.lock().begun
+    }
+
+    /// Whether a change of this name is under way that had begun by then. Each ends with its requests to engines, which have a
+    /// deadline.
+    pub fn awaits(&self, last: u64, (directory, name): Name<'_>) -> bool {
+        self.lock().names.iter().any(|(order, its_directory, its_name)| {
             *order <= last && *its_directory == directory && its_name == name
-        };
-        let waited = self.ended.wait_while(under_way, |now| now.names.iter().any(concerns));
-        drop(waited.unwrap_or_else(PoisonError::into_inner));
+        })
     }
 }
 
 impl Drop for NameChange<'_> {
     fn drop(&mut self) {
         self.all.lock().names.retain(|(order, ..)| *order != self.order);
-        self.all.ended.notify_all();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
 
     const DIRECTORY: ObjectId = ObjectId { hi: 0, lo: 1 };
 
@@ -73,18 +72,15 @@ mod tests {
     fn who_waits_for_a_name_waits_for_its_changes_that_had_begun_and_for_no_others() {
         let changes = NameChanges::default();
         let rename = changes.begin(&[(DIRECTORY, b"a"), (DIRECTORY, b"b")]);
-        changes.wait_for((DIRECTORY, b"c"));
-        changes.wait_for((ObjectId { hi: 0, lo: 2 }, b"a"));
-        let (waits, waiting) = channel();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                changes.wait_for((DIRECTORY, b"b"));
-                waits.send(()).expect("the test waits");
-            });
-            assert!(waiting.recv_timeout(std::time::Duration::from_millis(50)).is_err());
-            drop(rename);
-            waiting.recv().expect("the change has ended");
-        });
-        changes.wait_for((DIRECTORY, b"a"));
+        let begun = changes.last();
+        assert!(!changes.awaits(begun, (DIRECTORY, b"c")));
+        assert!(!changes.awaits(begun, (ObjectId { hi: 0, lo: 2 }, b"a")));
+        assert!(changes.awaits(begun, (DIRECTORY, b"a")) && changes.awaits(begun, (DIRECTORY, b"b")));
+        let later = changes.begin(&[(DIRECTORY, b"a")]);
+        drop(rename);
+        assert!(!changes.awaits(begun, (DIRECTORY, b"a")));
+        assert!(changes.awaits(changes.last(), (DIRECTORY, b"a")));
+        drop(later);
+        assert!(!changes.awaits(changes.last(), (DIRECTORY, b"a")));
     }
 }

@@ -25,11 +25,6 @@ impl Runs {
         self.bytes
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
-    }
-
     /// Enters a write; newer bytes replace older ones.
     pub fn insert(&mut self, offset: u64, data: &[u8]) {
         let end = offset + length(data);
@@ -61,34 +56,69 @@ impl Runs {
         self.runs.insert(start, whole);
     }
 
-    /// Takes out what covers whole chunks of `chunk` bytes, counted from the start of the file.
-    pub fn take_whole(&mut self, chunk: u64) -> Vec<(u64, Vec<u8>)> {
-        let inner = |start: u64, run: &[u8]| -> Range<u64> {
-            start.next_multiple_of(chunk)..(start + length(run)) / chunk * chunk
+    /// The first byte from `offset` on that is held.
+    pub fn first_from(&self, offset: u64) -> Option<u64> {
+        let before = self.runs.range(..offset).next_back();
+        if before.is_some_and(|(start, run)| start + length(run) > offset) {
+            return Some(offset);
+        }
+        self.runs.range(offset..).next().map(|(start, _)| *start)
+    }
+
+    /// The byte behind the last one held.
+    pub fn end(&self) -> Option<u64> {
+        self.runs.last_key_value().map(|(start, run)| start + length(run))
+    }
+
+    /// Whether a whole aligned unit of this many bytes is held that a range has a part of.
+    pub fn completes(&self, unit: u64, range: &Range<u64>) -> bool {
+        let Some((start, run)) = self.runs.range(..=range.start).next_back() else { return false };
+        let first = (*start).max(range.start / unit * unit).next_multiple_of(unit);
+        first < range.end && first.saturating_add(unit) <= start + length(run)
+    }
+
+    /// Whether a whole aligned unit of this many bytes is held, which ends behind `offset`.
+    pub fn has_whole(&self, unit: u64, offset: u64) -> bool {
+        let covers = |(start, run): (&u64, &Vec<u8>)| {
+            let end = (start + length(run)) / unit * unit;
+            end > offset && start.next_multiple_of(unit) < end
         };
-        let covering = |(start, run): (&u64, &Vec<u8>)| (!inner(*start, run).is_empty()).then_some(*start);
-        let starts: Vec<u64> = self.runs.iter().filter_map(covering).collect();
+        self.runs.iter().rev().take_while(|(start, run)| *start + length(run) > offset).any(covers)
+    }
+
+    /// Takes out the whole aligned units of this many bytes that end at or before `offset`.
+    pub fn take_whole(&mut self, unit: u64, offset: u64) -> Vec<(u64, Vec<u8>)> {
+        let inner = |(start, run): (&u64, &Vec<u8>)| -> Range<u64> {
+            start.next_multiple_of(unit)..(start + length(run)).min(offset) / unit * unit
+        };
+        let ranges: Vec<Range<u64>> =
+            self.runs.range(..offset).map(inner).filter(|range| !range.is_empty()).collect();
+        ranges.into_iter().flat_map(|range| self.take(range)).collect()
+    }
+
+    /// Takes out what is held of a range, ascending.
+    pub fn take(&mut self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let first = self.runs.range(..range.start).next_back().map_or(range.start, |(start, _)| *start);
+        let met = |(start, run): (&u64, &Vec<u8>)| (start + length(run) > range.start).then_some(*start);
+        let starts: Vec<u64> = self.runs.range(first..range.end).filter_map(met).collect();
         let mut taken = Vec::new();
         for start in starts {
             let Some(mut run) = self.runs.remove(&start) else { continue };
-            let whole = inner(start, &run);
-            let tail = run.split_off(distance(start, whole.end));
-            let middle = run.split_off(distance(start, whole.start));
-            self.bytes -= middle.len();
-            for (offset, rest) in [(start, run), (whole.end, tail)] {
-                if !rest.is_empty() {
-                    self.runs.insert(offset, rest);
-                }
+            if start + length(&run) > range.end {
+                self.runs.insert(range.end, run.split_off(distance(start, range.end)));
             }
-            taken.push((whole.start, middle));
+            let from = start.max(range.start);
+            let part = run.split_off(distance(start, from));
+            if !run.is_empty() {
+                self.runs.insert(start, run);
+            }
+            self.bytes -= part.len();
+            taken.push((from, part));
         }
         taken
-    }
-
-    /// Takes out everything, ascending.
-    pub fn take_all(&mut self) -> Vec<(u64, Vec<u8>)> {
-        self.bytes = 0;
-        std::mem::take(&mut self.runs).into_iter().collect()
     }
 }
 
@@ -118,7 +148,7 @@ mod tests {
         #[test]
         fn runs_hold_what_was_written_last(
             writes in proptest::collection::vec((0_u64..200, 1_usize..40), 1..30),
-            chunk in 8_u64..32,
+            chunk in 8_u64..32, limit in 0_u64..256,
         ) {
             let mut runs = Runs::default();
             let mut expected = vec![None; 256];
@@ -133,17 +163,31 @@ mod tests {
             }
             let list = held(&runs);
             prop_assert!(list.windows(2).all(|pair| pair[0].0 + pair[0].1.len() as u64 <= pair[1].0));
-            let mut parts = runs.take_whole(chunk);
+            prop_assert_eq!(runs.end().unwrap_or(0), expected.iter().rposition(Option::is_some).map_or(0, |at| at as u64 + 1));
+            let held_from = |from: usize| expected[from..].iter().position(Option::is_some).map(|at| (from + at) as u64);
+            for from in 0..256 {
+                prop_assert_eq!(runs.first_from(from as u64), held_from(from));
+            }
+            let has_whole = runs.has_whole(chunk, limit);
+            let mut parts = runs.take_whole(chunk, limit);
             let is_whole = |(offset, run): &(u64, Vec<u8>)| {
-                !run.is_empty() && offset % chunk == 0 && length(run).is_multiple_of(chunk)
+                !run.is_empty()
+                    && offset % chunk == 0
+                    && length(run).is_multiple_of(chunk)
+                    && offset + length(run) <= limit
             };
             prop_assert!(parts.iter().all(is_whole));
             let left: usize = held(&runs).iter().map(|(_, run)| run.len()).sum();
             prop_assert_eq!(runs.bytes(), left);
-            prop_assert!(runs.take_whole(chunk).is_empty());
-            parts.extend(runs.take_all());
+            prop_assert!(runs.take_whole(chunk, limit).is_empty());
+            let behind = runs.take_whole(chunk, u64::MAX);
+            prop_assert_eq!(!behind.is_empty(), has_whole);
+            parts.extend(behind);
+            parts.extend(runs.take(limit..limit + 30));
+            prop_assert!(runs.first_from(limit).is_none_or(|first| first >= limit + 30));
+            parts.extend(runs.take(0..u64::MAX));
             prop_assert_eq!(image(&parts), expected);
-            prop_assert!(runs.is_empty() && runs.bytes() == 0);
+            prop_assert!(held(&runs).is_empty() && runs.bytes() == 0);
         }
     }
 

@@ -3,37 +3,42 @@
 //!
 //! `close` and `fsync` return when the engines have everything on stable media, and an error since the last such call
 //! is theirs to report; other clients see a file's changes once it is closed (close-to-open). What is gathered waits
-//! for at most [`AGE_MAX`], and whole chunks go at once, beside the writer.
+//! for at most a second, and whole chunks go at once, beside the writer: [`super::pump`] sends them, in the order of
+//! [`super::order`]. A file whose engine is away keeps no other one waiting: it may hold a part of what a mount gathers.
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SendError, Sender, channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use weir_client::{Context, Epoch};
-use weir_dfs::{Error, File, Gathered, Kind, Removed, SetAttributes};
-use weir_runtime::join_all;
+use weir_dfs::{Error, Gathered, Kind, Removed, SetAttributes};
+use weir_runtime::real::Remote;
 
 use super::attributes::now_ns;
 use super::gathering::Pending;
 use super::handles::OpenFile;
 use super::inodes::Inode;
+use super::order::{Batch, Wanted};
+use super::pump::Job;
 use super::worker::{Fault, Served, Shared};
 use crate::metrics::Operation;
 
-/// A whole aligned piece of this many bytes is sent at once: what one FUSE request carries, and a stored extent.
-const CHUNK: u64 = 1 << 20;
+/// Bytes of one file that the engines don't have, beyond which its writers wait: covers the round trips of a fast fabric.
+const FILE_MAX: u64 = 16 << 20;
 
-/// Bytes on their way to engines beyond which writers wait: covers the round trips of a fast fabric.
-const SENDING_MAX: usize = 16 << 20;
+/// Bytes of all files whose engines answer that they don't have, beyond which writes go straight to the engines.
+const LIVE_MAX: u64 = 48 << 20;
 
-/// Bytes gathered and not yet on their way, in the whole mount, beyond which writes go straight to the engines.
-const GATHERED_MAX: usize = 64 << 20;
+/// Bytes of all files whose engines don't answer, beyond which their writers wait.
+const STALLED_MAX: u64 = 32 << 20;
+
+/// Bytes that the engines don't have, in the whole mount, beyond which writes go straight to the engines.
+const UNSENT_MAX: u64 = LIVE_MAX + STALLED_MAX;
 
 /// Free space of the container below which writes go straight to the engines, so that a full pool fails the write that
 /// does not fit: several times what a mount can hold.
-const FREE_MIN: u64 = 2 * (GATHERED_MAX + SENDING_MAX) as u64;
+const FREE_MIN: u64 = 2 * UNSENT_MAX;
 
 /// Part of the free space that a mount may write before it asks for it again: others write, too.
 const FREE_SHARE: u64 = 8;
@@ -44,51 +49,40 @@ const SPACE_LIMIT: Duration = Duration::from_secs(1);
 /// How long an answer that space is short is believed.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 
-/// Longest time for which a change waits to be sent.
-const AGE_MAX: Duration = Duration::from_secs(1);
-
-/// How often the sender looks for changes that have waited long enough.
-const SCAN_PAUSE: Duration = Duration::from_millis(250);
-
-/// Jobs that the sender has under way at the same time.
-const JOBS_MAX: usize = 8;
-
 /// Removed inodes that may wait for the sender; a client that dies leaves the space of those to their container.
 const RECLAIMS_MAX: usize = 256;
 
 /// How long the end of a mount waits for them.
 const RECLAIM_LIMIT: Duration = Duration::from_secs(10);
 
-/// Work of the sender.
-enum Job {
-    /// Content to be written.
-    Send(Piece),
-    /// The content of a removed inode, to be freed.
-    Reclaim(Removed),
-}
-
-/// A piece of content on its way.
-struct Piece {
-    inode: Arc<Inode>,
-    file: File,
-    order: u64,
-    offset: u64,
-    bytes: Vec<u8>,
-}
+/// How often it is looked whether a name is still being changed.
+const NAME_PAUSE: Duration = Duration::from_millis(2);
 
 /// The gathering of a whole mount.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Writeback {
-    sender: OnceLock<Sender<Job>>,
+    pub(super) sender: OnceLock<Sender<Job>>,
+    /// The door to the sender's thread, once it has a context.
+    pub(super) remote: OnceLock<Remote>,
     /// Files with changes, for the sender to look at.
     waiting: Mutex<Vec<Weak<Inode>>>,
-    gathered: AtomicUsize,
-    sending: Mutex<usize>,
-    room: Condvar,
+    /// Bytes that the engines don't have.
+    unsent: AtomicU64,
+    /// Those of them whose engines don't answer, as was counted last, and what came since.
+    stalled: AtomicU64,
     space: Mutex<Space>,
     /// Removed inodes whose content the sender has yet to free.
     reclaims: Mutex<usize>,
     reclaimed: Condvar,
+}
+
+impl std::fmt::Debug for Writeback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writeback")
+            .field("unsent", &self.unsent)
+            .field("stalled", &self.stalled)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What is known of the container's free space.
@@ -103,21 +97,18 @@ struct Space {
 impl Writeback {
     /// Bytes that the engines don't have yet.
     pub fn bytes(&self) -> u64 {
-        let sending = *self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        (self.gathered.load(Ordering::Relaxed) + sending) as u64
+        self.unsent.load(Ordering::Relaxed)
     }
 
-    /// Waits until little enough is on its way, and adds to it.
-    fn admit(&self, bytes: usize) {
-        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = |sending: &mut usize| *sending > 0 && *sending + bytes > SENDING_MAX;
-        let mut sending = self.room.wait_while(sending, full).unwrap_or_else(PoisonError::into_inner);
-        *sending += bytes;
+    /// Takes note of how much waits for engines that don't answer.
+    pub(super) fn note_stalled(&self, bytes: u64) {
+        self.stalled.store(bytes, Ordering::Relaxed);
     }
 
-    fn release(&self, bytes: usize) {
-        *self.sending.lock().unwrap_or_else(PoisonError::into_inner) -= bytes;
-        self.room.notify_all();
+    /// Whether the mount may hold so many bytes more.
+    fn has_room(&self, bytes: u64, stalls: bool) -> bool {
+        let (unsent, stalled) = (self.bytes() + bytes, self.stalled.load(Ordering::Relaxed));
+        unsent <= UNSENT_MAX && (stalls || unsent.saturating_sub(stalled) <= LIVE_MAX)
     }
 
     /// Enters a file with changes, once, and lets go of its lock.
@@ -130,7 +121,7 @@ impl Writeback {
     }
 
     /// Files with changes. Those that have none any more are forgotten.
-    fn waiting(&self) -> Vec<Arc<Inode>> {
+    pub(super) fn waiting(&self) -> Vec<Arc<Inode>> {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let all = waiting.iter().filter_map(Weak::upgrade);
         let unsettled: Vec<Arc<Inode>> = all.filter(|inode| inode.gathering.stays_listed()).collect();
@@ -140,21 +131,6 @@ impl Writeback {
 }
 
 impl Shared {
-    /// Starts the thread that sends what writers have gathered. It ends with the mount.
-    ///
-    /// # Errors
-    /// When the system has no thread left.
-    pub(crate) fn start_writeback(self: &Arc<Self>) -> std::io::Result<()> {
-        let (sender, receiver) = channel();
-        let shared = Arc::downgrade(self);
-        std::thread::Builder::new()
-            .name("writeback".into())
-            .spawn(move || send_until_gone(&shared, &receiver))?;
-        // A second start would be a fault of this program; the first sender goes on.
-        let _ = self.writeback.sender.set(sender);
-        Ok(())
-    }
-
     /// Gathers a write to an open file.
     pub(crate) fn gather(
         &self,
@@ -164,49 +140,72 @@ impl Shared {
         data: &[u8],
         mapped: bool,
     ) -> Served<()> {
-        let inode = &open.inode;
+        let (inode, len) = (&open.inode, data.len() as u64);
         Self::refuse(open)?;
-        let gathered = self.writeback.gathered.load(Ordering::Relaxed) + data.len();
-        let may_gather = gathered <= GATHERED_MAX && self.has_space(context, data.len() as u64);
-        let (Some(sender), true) = (self.writeback.sender.get(), may_gather) else {
+        let may_gather = self.writeback.sender.get().is_some() && self.has_space(context, len);
+        let Some(mut pending) = may_gather.then(|| self.admit(context, inode, len)).flatten() else {
             self.settle(context, inode);
             Self::refuse(open)?;
-            let written = context.block_on(open.file.write(context, offset, data));
-            inode.gathering.note_changed(context.latest_epoch());
-            return Ok(written.map(drop)?);
+            return Self::write_in_order(context, open, offset, data).map(drop);
         };
-        let end = offset + data.len() as u64;
-        let mut pending = inode.gathering.lock();
-        let meets = |range: &Range<u64>| range.start < end && offset < range.end;
-        pending =
-            inode.gathering.wait(pending, |pending| pending.sending.iter().any(|(_, range)| meets(range)));
-        let before = pending.runs.bytes();
-        pending.runs.insert(offset, data);
+        let added = pending.order.insert(offset, data) as u64;
+        self.writeback.unsent.fetch_add(added, Ordering::Relaxed);
+        if pending.is_stalled() {
+            self.writeback.stalled.fetch_add(added, Ordering::Relaxed);
+        }
         // A write is newer than a modification time that was set before.
         pending.change.mtime = None;
         pending.mapped |= mapped;
-        let pieces: Vec<(u64, u64, Vec<u8>)> = pending
-            .runs
-            .take_whole(CHUNK)
-            .into_iter()
-            .map(|(at, bytes)| (pending.take_order(at..at + bytes.len() as u64), at, bytes))
-            .collect();
-        let after = pending.runs.bytes();
-        let waits = after > 0 || pending.change.changes_record();
-        pending.since = if waits { pending.since.or_else(|| Some(Instant::now())) } else { None };
-        // Under the lock, so that nobody takes away what was not added yet.
-        self.writeback.gathered.fetch_add(after, Ordering::Relaxed);
-        self.writeback.gathered.fetch_sub(before, Ordering::Relaxed);
+        pending.since.get_or_insert_with(Instant::now);
+        let file = pending.file.get_or_insert_with(|| open.file.clone());
+        let chunk = file.chunk_size();
+        let goes = pending.order.completes(&(offset..offset + len), chunk);
         self.writeback.note_waiting(inode, pending);
-        for (order, offset, bytes) in pieces {
-            self.writeback.admit(bytes.len());
-            let piece = Piece { inode: Arc::clone(inode), file: open.file.clone(), order, offset, bytes };
-            if let Err(SendError(Job::Send(lost))) = sender.send(Job::Send(piece)) {
-                // The sender ends only with the mount.
-                self.arrived(&lost, &Err(Fault::Errno(libc::EIO)));
-            }
+        if goes {
+            // Without a sender it waits for `close` or `fsync`.
+            let _ = self.hand_over(Job::Send(Arc::clone(inode)));
         }
         Ok(())
+    }
+
+    /// Waits until a file may hold so many bytes more. `None`: the mount may not.
+    fn admit<'a>(&self, context: &Context, inode: &'a Inode, len: u64) -> Option<MutexGuard<'a, Pending>> {
+        let gathering = &inode.gathering;
+        let mut pending = gathering.lock();
+        loop {
+            let stalls = pending.is_stalled();
+            let is_full = pending.order.unsent() + len > FILE_MAX
+                || (stalls && self.writeback.stalled.load(Ordering::Relaxed) + len > STALLED_MAX);
+            if !is_full {
+                return self.writeback.has_room(len, stalls).then_some(pending);
+            }
+            if pending.order.is_sending() {
+                // It arrives, or its time is over.
+                pending = gathering.wait_once(pending);
+            } else {
+                drop(pending);
+                self.settle(context, inode);
+                pending = gathering.lock();
+            }
+        }
+    }
+
+    /// Writes to a file of which nothing is gathered: what lengthens it chunk by chunk.
+    pub(crate) fn write_in_order(
+        context: &Context,
+        open: &OpenFile,
+        offset: u64,
+        data: &[u8],
+    ) -> Served<Epoch> {
+        let gathering = &open.inode.gathering;
+        let end = gathering.lock().order.known_end();
+        let written = context.block_on(open.file.write_in_order(context, offset, data, end));
+        gathering.note_changed(context.latest_epoch());
+        let epoch = written?;
+        let mut pending = gathering.lock();
+        let end = pending.order.known_end().max(offset + data.len() as u64);
+        pending.order.learn_end(end);
+        Ok(epoch)
     }
 
     /// Whether so many bytes more are sure to find room in the container.
@@ -238,7 +237,7 @@ impl Shared {
     pub(crate) fn gather_attributes(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Option<()> {
         self.writeback.sender.get()?;
         let mut pending = inode.gathering.lock();
-        if !pending.fresh || pending.settling || change.size.is_some() {
+        if !pending.fresh || pending.sent_change.is_some() || change.size.is_some() {
             return None;
         }
         let gathered = &mut pending.change;
@@ -259,120 +258,119 @@ impl Shared {
     /// Brings everything that is gathered of a file to the engines. A failure is told to whoever has it open.
     pub(crate) fn settle(&self, context: &Context, inode: &Inode) {
         let gathering = &inode.gathering;
-        let pending = gathering.wait(gathering.lock(), |pending| pending.settling);
+        let mut pending = gathering.lock();
         if pending.is_settled() {
             return;
         }
-        let last = pending.sent;
-        let waits = !pending.sending.is_empty();
-        self.settle_own(context, inode, pending, waits);
-        let late = |pending: &Pending| pending.sending.iter().any(|(order, _)| *order <= last);
-        let pending = gathering.wait(gathering.lock(), |pending| pending.settling || late(pending));
+        // What others write behind it from now on isn't waited for.
+        let end = pending.order.end();
+        while pending.order.holds_below(end) {
+            pending = match pending.take(Wanted::Together) {
+                Some((batch, file)) => {
+                    let change = if pending.has_free_change(true) {
+                        pending.take_change()
+                    } else {
+                        SetAttributes::default()
+                    };
+                    let newest = pending.newest;
+                    drop(pending);
+                    let gathered = Gathered { file: Some(&file), runs: &batch.runs, change, newest };
+                    self.settle_part(context, inode, Some(&batch), gathered);
+                    gathering.lock()
+                }
+                // Something has to arrive before.
+                None => gathering.wait_once(pending),
+            };
+        }
+        let last = pending.order.last();
+        let mut pending =
+            gathering.wait(pending, |pending| pending.order.awaits(last) || pending.sent_change.is_some());
         if pending.change.changes_record() {
-            self.settle_own(context, inode, pending, false);
+            let (change, newest) = (pending.take_change(), pending.newest);
+            drop(pending);
+            self.settle_part(context, inode, None, Gathered { file: None, runs: &[], change, newest });
         }
     }
 
-    /// Sends what is gathered and not on its way; without attributes, where those wait for content that is.
-    fn settle_own(
+    fn settle_part(&self, context: &Context, inode: &Inode, batch: Option<&Batch>, gathered: Gathered<'_>) {
+        let (written, changed) = context.block_on(self.write_back(context, inode, gathered));
+        if let Some(batch) = batch {
+            self.arrived(inode, batch, &written);
+        }
+        if gathered.change.changes_record() {
+            self.changed(inode, &changed);
+        }
+    }
+
+    /// Writes content, changes attributes, and tells what became of each.
+    pub(super) async fn write_back(
         &self,
         context: &Context,
         inode: &Inode,
-        mut pending: MutexGuard<'_, Pending>,
-        attributes_wait: bool,
-    ) {
-        let runs = pending.runs.take_all();
-        let bytes: usize = runs.iter().map(|(_, run)| run.len()).sum();
-        let change = if attributes_wait { SetAttributes::default() } else { pending.take_change() };
-        let newest = pending.newest;
-        pending.settling = true;
-        pending.since = pending.change.changes_record().then(Instant::now);
-        let orders: Vec<u64> = runs
-            .iter()
-            .map(|(at, run)| (*at, *at + run.len() as u64))
-            .map(|(start, end)| pending.take_order(start..end))
-            .collect();
-        drop(pending);
-        let begun = Instant::now();
-        let outcome = self.write_back(context, inode, &Gathered { runs: &runs, change, newest });
-        self.writeback.gathered.fetch_sub(bytes, Ordering::Relaxed);
-        if let Err(fault) = &outcome {
-            self.lost(inode, fault, begun.elapsed());
-        }
-        let mut pending = inode.gathering.lock();
-        for order in orders {
-            pending.arrived(order);
-        }
-        pending.settling = false;
-        pending.sent_change = SetAttributes::default();
-        pending.note(&outcome);
-        drop(pending);
-        inode.gathering.progress.notify_all();
-    }
-
-    fn write_back(&self, context: &Context, inode: &Inode, gathered: &Gathered<'_>) -> Served<Epoch> {
-        let mut left = *gathered;
+        gathered: Gathered<'_>,
+    ) -> (Served<Epoch>, Served<()>) {
+        let (mut left, mut first) = (gathered, None);
         loop {
             let node = inode.node();
             let nameless = inode.lock().nameless.is_some();
             let change = if nameless { SetAttributes::default() } else { left.change };
-            let outcome = context.block_on(self.dfs.write_back(context, &node, Gathered { change, ..left }));
+            let (written, changed) = self.dfs.write_back(context, &node, Gathered { change, ..left }).await;
+            let newest = written.as_ref().map_or(left.newest, |epoch| *epoch);
+            let written = first.take().unwrap_or_else(|| written.map_err(Fault::from));
             if nameless {
                 // Without an entry there is nothing to hold attributes; those here are what is left.
-                let newest = outcome?.1;
                 inode.lock().apply(&left.change, newest);
-                return Ok(newest);
             }
-            if !left.change.changes_record() {
-                return Ok(outcome?.1);
+            if !change.changes_record() {
+                return (written, Ok(()));
             }
             // A rename from here that is under way may have taken the name away before this change came, or the record as it
             // was before.
-            self.name_changes.wait_for((node.parent, &node.name));
+            let order = self.name_changes.last();
+            while self.name_changes.awaits(order, (node.parent, &node.name)) {
+                context.runtime().sleep(NAME_PAUSE).await;
+            }
             let is_there = inode.is_named_as(&node);
-            match outcome {
-                Ok((settled, epoch)) if is_there => {
-                    self.inodes.note_record(&mut inode.lock(), &settled);
-                    return Ok(epoch);
+            match changed {
+                Ok(changed) if is_there => {
+                    self.inodes.note_record(&mut inode.lock(), &changed);
+                    return (written, Ok(()));
                 }
-                Ok((_, newest)) => left = Gathered { runs: &[], newest, ..left },
+                Ok(_) => {}
                 Err(Error::Stale(_)) if !is_there => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return (written, Err(error.into())),
             }
+            left = Gathered { runs: &[], newest, ..left };
+            first = Some(written);
         }
     }
 
-    /// Writes pieces side by side on the sender's own context.
-    fn send(&self, pieces: &[Piece]) {
-        let outcomes = self.with_context(|context| {
-            let writes = pieces.iter().map(|piece| piece.file.write(context, piece.offset, &piece.bytes));
-            Ok(context.block_on(join_all(writes)))
-        });
-        match outcomes {
-            Ok(outcomes) => {
-                for (piece, outcome) in pieces.iter().zip(outcomes) {
-                    self.arrived(piece, &outcome.map_err(Fault::from));
-                }
-            }
-            Err(fault) => {
-                for piece in pieces {
-                    self.arrived(piece, &Err(Fault::Errno(fault.errno())));
-                }
-            }
-        }
-    }
-
-    /// A piece has reached the engines, or won't.
-    fn arrived(&self, piece: &Piece, outcome: &Served<Epoch>) {
+    /// A batch has reached the engines, or won't.
+    pub(super) fn arrived(&self, inode: &Inode, batch: &Batch, outcome: &Served<Epoch>) {
         if let Err(fault) = outcome {
-            self.lost(&piece.inode, fault, Duration::ZERO);
+            self.lost(inode, fault, Duration::ZERO);
         }
-        let mut pending = piece.inode.gathering.lock();
-        pending.arrived(piece.order);
+        let mut pending = inode.gathering.lock();
+        let dropped = pending.order.arrived(batch.number, outcome.is_ok());
+        pending.moved = Some(Instant::now());
         pending.note(outcome);
         drop(pending);
-        piece.inode.gathering.progress.notify_all();
-        self.writeback.release(piece.bytes.len());
+        self.writeback.unsent.fetch_sub((batch.bytes() + dropped) as u64, Ordering::Relaxed);
+        inode.gathering.progress.notify_all();
+    }
+
+    /// Attributes have reached the engines, or won't.
+    pub(super) fn changed(&self, inode: &Inode, outcome: &Served<()>) {
+        let mut pending = inode.gathering.lock();
+        pending.sent_change = None;
+        if let Err(fault) = outcome {
+            pending.note_failure(fault);
+        }
+        drop(pending);
+        if let Err(fault) = outcome {
+            self.lost(inode, fault, Duration::ZERO);
+        }
+        inode.gathering.progress.notify_all();
     }
 
     /// Content that the kernel believes in did not reach the engines: it has to ask again.
@@ -426,7 +424,6 @@ impl Shared {
         if matches!(removed.node.record.kind, Kind::Symlink | Kind::Fifo | Kind::Socket) {
             return;
         }
-        let Some(sender) = self.writeback.sender.get() else { return self.reclaim_now(context, &removed) };
         {
             let mut reclaims = self.writeback.reclaims.lock().unwrap_or_else(PoisonError::into_inner);
             if *reclaims >= RECLAIMS_MAX {
@@ -435,7 +432,7 @@ impl Shared {
             }
             *reclaims += 1;
         }
-        if let Err(SendError(Job::Reclaim(removed))) = sender.send(Job::Reclaim(removed)) {
+        if let Some(Job::Reclaim(removed)) = self.hand_over(Job::Reclaim(removed)) {
             self.reclaim_now(context, &removed);
             self.note_reclaimed(1);
         }
@@ -443,25 +440,20 @@ impl Shared {
 
     /// Frees the content of a removed inode. A failure costs space, and nobody who could be told waits.
     fn reclaim_now(&self, context: &Context, removed: &Removed) {
-        let all = std::slice::from_ref(removed);
-        if let Err(error) = context.block_on(self.dfs.release(context, all, self.leased.client())) {
-            lost_space(removed, &error);
-        }
+        context.block_on(self.free(context, std::slice::from_ref(removed)));
     }
 
-    fn reclaim_all(&self, all: &[Removed]) {
-        let released = self.with_context(|context| {
-            Ok(context.block_on(self.dfs.release(context, all, self.leased.client()))?)
-        });
-        if let Err(fault) = released {
-            for removed in all {
-                lost_space(removed, &fault);
+    /// As [`Shared::reclaim_now`], of several.
+    pub(super) async fn free(&self, context: &Context, removed: &[Removed]) {
+        if let Err(error) = self.dfs.release(context, removed, self.leased.client()).await {
+            for removed in removed {
+                tracing::warn!(inode = removed.node.inode_number(), %error,
+                    "the space of a removed file comes back only with its container");
             }
         }
-        self.note_reclaimed(all.len());
     }
 
-    fn note_reclaimed(&self, count: usize) {
+    pub(super) fn note_reclaimed(&self, count: usize) {
         *self.writeback.reclaims.lock().unwrap_or_else(PoisonError::into_inner) -= count;
         self.writeback.reclaimed.notify_all();
     }
@@ -480,70 +472,6 @@ impl Shared {
         });
         if let Err(fault) = settled {
             tracing::error!(files = waiting.len(), errno = fault.errno(), "files lack their last changes");
-        }
-    }
-
-    /// Sends changes that have waited long enough. What is on its way already comes back to this very thread, so it is
-    /// not waited for, and attributes that have to come after it stay.
-    fn settle_aged(&self) {
-        for inode in self.writeback.waiting() {
-            let due = |pending: &Pending| {
-                !pending.settling && pending.since.is_some_and(|since| since.elapsed() >= AGE_MAX)
-            };
-            let settled = self.with_context(|context| {
-                let pending = inode.gathering.lock();
-                if due(&pending) {
-                    let attributes_wait = !pending.sending.is_empty();
-                    self.settle_own(context, &inode, pending, attributes_wait);
-                }
-                Ok(())
-            });
-            if let Err(fault) = settled {
-                self.log(Operation::Write, &fault, Duration::ZERO);
-            }
-        }
-    }
-}
-
-fn lost_space(removed: &Removed, error: &dyn std::fmt::Debug) {
-    tracing::warn!(
-        inode = removed.node.inode_number(),
-        ?error,
-        "the space of a removed file comes back only with its container"
-    );
-}
-
-/// Does the sender's jobs until the mount is gone.
-fn send_until_gone(shared: &Weak<Shared>, receiver: &Receiver<Job>) {
-    let mut scanned = Instant::now();
-    loop {
-        let first = receiver.recv_timeout(SCAN_PAUSE);
-        let Some(shared) = shared.upgrade() else { return };
-        match first {
-            Err(RecvTimeoutError::Disconnected) => return,
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(first) => {
-                let jobs = std::iter::once(first).chain(receiver.try_iter().take(JOBS_MAX - 1));
-                let (mut pieces, mut removed) = (Vec::new(), Vec::new());
-                for job in jobs {
-                    match job {
-                        Job::Send(piece) => pieces.push(piece),
-                        Job::Reclaim(inode) => removed.push(inode),
-                    }
-                }
-                // Somebody may wait for content.
-                if !pieces.is_empty() {
-                    shared.send(&pieces);
-                }
-                if !removed.is_empty() {
-                    shared.reclaim_all(&removed);
-                }
-            }
-        }
-        // A stream of jobs must not keep other files waiting.
-        if scanned.elapsed() >= SCAN_PAUSE {
-            shared.settle_aged();
-            scanned = Instant::now();
         }
     }
 }
