@@ -24,18 +24,25 @@ pub struct Opened {
 
 impl Shared {
     /// Opens a file: asks whether it is still the one that the kernel means and whether its content has changed since the
-    /// page cache was filled. A file that is not is `ESTALE`, which makes the kernel look its name up again.
-    pub(crate) fn open(&self, context: &Context, number: u64, flags: i32) -> Served<Opened> {
+    /// page cache was filled. A file that is not is `ESTALE`, which makes the kernel look its name up again; if that has been
+    /// done, and it had its name then, it is opened as it is.
+    pub(crate) fn open(&self, context: &Context, number: u64, flags: i32, had_name: bool) -> Served<Opened> {
         let inode = self.inode(number)?;
         inode.lock().opens += 1;
-        let opened = self.open_counted(context, &inode, flags);
+        let opened = self.open_counted(context, &inode, flags, had_name);
         if opened.is_err() {
             self.close(context, &inode);
         }
         opened
     }
 
-    fn open_counted(&self, context: &Context, inode: &Arc<Inode>, flags: i32) -> Served<Opened> {
+    fn open_counted(
+        &self,
+        context: &Context,
+        inode: &Arc<Inode>,
+        flags: i32,
+        had_name: bool,
+    ) -> Served<Opened> {
         self.settle(context, inode);
         let asked = self.inodes.moment();
         let (node, removed) = {
@@ -51,7 +58,7 @@ impl Shared {
                     inode.lock().learn_record(&node, asked);
                     stat
                 }
-                Err(error @ Error::Stale(_)) => self.stat_orphan(context, &node, error)?,
+                Err(error @ Error::Stale(_)) if had_name => self.stat_orphan(context, &node, error)?,
                 Err(error) => return Err(error.into()),
             }
         };

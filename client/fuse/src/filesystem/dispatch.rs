@@ -87,10 +87,13 @@ impl Filesystem for WeirFs {
         Ok(())
     }
 
-    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+    fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let shared = &self.shared;
         match shared.serve(Operation::Lookup, |context| shared.lookup(context, parent.0, name.as_bytes())) {
-            Ok(stat) => reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION),
+            Ok(stat) => {
+                shared.retries.looked_up(request.pid(), stat.inode);
+                reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION);
+            }
             Err(errno) => reply.error(errno),
         }
     }
@@ -214,11 +217,17 @@ impl Filesystem for WeirFs {
         reply.error(Errno::EPERM);
     }
 
-    fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let shared = &self.shared;
-        match shared.serve(Operation::Open, |context| shared.open(context, number.0, flags.0)) {
+    fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (shared, caller) = (&self.shared, request.pid());
+        let had_name = shared.retries.opens(caller, number.0);
+        match shared.serve(Operation::Open, |context| shared.open(context, number.0, flags.0, had_name)) {
             Ok(opened) => reply.opened(FileHandle(opened.handle), opened.flags),
-            Err(errno) => reply.error(errno),
+            Err(errno) => {
+                if errno == Errno::ESTALE && !had_name {
+                    shared.retries.refused(caller);
+                }
+                reply.error(errno);
+            }
         }
     }
 

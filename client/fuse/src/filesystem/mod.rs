@@ -19,6 +19,7 @@ mod name_changes;
 mod names;
 mod order;
 mod pump;
+mod retries;
 mod runs;
 mod worker;
 mod writeback;

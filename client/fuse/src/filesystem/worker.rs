@@ -17,6 +17,7 @@ use super::handles::Handles;
 use super::inodes::Inodes;
 use super::leases::Leased;
 use super::name_changes::NameChanges;
+use super::retries::Retries;
 use super::writeback::Writeback;
 
 /// How long the kernel may use attributes and entries without asking again (close-to-open, `docs/reference/posix.md`).
@@ -79,6 +80,8 @@ pub struct Shared {
     pub name_changes: NameChanges,
     /// Changes that the engines don't have yet.
     pub writeback: Writeback,
+    /// Opens that the kernel tries again.
+    pub retries: Retries,
     /// The mount's lease.
     pub leased: Leased,
     attach: Attach,
@@ -108,6 +111,7 @@ impl Shared {
             cache: options.cache,
             name_changes: NameChanges::default(),
             writeback: Writeback::default(),
+            retries: Retries::default(),
             leased: Leased::default(),
             attach,
             engine_wait: spec.engine_wait,
