@@ -40,9 +40,6 @@ const ATTRIBUTES_LEN: usize = 24;
 /// while a write holds at most this many times the payload limit in registered memory.
 const IN_FLIGHT_MAX: usize = 16;
 
-/// How often a read looks at what may have been behind the end: once for each time that somebody lengthens the array meanwhile.
-const ROUNDS: u32 = 8;
-
 /// Cell and chunk size of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArrayAttributes {
@@ -273,8 +270,8 @@ impl Array {
         Ok(ReadOutcome { cells, short: wanted - cells })
     }
 
-    /// Reads an array that others lengthen in order and cut off. A hole is one if it was below the end when it was read: if the
-    /// array has not changed since, or if the end that was known before is behind it.
+    /// Reads an array that others lengthen in order and cut off. A hole is one if it was below an end that was known before it was
+    /// read; epochs don't tell, since an update gets its epoch before its data is there. What lies behind that end is left out.
     async fn read_in_order(
         &self,
         context: &Context,
@@ -283,36 +280,31 @@ impl Array {
         found: &mut [Option<Vec<Extent>>],
     ) -> Result<ReadOutcome> {
         let wanted: u64 = ranges.iter().map(|range| range.count).sum();
-        let (mut known, mut round) = (0, 0);
-        loop {
-            // Engines that are asked from now on give later epochs to what changes then.
-            let before = context.latest_epoch();
-            self.read_missing(context, batches, into, found).await?;
-            let has_hole = |batch: &Batch, found: &Option<Vec<Extent>>, range: [u64; 2]| {
-                let base = batch.chunk * self.attributes.chunk_cells;
-                found.as_ref().is_some_and(|found| has_hole(batch, base, found, range))
-            };
-            if !batches.iter().zip(&*found).any(|(batch, found)| has_hole(batch, found, [0, u64::MAX])) {
-                return Ok(ReadOutcome { cells: wanted, short: 0 });
-            }
-            let (size, epoch) = self.size_and_epoch(context).await?;
-            round += 1;
-            if epoch > before && round < ROUNDS {
-                for (batch, found) in batches.iter().zip(found.iter_mut()) {
-                    if has_hole(batch, found, [known, size]) {
-                        *found = None;
-                    }
-                }
-            }
-            if found.iter().all(Option::is_some) {
-                let cells = ranges
-                    .iter()
-                    .map(|range| size.clamp(range.index, range.index + range.count) - range.index);
-                let cells: u64 = cells.sum();
-                return Ok(ReadOutcome { cells, short: wanted - cells });
-            }
-            known = size;
+        self.read_missing(context, batches, into, found).await?;
+        let has_hole = |(batch, found): (&Batch, &mut Option<Vec<Extent>>), end| {
+            let base = batch.chunk * self.attributes.chunk_cells;
+            found.as_ref().is_some_and(|found| has_hole(batch, base, found, end))
+        };
+        if !batches.iter().zip(&mut *found).any(|each| has_hole(each, u64::MAX)) {
+            return Ok(ReadOutcome { cells: wanted, short: 0 });
         }
+        let mut end = self.size(context).await?;
+        for (batch, found) in batches.iter().zip(&mut *found) {
+            if has_hole((batch, found), end) {
+                *found = None;
+            }
+        }
+        if found.iter().any(Option::is_none) {
+            self.read_missing(context, batches, into, found).await?;
+            if batches.iter().zip(&mut *found).any(|each| has_hole(each, end)) {
+                // It may have been cut off since.
+                end = self.size(context).await?.min(end);
+            }
+        }
+        let cells =
+            ranges.iter().map(|range| end.clamp(range.index, range.index + range.count) - range.index);
+        let cells: u64 = cells.sum();
+        Ok(ReadOutcome { cells, short: wanted - cells })
     }
 
     /// Reads those batches of which nothing was found yet, and notes which cells are real, counted from the array's start.
@@ -482,10 +474,10 @@ fn end_within(range: Range, present: &[Extent]) -> u64 {
         .unwrap_or(range.index)
 }
 
-/// Whether a batch has a cell within a range that isn't among the real ones, all of them counted from the array's start.
-fn has_hole(batch: &Batch, base: u64, real: &[Extent], [from, to]: [u64; 2]) -> bool {
+/// Whether a batch has a cell before `end` that isn't among the real ones, all of them counted from the array's start.
+fn has_hole(batch: &Batch, base: u64, real: &[Extent], end: u64) -> bool {
     batch.extents.iter().any(|extent| {
-        let (start, end) = ((base + extent.index).max(from), (base + extent.end()).min(to));
+        let (start, end) = (base + extent.index, (base + extent.end()).min(end));
         let within = |real: &Extent| real.end().min(end).saturating_sub(real.index.max(start));
         end.saturating_sub(start) > real.iter().map(within).sum()
     })
