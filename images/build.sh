@@ -3,8 +3,9 @@
 #
 #   images/build.sh [TARGET...]   engine, operator, csi, client; all of them by default
 #
-# Environment: WEIR_IMAGE_TAG (default dev) and WEIR_IMAGE_BINARIES (prebuilt, the default, or source, which compiles
-# inside the build and needs a container registry for the compilers' images).
+# Environment: WEIR_IMAGE_TAG (default dev); WEIR_IMAGE_BINARIES (prebuilt, the default, or source, which compiles
+# inside the build and needs a container registry for the compilers' images); WEIR_IMAGE_PROFILE (release, the default,
+# or dev, which takes the binaries that the tests use).
 set -euo pipefail
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../setup/steps.sh"
@@ -13,16 +14,22 @@ source "$WEIR_REPO/setup/docker_cli.sh"
 
 tag=${WEIR_IMAGE_TAG:-dev}
 from=${WEIR_IMAGE_BINARIES:-prebuilt}
+profile=${WEIR_IMAGE_PROFILE:-release}
 bin=$WEIR_REPO/target/images/bin
 targets=("$@")
 ((${#targets[@]} > 0)) || targets=(engine operator csi client)
 
 rust_binaries() {
     cd "$WEIR_REPO"
-    cargo build --release --locked --package weir-daemon --package weir-cli --package weir-fuse
-    local binary
+    local packages=(--package weir-daemon --package weir-cli --package weir-fuse) folder=$profile binary
+    if [[ $profile == dev ]]; then
+        # As setup/test.sh builds them: another choice of packages has other features, and compiles all of it again.
+        packages=(--workspace --bins)
+        folder=debug
+    fi
+    cargo build --profile "$profile" --locked "${packages[@]}"
     for binary in weir-engine weir weir-mountd; do
-        strip -o "$bin/$binary" "${CARGO_TARGET_DIR:-target}/release/$binary"
+        strip -o "$bin/$binary" "${CARGO_TARGET_DIR:-target}/$folder/$binary"
     done
 }
 
@@ -44,7 +51,7 @@ build_image() {
 context=$WEIR_REPO
 if [[ $from == prebuilt ]]; then
     mkdir -p "$bin"
-    step binaries-rust "binaries: engine, command line and mount daemon (release)" rust_binaries
+    step binaries-rust "binaries: engine, command line and mount daemon ($profile)" rust_binaries
     step binaries-go "binaries: operator and CSI driver" go_binaries
     # Nothing but the binaries goes into the build, whatever target/ is a link to.
     context=$(mktemp -d)
