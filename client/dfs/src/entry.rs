@@ -137,7 +137,7 @@ impl Dfs {
         let found = self.object(parent)?.fetch(context, &key, Conditions::NONE, &mut reads).await?;
         let size = found.first().map_or(0, |found| usize::try_from(found.size).unwrap_or(usize::MAX));
         if size == 0 {
-            return Ok(None);
+            return Ok(self.unstored(parent));
         }
         let object = || format!("entry \"{}\" of directory {parent:?}", shown(name));
         let bytes = bytes.get(..size).ok_or_else(|| Error::Corrupt {

@@ -26,6 +26,8 @@ pub struct Dfs {
     epoch: Epoch,
     /// The transaction whose epoch that is.
     reader: Option<ReaderId>,
+    /// Whether the container had no file system when it was mounted, and this mount may not make one.
+    is_blank: bool,
 }
 
 /// Space of a file system, in bytes.
@@ -48,33 +50,7 @@ impl Dfs {
     /// # Errors
     /// [`Error::NotPosix`] when the container has another type; or an object error.
     pub async fn format(context: &Context, container: &Container) -> Result<()> {
-        let properties = container.properties();
-        if properties.kind != ContainerType::Posix {
-            return Err(Error::NotPosix(properties.label.clone()));
-        }
-        if properties.chunk_size == 0 || properties.chunk_size > CHUNK_MAX {
-            return Err(Error::Invalid(format!(
-                "container {}: a chunk size of {} bytes is not between 1 and {CHUNK_MAX}",
-                properties.label, properties.chunk_size
-            )));
-        }
-        let files = container.default_class()?;
-        let superblock = Superblock::new(properties.chunk_size, files.id(), ObjectClass::S1.id());
-        let now = wall_ns(context);
-        let root = Record {
-            kind: Kind::Directory,
-            mode: properties.mode & 0o7777,
-            uid: properties.uid,
-            gid: properties.gid,
-            oid: directory_id(ROOT_OID),
-            atime_ns: now,
-            mtime_ns: now,
-            mtime_epoch: Epoch::ZERO,
-            ctime_ns: now,
-            chunk_size: properties.chunk_size,
-            xattrs: false,
-            target: Vec::new(),
-        };
+        let (superblock, root) = blank(context, container)?;
         let insertion = Insertion::of(&root)?;
         let block = superblock.encode();
         let mut writes = insertion.writes();
@@ -88,37 +64,27 @@ impl Dfs {
         }
     }
 
-    /// Mounts a POSIX container; one that was never mounted before is formatted, if the handle allows writing.
+    /// Mounts a POSIX container. One that was never mounted before is formatted, if the handle allows writing. Otherwise it
+    /// is shown as formatting would make it, which the container's properties say: an empty root, in which appears what
+    /// others write.
     ///
     /// # Errors
     /// [`Error::NotPosix`] when the container has another type, [`Error::Corrupt`] when its superblock can't be
     /// understood; or an object error.
     pub async fn mount(context: &Context, container: &Container) -> Result<Self> {
-        if container.properties().kind != ContainerType::Posix {
-            return Err(Error::NotPosix(container.properties().label.clone()));
-        }
+        ensure_posix(container)?;
         if let Some(mounted) = Self::read(context, container, Epoch::MAX).await? {
             return Ok(mounted);
         }
         if !container.rights().allows(Rights::WRITE) {
-            return Err(Error::Invalid(format!(
-                "container {} was never mounted for writing and has no file system yet",
-                container.properties().label
-            )));
+            let (superblock, root) = blank(context, container)?;
+            return Ok(Self { is_blank: true, ..Self::of(container, superblock, root, Epoch::MAX) });
         }
         Self::format(context, container).await?;
         Self::read(context, container, Epoch::MAX).await?.ok_or_else(|| Error::Corrupt {
             object: format!("container {}", container.properties().label),
             reason: "its superblock is gone right after it was written".into(),
         })
-    }
-
-    /// Whether the container has a file system, which it gets when it is formatted or mounted for writing.
-    ///
-    /// # Errors
-    /// As [`Dfs::mount`].
-    pub async fn is_formatted(context: &Context, container: &Container) -> Result<bool> {
-        Ok(Self::read(context, container, Epoch::MAX).await?.is_some())
     }
 
     /// Mounts the state of a snapshot, read-only.
@@ -149,9 +115,13 @@ impl Dfs {
         };
         let superblock = Superblock::decode(&block[..block_len], label)?;
         let root = Record::decode(&record[..record_len], &|| format!("root directory of container {label}"))?;
+        Ok(Some(Self::of(container, superblock, root, epoch)))
+    }
+
+    fn of(container: &Container, superblock: Superblock, root: Record, epoch: Epoch) -> Self {
         let root =
             Node { parent: directory_id(SUPERBLOCK_OID), name: SUPERBLOCK_NAME.to_vec(), record: root };
-        Ok(Some(Self { container: container.clone(), superblock, root, epoch, reader: None }))
+        Self { container: container.clone(), superblock, root, epoch, reader: None, is_blank: false }
     }
 
     /// The root directory, as it was when the file system was mounted.
@@ -216,6 +186,49 @@ impl Dfs {
     pub(crate) fn epoch(&self) -> Epoch {
         self.epoch
     }
+
+    /// What stands for an entry that isn't stored: the root of a blank container has no record until somebody formats it.
+    pub(crate) fn unstored(&self, parent: ObjectId) -> Option<Record> {
+        (self.is_blank && parent == self.root.parent).then(|| self.root.record.clone())
+    }
+}
+
+fn ensure_posix(container: &Container) -> Result<()> {
+    let properties = container.properties();
+    match properties.kind {
+        ContainerType::Posix => Ok(()),
+        ContainerType::Object => Err(Error::NotPosix(properties.label.clone())),
+    }
+}
+
+/// What formatting the container writes: all of it follows from its properties, but the times.
+fn blank(context: &Context, container: &Container) -> Result<(Superblock, Record)> {
+    ensure_posix(container)?;
+    let properties = container.properties();
+    if properties.chunk_size == 0 || properties.chunk_size > CHUNK_MAX {
+        return Err(Error::Invalid(format!(
+            "container {}: a chunk size of {} bytes is not between 1 and {CHUNK_MAX}",
+            properties.label, properties.chunk_size
+        )));
+    }
+    let files = container.default_class()?;
+    let superblock = Superblock::new(properties.chunk_size, files.id(), ObjectClass::S1.id());
+    let now = wall_ns(context);
+    let root = Record {
+        kind: Kind::Directory,
+        mode: properties.mode & 0o7777,
+        uid: properties.uid,
+        gid: properties.gid,
+        oid: directory_id(ROOT_OID),
+        atime_ns: now,
+        mtime_ns: now,
+        mtime_epoch: Epoch::ZERO,
+        ctime_ns: now,
+        chunk_size: properties.chunk_size,
+        xattrs: false,
+        target: Vec::new(),
+    };
+    Ok((superblock, root))
 }
 
 /// A reserved object's id with the class of directories.

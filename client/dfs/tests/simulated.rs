@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use cluster::{Cluster, open_container, properties};
 use model::{Model, Step};
-use weir_client::{ContainerType, Context};
+use weir_client::{Container, ContainerType, Context, Rights};
 use weir_dfs::{Change, Dfs, Error, Kind, Node, Ownership, Replace, SetAttributes, XattrMode};
 use weir_runtime::random::Random;
 use weir_store::StoreConfig;
@@ -81,6 +81,39 @@ fn names_kinds_and_content_are_kept() {
         assert!(matches!(dfs.stat(&context, &folder).await, Err(Error::Stale(_))));
         let space = dfs.statfs(&context).await.expect("answers");
         assert!(space.total > 0 && space.free <= space.total);
+    });
+}
+
+#[test]
+fn a_new_container_is_empty_for_readers_and_shows_what_is_written_later() {
+    let cluster = Cluster::start(7, 2, 2);
+    let context = cluster.context(MINUTE);
+    cluster.run(async move {
+        let writer = open_container(&context, properties("home", ContainerType::Posix)).await;
+        let reader = Container::open(&context, writer.pool(), "home", Rights::READ).await.expect("opens");
+        let blank = Dfs::mount(&context, &reader).await.expect("mounts");
+        assert!(blank.is_read_only());
+        let root = blank.root().clone();
+        let (_, stat) = blank.stat(&context, &root).await.expect("stat");
+        assert_eq!((stat.kind, stat.mode, stat.uid, stat.inode), (Kind::Directory, 0o755, 1000, 1));
+        let listed = async |dfs: &Dfs| {
+            let mut stream = dfs.open_directory(dfs.root()).expect("opens");
+            let listed = dfs.read_directory(&context, &mut stream, 0, 100).await.expect("lists");
+            listed.iter().map(|entry| entry.node.name.clone()).collect::<Vec<_>>()
+        };
+        assert!(listed(&blank).await.is_empty());
+        assert!(matches!(blank.lookup(&context, &root, b"file").await, Err(Error::NotFound(_))));
+        assert!(blank.list_xattrs(&context, &root).await.expect("lists").is_empty());
+        assert!(matches!(blank.create(&context, &root, b"file", OWNER).await, Err(Error::ReadOnly)));
+
+        let dfs = Dfs::mount(&context, &writer).await.expect("mounts");
+        assert_eq!((dfs.superblock(), dfs.root().oid()), (blank.superblock(), root.oid()));
+        dfs.create(&context, dfs.root(), b"file", OWNER).await.expect("created");
+        let change = SetAttributes { mode: Some(0o700), ..SetAttributes::default() };
+        dfs.set_attributes(&context, dfs.root(), &change).await.expect("changed");
+        assert_eq!(listed(&blank).await, [b"file"]);
+        assert_eq!(blank.stat(&context, &root).await.expect("stat").1.mode, 0o700);
+        blank.resolve(&context, b"/file", true).await.expect("found");
     });
 }
 

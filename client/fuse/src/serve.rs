@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
-use weir_client::{Attach, Container, ContainerType, Context, Pool, Rights};
+use weir_client::{Attach, Container, Context, Pool, Rights};
 use weir_dfs::{Dfs, Lease};
 
 use crate::filesystem::{Shared, WeirFs, begin_lease};
@@ -173,9 +173,7 @@ fn open(
             .map_err(|error| client_failure(&error))?;
         let open_micros = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let writable = if options.read_only {
-            let writable = writable(&context, spec, &container).await;
-            make_file_system(&context, &container, &writable).await?;
-            writable.ok()
+            writable(&context, spec, &container).await.ok()
         } else {
             Some(container.clone())
         };
@@ -228,21 +226,6 @@ async fn writable(
     let rights = Rights::READ.union(Rights::WRITE);
     let pool = Pool::connect(context, &spec.pool, rights).await?;
     Container::open(context, &pool, &container.id().to_string(), rights).await
-}
-
-/// Makes the file system of a new container that is mounted read-only at first: it is empty.
-async fn make_file_system(
-    context: &Context,
-    container: &Container,
-    writable: &weir_client::Result<Container>,
-) -> Result<(), Failure> {
-    let is_new = container.properties().kind == ContainerType::Posix
-        && !Dfs::is_formatted(context, container).await.map_err(|error| dfs_failure(&error))?;
-    if !is_new {
-        return Ok(());
-    }
-    let writable = writable.as_ref().map_err(client_failure)?;
-    Dfs::format(context, writable).await.map_err(|error| dfs_failure(&error))
 }
 
 /// The container's file system, with its root directory in the hands of the mount's group.
