@@ -93,7 +93,7 @@ pub struct ContainerCreate {
     /// What it holds.
     #[arg(short, long = "type", value_enum, ignore_case = true, default_value = "posix")]
     pub kind: Type,
-    /// Bytes it may hold; as much as the pool has when absent.
+    /// Bytes it may hold, at least 1MiB; as much as the pool has when absent.
     #[arg(long, allow_hyphen_values = true)]
     pub quota: Option<Size>,
     /// Object class; the pool's when absent.
@@ -128,7 +128,7 @@ pub struct ContainerDestroy {
 pub struct ContainerQuota {
     #[command(flatten)]
     name: ContainerName,
-    /// Bytes it may hold; 0 means as much as the pool has.
+    /// Bytes it may hold, at least 1MiB; 0 means as much as the pool has.
     #[arg(allow_negative_numbers = true)]
     pub quota: Size,
 }

@@ -83,9 +83,9 @@ type ContainerSpec struct {
 	// +kubebuilder:default=posix
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="type is immutable: create another Container"
 	Type ContainerType `json:"type,omitempty"`
-	// quota is the space that the container may use; absent means as much as the pool has.
+	// quota is the space that the container may use, at least 1Mi; absent means as much as the pool has.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="quota must be greater than zero, for example 1Gi; leave it out for no limit"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Mi')) >= 0",message="quota must be at least 1Mi, for example 1Gi; leave it out for no limit"
 	Quota *resource.Quantity `json:"quota,omitempty"`
 	// objectClass of the container's objects; absent means the pool's.
 	// +optional

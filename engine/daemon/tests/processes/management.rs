@@ -231,6 +231,15 @@ async fn refuse_what_does_not_fit(system: &System) {
     let chunk = v1::ContainerCreateRequest { chunk_size_bytes: 5, ..container("tank", "c") };
     let chunk = failure_of(&system.containers(0).create(chunk).await.expect_err("a tiny chunk"));
     assert!(chunk.message.contains("a chunk has 4096 to"), "{chunk}");
+    let few = v1::ContainerCreateRequest { quota_bytes: 4096, ..container("tank", "c") };
+    let few = failure_of(&system.containers(0).create(few).await.expect_err("a quota of a few bytes"));
+    assert_eq!((few.code(), few.der), (Code::InvalidArgument, Der::INVAL));
+    assert!(few.message.contains("at least 1048576 bytes"), "{few}");
+    system.containers(0).create(container("tank", "d")).await.expect("a quota that suffices");
+    let [pool, container] = ["tank", "d"].map(String::from);
+    let fewer = v1::ContainerSetQuotaRequest { pool, container, quota_bytes: 1 };
+    let fewer = failure_of(&system.containers(0).set_quota(fewer).await.expect_err("a quota of one byte"));
+    assert!(fewer.message.contains("at least 1048576 bytes"), "{fewer}");
     let query = v1::ContainerQueryRequest { pool: "tank".to_owned(), container: "c".to_owned() };
     let query = failure_of(&system.containers(0).query(query).await.expect_err("no such container"));
     assert_eq!((query.code(), query.object.as_str()), (Code::NotFound, "container c"));

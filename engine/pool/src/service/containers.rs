@@ -22,6 +22,9 @@ pub const CHUNK_SIZE_DEFAULT: u64 = 1024 * 1024;
 /// Smallest and largest chunk: a block of the media, and what keeps the records of one dkey within 32 bits.
 const CHUNK_SIZES: core::ops::RangeInclusive<u64> = 4096..=1 << 30;
 
+/// Least quota: the first record of a file system and a few small files fit on any targets that they may lie on.
+const QUOTA_MIN: u64 = 1 << 20;
+
 /// Mode of a root directory when the creator doesn't say.
 const MODE_DEFAULT: u32 = 0o755;
 
@@ -49,6 +52,15 @@ impl Container {
         let skipped = age_ms.saturating_mul(OIDS_PER_MS).min(SKIPPED_MAX);
         self.next_oid.set(self.next_oid.get().max(skipped));
     }
+}
+
+/// Refuses a quota with which the container couldn't be used; 0 means none. Containers of earlier releases may have such.
+pub(super) fn check_quota(quota: u64, object: &str) -> Result<(), Failed> {
+    if (1..QUOTA_MIN).contains(&quota) {
+        let reason = format!("a quota has at least {QUOTA_MIN} bytes (1 MiB), not {quota}; 0 means none");
+        return Err(Failed::Invalid { object: object.to_owned(), reason });
+    }
+    Ok(())
 }
 
 impl PoolService {
@@ -82,6 +94,7 @@ impl PoolService {
                 difference: "the id names a container of another label".to_owned(),
             });
         }
+        check_quota(properties.quota, &self.object(&label))?;
         let container = self.store_new(request.container, properties).await?;
         self.pool()?;
         let info = info_of(&container, 0);

@@ -9,6 +9,7 @@ use weir_proto::pool::{
 use weir_proto::{Rank, Rights, opcode};
 use weir_runtime::join_all;
 
+use super::containers::check_quota;
 use super::{Container, PoolService};
 use crate::engines::AskError;
 use crate::error::Failed;
@@ -145,7 +146,7 @@ impl PoolService {
     /// that holds data of the container.
     ///
     /// # Errors
-    /// When there is no such container, more is used than the new quota, or an engine doesn't answer.
+    /// When there is no such container, the quota is too small, more is used than it allows, or an engine doesn't answer.
     pub async fn set_quota_by_name(&self, name: &str, quota: u64) -> Result<ContainerInfo, Failed> {
         let container = self.find(name)?;
         let object = self.object(&container.label());
@@ -153,6 +154,9 @@ impl PoolService {
             let _turn = self.turn_of(&container).await?;
             let mut record = container.record.borrow().clone();
             let before = record.properties.quota;
+            if quota != before {
+                check_quota(quota, &object)?;
+            }
             let lowers = quota > 0 && (before == 0 || quota < before);
             if lowers {
                 let failed = self.reclaim(&container, None, &mut record.grants).await;
