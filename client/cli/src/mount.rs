@@ -264,8 +264,8 @@ fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
         .map_err(|error| CliError::io("start the runtime", error))
 }
 
-/// The process that serves a mount, by its arguments: `weir mount` starts it with the target as the last of them. Which
-/// connection of the kernel belongs to which process can't be asked.
+/// The process that serves a mount, by its arguments: `weir mount` starts it with the target as the last of them, and
+/// `weir-mountd` with the whole mount as one of them. Which connection of the kernel belongs to which process can't be asked.
 fn serving(target: &Path) -> Option<ProcessRecord> {
     let processes = std::fs::read_dir("/proc").ok()?.flatten();
     let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -276,6 +276,10 @@ fn serves(pid: u32, target: &Path) -> bool {
     let Ok(line) = std::fs::read(format!("/proc/{pid}/cmdline")) else { return false };
     let arguments: Vec<&[u8]> = line.strip_suffix(b"\0").unwrap_or(&line).split(|byte| *byte == 0).collect();
     let is = |text: &[u8]| arguments.contains(&text);
-    let is_mount = is(b"mount") && (is(b"--foreground") || is(b"-f"));
-    is_mount && arguments.last().is_some_and(|last| Path::new(OsStr::from_bytes(last)) == target)
+    if is(b"mount") && (is(b"--foreground") || is(b"-f")) {
+        return arguments.last().is_some_and(|last| Path::new(OsStr::from_bytes(last)) == target);
+    }
+    let spec = arguments.windows(2).find_map(|pair| (pair[0] == b"--spec").then_some(pair[1]));
+    let spec = spec.filter(|_| is(b"serve")).and_then(|spec| serde_json::from_slice::<MountSpec>(spec).ok());
+    spec.is_some_and(|spec| spec.target == target)
 }

@@ -211,14 +211,14 @@ fn errors_are_in_the_envelope_and_say_what_to_do() {
     let (code, error) = system.fails(&["mount", "tank", "objects", "/tmp"]);
     assert_eq!(code, 8, "{error}");
     assert!(error.contains("POSIX"), "{error}");
-    for container in ["objects", "home"] {
-        let (code, error) = system.fails(&["fs", "ls", "tank", container]);
-        assert_eq!(code, 8, "it has no file system: {error}");
-    }
+    let (code, error) = system.fails(&["fs", "ls", "tank", "objects"]);
+    assert_eq!(code, 8, "it has no file system: {error}");
+    let (code, error) = system.fails(&["container", "create", "tank", "few", "--quota", "4KiB"]);
+    assert!(code == 2 && error.contains("at least 1048576 bytes"), "{code}: {error}");
     let open = || system.json(&["container", "query", "tank", "objects"])["num_handles"].clone();
     assert_eq!(open(), 0, "a mount that failed holds nothing");
-    // Its first mount makes the file system.
-    system.mount("home", &[]).unmount();
+    assert_eq!(system.json(&["fs", "ls", "tank", "home"]), json!([]), "it was never mounted");
+    system.mount("home", &["--read-only"]).unmount();
     for (path, named) in
         [("/", "/: is a directory"), ("/none", "/none: \"none\": no such file"), ("x/../..", "\"x\"")]
     {

@@ -238,6 +238,27 @@ fn mounts_outlive_the_daemon_and_do_not_share_each_others_fate() {
     daemon.kill();
 }
 
+#[test]
+fn nothing_is_open_any_more_of_a_container_that_is_unmounted() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    let target = directory(&system, "one");
+    let attach = system.folder().join("client.json");
+    let daemon = Daemon::start(&system, target.parent().expect("a folder"), &attach);
+    let by_daemon: &dyn Fn() = &|| unmount_soon(&daemon, &target);
+    let by_command: &dyn Fn() = &|| {
+        system.run(&["umount", target.to_str().expect("plain")]);
+    };
+    for (container, unmount) in [("by-daemon", by_daemon), ("by-command", by_command)] {
+        system.run(&["container", "create", "tank", container]);
+        daemon.mount(MountRequest { container: container.into(), ..request(&target) }).expect("mounted");
+        fs::write(target.join("f"), vec![7; 3 << 20]).expect("written");
+        unmount();
+        // Refused if a handle were open.
+        system.run(&["container", "destroy", "tank", container]);
+    }
+    daemon.kill();
+}
+
 /// Mounts whose system speaks one of Mercury's protocols: data of several sizes there and back, two mounts of one container,
 /// a server of a mount that dies, an engine that dies, and a daemon that is replaced.
 #[cfg(feature = "mercury")]
