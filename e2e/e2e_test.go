@@ -53,6 +53,7 @@ func TestCluster(t *testing.T) {
 	t.Run("an operator that is restarted goes on", func(t *testing.T) { testOperatorRestart(t, c) })
 	t.Run("a namespace that is deleted takes its cluster, pool and container with it", func(t *testing.T) { testNamespaceDeletion(t, c) })
 	t.Run("deleting the node plugin's pod disturbs no writer", func(t *testing.T) { testNodePluginRestart(t, c) })
+	t.Run("deleting the mount daemon's pod gives a running pod its volume back, with events", func(t *testing.T) { testLostMounts(t, c) })
 	t.Run("an engine pod that is deleted comes back with its data", func(t *testing.T) { testEngineDeleted(t, c) })
 }
 

@@ -89,6 +89,50 @@ spec: {poolRef: {name: tank}, deletionPolicy: Delete}
 	must(t, err)
 }
 
+// testLostMounts ends the mount daemon under a running pod, and with it the processes of the node's mounts.
+func testLostMounts(t *testing.T, c *kubectl.Cluster) {
+	claim(t, c, "bereft", "weir", "ReadWriteMany", "64Mi")
+	pod(t, c, "survivor", "bereft")
+	ready(t, c, "survivor")
+	_, err := shell(t, c, "survivor", "echo kept >/data/file && sync /data/file")
+	must(t, err)
+	node, err := c.Run(t.Context(), "get", "pod", "survivor", "--namespace", "default", "-o", "jsonpath={.spec.nodeName}")
+	must(t, err)
+	id := func() string {
+		out, err := c.Run(t.Context(), "get", "pod", "survivor", "--namespace", "default", "-o",
+			"jsonpath={.metadata.uid} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}")
+		must(t, err)
+		return out
+	}
+	before := id()
+	_, err = c.Run(t.Context(), "delete", "pods", "--namespace", story.SystemNamespace, "--selector",
+		"app.kubernetes.io/component=mountd", "--field-selector", "spec.nodeName="+node, "--timeout=2m")
+	must(t, err)
+	must(t, kubectl.Eventually(t.Context(), reactionDeadline, "the file is readable again in the same pod", func() (bool, string) {
+		out, err := shell(t, c, "survivor", "cat /data/file && echo more >>/data/file && sync /data/file")
+		return err == nil && strings.HasPrefix(out, "kept\n"), fmt.Sprintf("%s (%v)", out, err)
+	}))
+	if after := id(); after != before {
+		t.Errorf("the pod is another one now: %s, was %s", after, before)
+	}
+	for _, object := range []string{"survivor", "bereft"} {
+		for _, reason := range []string{"VolumeMountLost", "VolumeMountRestored"} {
+			eventually(t, c, "csi.weir.dev", "get", "events", "--namespace", "default", "--field-selector",
+				"involvedObject.name="+object+",reason="+reason, "-o", "jsonpath={.items[*].source.component}")
+		}
+	}
+	eventually(t, c, `outcome="restored"`, "get", "--raw", metricsOf(t, c, node))
+}
+
+// metricsOf is the path at the API server of the metrics of a node's CSI plugin.
+func metricsOf(t *testing.T, c *kubectl.Cluster, node string) string {
+	t.Helper()
+	plugin, err := c.Run(t.Context(), "get", "pods", "--namespace", story.SystemNamespace, "--selector",
+		"app.kubernetes.io/component=csi-node", "--field-selector", "spec.nodeName="+node, "-o", "jsonpath={.items[0].metadata.name}")
+	must(t, err)
+	return "/api/v1/namespaces/" + story.SystemNamespace + "/pods/" + plugin + ":9810/proxy/metrics"
+}
+
 func testNamespaceDeletion(t *testing.T, c *kubectl.Cluster) {
 	const name = "passing"
 	must(t, c.Apply(t.Context(), `apiVersion: v1
