@@ -259,6 +259,36 @@ fn nothing_is_open_any_more_of_a_container_that_is_unmounted() {
     daemon.kill();
 }
 
+/// KiB of a process's memory that are its own: what it has of programs and libraries, all mounts of a node share.
+fn own_memory(pid: i32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process runs");
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("counted");
+    line.trim().trim_end_matches(" kB").parse().expect("a number")
+}
+
+/// What `docs/reference/posix.md` says of the memory of a mount: two hundred of them take no more than 4 GiB.
+#[test]
+fn two_hundred_mounts_fit_into_four_gibibytes() {
+    const EACH: u64 = (4 << 20) / 200;
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    let target = directory(&system, "one");
+    let attach = system.folder().join("client.json");
+    let daemon = Daemon::start(&system, target.parent().expect("a folder"), &attach);
+    daemon.mount(request(&target)).expect("mounted");
+    let pid = server_of(&daemon, &target);
+    // Enough for each thread to have served some.
+    for number in 0..32 {
+        let path = target.join(format!("f{number}"));
+        fs::write(&path, "small").expect("written");
+        assert_eq!(fs::read(&path).expect("read"), b"small");
+    }
+    assert_eq!(fs::read_dir(&target).expect("listed").count(), 32);
+    let taken = own_memory(pid);
+    assert!(taken <= EACH, "a mount with small files takes {taken} KiB, not {EACH}");
+    unmount_soon(&daemon, &target);
+    daemon.kill();
+}
+
 /// Mounts whose system speaks one of Mercury's protocols: data of several sizes there and back, two mounts of one container,
 /// a server of a mount that dies, an engine that dies, and a daemon that is replaced.
 #[cfg(feature = "mercury")]

@@ -5,9 +5,9 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use weir_fabric::{Buffer, Endpoint, MrMethod, Protocol, libfabric};
+use weir_fabric::{Buffer, Endpoint, MrMethod, Protocol, ReceiveMode, libfabric};
 use weir_proto::pool::PoolMap;
 use weir_proto::{ContainerId, Epoch, PoolId, Rank};
 use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
@@ -68,6 +68,10 @@ pub trait Lender {
 /// How often a client asks for a newer pool map because a target is out of service: as often as a target looks at its device.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// A context that sends nothing for this long gives back the memory that lies ready for its next transfers, if anybody drives it
+/// meanwhile.
+const REST_AFTER: Duration = Duration::from_secs(5);
+
 /// What a context has sent so far.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Traffic {
@@ -120,7 +124,9 @@ impl Context {
         let fabric_error = |reason: String| Error::Fabric { provider: attach.provider.clone(), reason };
         let executor = real::Executor::new().map_err(|error| fabric_error(error.to_string()))?;
         let endpoint = open_endpoint(attach, &executor.handle()).map_err(fabric_error)?;
-        Ok(Self::assemble(executor.handle(), endpoint, attach, options, Some(executor)))
+        let context = Self::assemble(executor.handle(), endpoint, attach, options, Some(executor));
+        context.runtime().spawn(rest(Rc::downgrade(&context.0)));
+        Ok(context)
     }
 
     /// A context on a node of a simulated world, with an endpoint of that node.
@@ -312,6 +318,21 @@ impl Context {
     }
 }
 
+/// Has a context give back memory whenever it has sent nothing for a while, until it is gone.
+async fn rest(context: Weak<Inner>) {
+    let mut sent = 0;
+    loop {
+        let Some(pause) = context.upgrade().map(|inner| inner.runtime.sleep(REST_AFTER)) else { return };
+        pause.await;
+        let Some(inner) = context.upgrade() else { return };
+        let now = inner.traffic.get().requests;
+        if now == sent {
+            inner.rpc.rest();
+        }
+        sent = now;
+    }
+}
+
 /// How messages are sent, which must be as engines do.
 fn protocol() -> core::result::Result<Protocol, String> {
     match std::env::var(PROTOCOL_VARIABLE) {
@@ -365,6 +386,7 @@ fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<d
         mr_cache,
         protocol,
         addressing: attach.addressing,
+        receive: ReceiveMode::of_client(),
         ..weir_fabric::Options::default()
     };
     weir_fabric::open(runtime, &options).map_err(|error| error.to_string())

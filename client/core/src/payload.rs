@@ -100,7 +100,7 @@ impl Parcel {
                 Self { memory, ..Self::default() }
             }
             Payload::LongReply { room, request } => {
-                let mut memory = allocate(context, *room);
+                let mut memory = Buffer::passing(*room).unwrap_or_else(|| allocate(context, *room));
                 // What an earlier use left there must not pass for a reply.
                 memory[..LENGTH_LEN].fill(0);
                 let request = (!request.is_empty()).then(|| gathered(context, &[request], request.len()));

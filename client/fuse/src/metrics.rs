@@ -126,6 +126,12 @@ impl Metrics {
         }
     }
 
+    /// Requests that were answered.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.latencies.iter().map(|latency| latency.count.load(Ordering::Relaxed)).sum()
+    }
+
     /// Counts bytes handed to an application.
     pub fn read(&self, bytes: u64) {
         self.read_bytes.fetch_add(bytes, Ordering::Relaxed);

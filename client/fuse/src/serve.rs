@@ -31,6 +31,9 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(3);
 /// Pause after the control socket could not accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often what the heap has free is given back to the system: so seldom that a busy mount doesn't feel it.
+const HEAP_PAUSE: Duration = Duration::from_secs(10);
+
 /// Read-ahead of the mount in KiB: two requests of the largest size, so that one is under way while the other is used.
 const READ_AHEAD_KIB: u32 = 2048;
 
@@ -371,11 +374,13 @@ async fn watch(
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| internal("watch signals", error))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| internal("watch signals", error))?;
     let answer = answer_control(control, shared, &identity);
-    tokio::pin!(answer);
+    let spare = spare_memory(shared);
+    tokio::pin!(answer, spare);
     let outcome = loop {
         tokio::select! {
             outcome = &mut end => break outcome,
             () = &mut answer => {}
+            () = &mut spare => {}
             _ = terminate.recv() => return leave(spec, &mut end).await,
             _ = interrupt.recv() => return leave(spec, &mut end).await,
         }
@@ -385,6 +390,19 @@ async fn watch(
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(internal("FUSE session", error)),
         Err(_) => Err(Failure::new(FailureKind::Internal, "the FUSE session ended without a word")),
+    }
+}
+
+/// Gives memory back that requests have used, for ever.
+async fn spare_memory(shared: &Shared) {
+    let mut answered = 0;
+    loop {
+        tokio::time::sleep(HEAP_PAUSE).await;
+        let now = shared.metrics.requests();
+        if now != answered {
+            weir_memory::trim_heap();
+        }
+        answered = now;
     }
 }
 

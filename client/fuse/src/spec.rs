@@ -20,10 +20,10 @@ fn default_open_wait() -> Duration {
 }
 
 /// Threads that serve a mount. Each holds one request, so this bounds how many are under way at once. Each owns an
-/// endpoint, which takes about 25 MiB; 4 hide the round trips of a few programs.
+/// endpoint, which takes some 2 MiB, and up to 12 MiB when it has moved large pieces; 4 hide the round trips of a few programs.
 pub const DEFAULT_THREADS: usize = 4;
 
-/// Most of them: their endpoints take some 6 GiB, and a target on `shm` has room for no more peers.
+/// Most of them: their endpoints take up to 3 GiB, and a target on `shm` has room for no more peers.
 pub const THREADS_MAX: usize = 256;
 
 /// Threads of a mount from their number as text.

@@ -286,6 +286,13 @@ impl Buffer {
         Self::new(Rc::new(Memory { ptr, len, origin }), len)
     }
 
+    /// Zeros that no pool keeps, for what is large and rarely filled: the system gives their pages as they are touched, and has them
+    /// back with the buffer. `None` when it has no memory left.
+    #[must_use]
+    pub fn passing(len: usize) -> Option<Self> {
+        Chunk::map(len).map(|chunk| Self::new(Memory::pooled(chunk, Weak::new()), len))
+    }
+
     /// Wraps memory that belongs to somebody else, such as an application's own buffer. A call that exposes such
     /// memory returns only when no peer can touch it any more.
     ///

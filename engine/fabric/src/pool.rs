@@ -84,6 +84,11 @@ impl BufferPool {
         Ok(Buffer::new(memory, len))
     }
 
+    /// Gives the system back what lies ready for the next users.
+    pub fn rest(&self) {
+        self.inner.trim(self.inner.limit);
+    }
+
     /// Bytes handed out now.
     #[must_use]
     pub fn used(&self) -> usize {
@@ -171,8 +176,17 @@ mod tests {
         assert_eq!((bytes(&pool), pool.used()), (Some(HUGE), 0), "kept for the next ones");
         let mut whole = pool.alloc(2 * HUGE).expect("nobody has anything");
         assert_eq!(bytes(&pool), Some(0));
-        drop(pool);
+        pool.rest();
         whole.fill(7);
+        assert_eq!(pool.used(), 2 * HUGE, "what is in use stays");
+        drop(pool.alloc(1).expect_err("it is full"));
+        drop(whole);
+        let half = pool.alloc(HUGE).expect("nobody has anything");
+        drop(half);
+        assert_eq!(bytes(&pool), Some(HUGE));
+        pool.rest();
+        assert_eq!((bytes(&pool), pool.inner.cached.get()), (Some(0), 0));
+        drop(pool);
         let plain = BufferPool::of_plain_pages(2 * HUGE);
         assert!(plain.alloc(HUGE).is_ok() && plain.alloc(2 * HUGE).is_ok());
         assert_eq!(bytes(&plain), None);

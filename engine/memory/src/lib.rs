@@ -13,6 +13,18 @@ use rustix::param::page_size;
 
 pub use spares::{Shelf, Spares};
 
+#[cfg(target_env = "gnu")]
+unsafe extern "C" {
+    safe fn malloc_trim(pad: usize) -> core::ffi::c_int;
+}
+
+/// Has the heap of all threads give back to the system what is free, which it otherwise keeps: as much as was in use at the
+/// worst moment. Where the C library can't, nothing happens. It takes milliseconds, and what is needed again is touched anew.
+pub fn trim_heap() {
+    #[cfg(target_env = "gnu")]
+    let _ = malloc_trim(0);
+}
+
 /// Bytes of a huge page: what one entry of the last but one level of page tables maps, on x86-64 and on arm64 with pages
 /// of 4 KiB. Where pages are larger (arm64 has them of 16 and 64 KiB, too) it is some of them.
 pub const HUGE: usize = 2 << 20;

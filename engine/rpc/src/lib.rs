@@ -324,6 +324,11 @@ impl Rpc {
         self.inner.endpoint.buffers().alloc(len)
     }
 
+    /// Gives the system back the memory for transfers that lies ready for the next ones.
+    pub fn rest(&self) {
+        self.inner.endpoint.buffers().rest();
+    }
+
     /// What it has done so far.
     #[must_use]
     pub fn metrics(&self) -> &RpcMetrics {

@@ -31,9 +31,10 @@ const LOOK_LIMIT: Duration = Duration::from_secs(10);
 /// How long an unmount waits for the kernel to write back what is dirty.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(100);
 
-/// How long an unmounted file system's process may take to end. It ends later by itself when another mount of the same
-/// file system (e.g. a bind mount of a pod) still has users.
-const END_LIMIT: Duration = Duration::from_secs(5);
+/// How long an unmounted file system's process may take to end: it ends its lease and gives its handles back, 3 s each while
+/// engines are away. It ends later by itself when another mount of the same file system (e.g. a bind mount of a pod) still
+/// has users.
+const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// Serves [`Mounts`].
 #[derive(Clone, Debug)]

@@ -22,6 +22,9 @@ pub(crate) const MESSAGE_MAX: usize = 20 << 10;
 /// Depth of the completion queue: every operation that the credits of a thousand peers allow.
 const QUEUE: u64 = 32 * 1024;
 
+/// The same for a client: its own requests and what they are answered by, many times over.
+const CLIENT_QUEUE: u64 = 4096;
+
 /// Where an endpoint is reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Bind {
@@ -71,6 +74,13 @@ impl Default for ReceiveMode {
 }
 
 impl ReceiveMode {
+    /// Slabs of a client, which gets no more than answers: together 1 MiB, as much as the inline bodies of all requests that
+    /// it has under way by default (64 of 16 KiB).
+    #[must_use]
+    pub const fn of_client() -> Self {
+        Self::Multi { slabs: 4, slab_bytes: 256 << 10 }
+    }
+
     /// Standard receives with the usual number of buffers.
     #[must_use]
     pub const fn standard() -> Self {
@@ -152,7 +162,8 @@ impl Options {
     #[must_use]
     pub fn near(provider: &str, host: &str, port: u16) -> Self {
         let bind = Bind::Near { host: host.to_owned(), port };
-        Self { provider: provider.to_owned(), bind, ..Self::default() }
+        let receive = ReceiveMode::of_client();
+        Self { provider: provider.to_owned(), bind, receive, ..Self::default() }
     }
 }
 
@@ -257,7 +268,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         auth_keys: &options.auth_keys,
         wait,
         delivery: facts.delivery(),
-        queue: QUEUE,
+        queue: if matches!(options.bind, Bind::Listen { .. }) { QUEUE } else { CLIENT_QUEUE },
         min_multi_recv: facts.min_multi_recv(),
         mr_method: options.mr_method,
     };

@@ -30,6 +30,22 @@
 #error "Weir needs libfabric 2.1 or newer: run 'make setup', or point WEIR_LIBFABRIC=system at a newer library"
 #endif
 
+/*
+ * The tcp provider's room behind each of the thousand operations that it takes memory for with every endpoint: 16 KiB for a
+ * tagged message that nobody waits for, 17 MB together, all of it touched. Weir's messages have no tags, and tagged ones that
+ * don't fit are put elsewhere. What is left is more than the largest message that is injected. FI_TCP_MAX_RX_SIZE goes before,
+ * since the library looks at it later. A library that is linked dynamically doesn't show the variable.
+ */
+extern size_t xnet_buf_size __attribute__((weak));
+
+enum { TCP_ROOM = 256 };
+
+__attribute__((constructor)) static void spare_memory(void)
+{
+	if (&xnet_buf_size)
+		xnet_buf_size = TCP_ROOM;
+}
+
 /* What addresses are: hosts and ports, names, or something of the provider's own. */
 enum { WEIR_SOCKETS, WEIR_NAMES, WEIR_FOREIGN };
 
