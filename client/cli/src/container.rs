@@ -11,7 +11,7 @@ use weir_client::{Container, Context, Epoch, Rights};
 use weir_management::v1::containers_client::ContainersClient;
 use weir_management::v1::{
     ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerListRequest,
-    ContainerQueryRequest, ContainerSetQuotaRequest, ContainerType,
+    ContainerQueryRequest, ContainerQueryResponse, ContainerSetQuotaRequest, ContainerType,
 };
 
 use crate::arguments;
@@ -38,6 +38,8 @@ pub enum ContainerCommand {
     /// Show a container.
     #[command(visible_alias = "q")]
     Query(ContainerName),
+    /// Show who has a container open: the node, where the client has said so, and for how long it was not heard of.
+    Handles(ContainerName),
     /// Destroy a container; its space comes back in the background.
     #[command(visible_alias = "d")]
     Destroy(ContainerDestroy),
@@ -232,6 +234,7 @@ pub async fn run(command: ContainerCommand, system: &System) -> Result<Answer, C
         ContainerCommand::Create(arguments) => create(*arguments, system).await,
         ContainerCommand::List { pool } => list(pool, system).await,
         ContainerCommand::Query(name) => query(name, system).await,
+        ContainerCommand::Handles(name) => handles(name, system).await,
         ContainerCommand::Destroy(arguments) => destroy(arguments, system).await,
         ContainerCommand::SetQuota(arguments) => set_quota(arguments, system).await,
         _ => Err(CliError::Usage("this command goes over the fabric".into())),
@@ -315,6 +318,29 @@ async fn query(name: ContainerName, system: &System) -> Result<Answer, CliError>
     Ok(Answer::new(to_json(&info), describe(&info)))
 }
 
+async fn handles(name: ContainerName, system: &System) -> Result<Answer, CliError> {
+    let reply = ask_for(system, &name.pool, &name.container).await?;
+    let mut rows = vec![["Handle", "Node", "Not heard of for", "Counts"].map(String::from).to_vec()];
+    for open in &reply.handles {
+        rows.push(vec![
+            format!("{:016x}", open.handle),
+            if open.node.is_empty() { "-".to_owned() } else { open.node.clone() },
+            format!("{} s", open.silent_seconds),
+            if open.counts { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    let json = reply.handles.iter().map(|open| {
+        serde_json::json!({
+            "handle": format!("{:016x}", open.handle),
+            "node": open.node,
+            "silent_seconds": open.silent_seconds,
+            "counts": open.counts,
+        })
+    });
+    let text = if reply.handles.is_empty() { "nobody has it open\n".to_owned() } else { table(&rows) };
+    Ok(Answer::new(json.collect(), text))
+}
+
 /// Describes a container.
 ///
 /// # Errors
@@ -324,20 +350,25 @@ pub async fn query_container(
     pool: &str,
     container: &str,
 ) -> Result<ContainerInfo, CliError> {
+    ask_for(system, pool, container).await?.container.ok_or_else(|| nameless(container))
+}
+
+async fn ask_for(system: &System, pool: &str, container: &str) -> Result<ContainerQueryResponse, CliError> {
     let what = format!("query container {container} of pool {pool}");
     let request = ContainerQueryRequest { pool: pool.to_owned(), container: container.to_owned() };
-    let reply = system
-        .call(what, async |channel| ContainersClient::new(channel).query(request.clone()).await)
-        .await?;
-    reply.container.ok_or_else(|| nameless(container))
+    system.call(what, async |channel| ContainersClient::new(channel).query(request.clone()).await).await
 }
 
 async fn destroy(arguments: ContainerDestroy, system: &System) -> Result<Answer, CliError> {
     let ContainerName { pool, container } = arguments.name;
     let what = format!("destroy container {container} of pool {pool}");
     let was_there = was_there(query_container(system, &pool, &container).await, &what)?;
-    let request =
-        ContainerDestroyRequest { pool: pool.clone(), container: container.clone(), force: arguments.force };
+    let request = ContainerDestroyRequest {
+        pool: pool.clone(),
+        container: container.clone(),
+        force: arguments.force,
+        gone_handles: Vec::new(),
+    };
     let reply = system
         .call(what, async |channel| ContainersClient::new(channel).destroy(request.clone()).await)
         .await?;

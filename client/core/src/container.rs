@@ -1,6 +1,7 @@
 //! Containers: creating, opening, and what belongs to one as a whole.
 
 use core::fmt;
+use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,11 +9,13 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use uuid::Uuid;
 use weir_layout::Layout;
+use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::opcode;
 use weir_proto::pool::{
     AllocateReply, AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes,
-    ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerOpenReply, ContainerOpenRequest,
-    ContainerProperties, ContainerRequest, QuotaRequest, SnapshotChange, SnapshotRequest,
+    ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerKeepRequest, ContainerOpenReply,
+    ContainerOpenRequest, ContainerProperties, ContainerRequest, QuotaRequest, SnapshotChange,
+    SnapshotRequest,
 };
 use weir_proto::{Capability, ContainerId, Der, Epoch, ObjectId, Rights};
 
@@ -30,6 +33,9 @@ pub(crate) const OID_RANGE: u64 = 1024;
 /// Object ids drawn for one that is laid out on targets in service. At least one in e is (`ObjectClass::around`): in all but
 /// one of ten billion cases one of these.
 const DRAWS_MAX: usize = 50;
+
+/// How often an open container is kept: a third of the time for which a handle counts of which nobody has said where it is.
+pub const KEEP_EVERY: Duration = Duration::from_nanos(HANDLE_LEASE_NS / 3);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ContainerState {
@@ -91,7 +97,24 @@ impl Container {
         let reply: ContainerOpenReply = context.ask_encoded(pool.reach(), &question, &request).await?;
         let state =
             ContainerState { capability: reply.capability, info: reply.info, pool: pool.0.as_ref().clone() };
-        Ok(Self { pool: pool.clone(), state: Arc::new(state) })
+        let container = Self { pool: pool.clone(), state: Arc::new(state) };
+        // Engines of an older release know nothing of that.
+        let _ = container.keep(context).await;
+        Ok(container)
+    }
+
+    /// Says where this client is, if that is known ([`crate::context::ContextOptions::node`]): its handle then counts until it is
+    /// given back, or whoever runs the nodes says that it is gone. To be said again every [`KEEP_EVERY`], so that who looks sees
+    /// that the client lives.
+    ///
+    /// # Errors
+    /// When the pool service refuses or does not answer in time; an engine of an older release knows nothing of it.
+    pub async fn keep(&self, context: &Context) -> Result<()> {
+        let Some(node) = context.node() else { return Ok(()) };
+        let question = Question::new("keep", self, opcode::CONTAINER_KEEP);
+        let request =
+            ContainerKeepRequest { capability: self.state.capability.clone(), node: node.to_owned() };
+        context.tell(self.pool.reach(), &question, &request).await
     }
 
     /// Destroys a container; its space comes back in the background. With `force` also when handles are open.

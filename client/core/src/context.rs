@@ -31,6 +31,9 @@ pub const PROTOCOL_VARIABLE: &str = "WEIR_FABRIC_PROTOCOL";
 /// Environment variable with the number of registrations that a context keeps for its next requests; none unless set.
 pub const REGISTRATIONS_KEPT_VARIABLE: &str = "WEIR_REGISTRATIONS_KEPT";
 
+/// Environment variable with the name of the node that a client is on, as the operator of nodes knows it: Kubernetes' name of it.
+pub const NODE_VARIABLE: &str = "WEIR_NODE_NAME";
+
 /// Settings of a context.
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
@@ -40,15 +43,19 @@ pub struct ContextOptions {
     pub uid: u32,
     /// Group that pool connects are made as.
     pub gid: u32,
+    /// The node that this client is on, for whoever runs the nodes: containers that are opened are kept until they are closed
+    /// ([`crate::Container::keep`]). `None`: a client of no node that anybody could call gone.
+    pub node: Option<String>,
 }
 
 impl Default for ContextOptions {
-    /// The process's effective user and group, and [`OPERATION_DEADLINE`].
+    /// The process's effective user and group, [`OPERATION_DEADLINE`], and the node that [`NODE_VARIABLE`] names.
     fn default() -> Self {
         // The owner of a process's /proc entry is its effective user; nobody (65534) when /proc is not mounted.
         let (uid, gid) = std::fs::metadata("/proc/self")
             .map_or((65534, 65534), |metadata| (metadata.uid(), metadata.gid()));
-        Self { deadline: OPERATION_DEADLINE, uid, gid }
+        let node = std::env::var(NODE_VARIABLE).ok().filter(|node| !node.is_empty());
+        Self { deadline: OPERATION_DEADLINE, uid, gid, node }
     }
 }
 
@@ -242,6 +249,12 @@ impl Context {
 
     pub(crate) fn lender(&self) -> Option<Rc<dyn Lender>> {
         self.0.lender.borrow().clone()
+    }
+
+    /// The node that this client is on, where that is known.
+    #[must_use]
+    pub fn node(&self) -> Option<&str> {
+        self.0.options.node.as_deref()
     }
 
     pub(crate) fn uid(&self) -> u32 {

@@ -39,8 +39,8 @@ mod transaction;
 
 pub use array::{Array, ArrayAttributes, Range, ReadOutcome};
 pub use attach::{Attach, AttachError, EngineAddress};
-pub use container::Container;
-pub use context::{Context, ContextOptions, Lender, OPERATION_DEADLINE, Traffic};
+pub use container::{Container, KEEP_EVERY};
+pub use context::{Context, ContextOptions, Lender, NODE_VARIABLE, OPERATION_DEADLINE, Traffic};
 pub use error::Error;
 pub use kv::Kv;
 pub use list::{Anchor, Page};

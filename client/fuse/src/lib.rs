@@ -6,6 +6,7 @@
 
 pub mod daemon;
 pub mod filesystem;
+mod keeping;
 pub mod metrics;
 pub mod mountinfo;
 pub mod process;

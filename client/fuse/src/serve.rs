@@ -18,6 +18,7 @@ use weir_client::{Attach, Container, Context, Pool, Rights};
 use weir_dfs::{Dfs, Lease};
 
 use crate::filesystem::{Shared, WeirFs, begin_lease};
+use crate::keeping::Keeper;
 use crate::mountinfo::{self, FILE_SYSTEM_TYPE};
 use crate::report::{Failure, FailureKind, Identity, State};
 use crate::spec::{MountOptions, MountSpec};
@@ -69,7 +70,12 @@ pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Ident
     let opened = open(spec, &attach, options, started)?;
     let handles =
         [Some(opened.dfs.container().clone()), opened.writable.clone().filter(|_| options.read_only)];
+    let all = handles.iter().flatten().cloned().collect();
+    let keeper = Keeper::start(&attach, all).map_err(|error| {
+        Failure::new(FailureKind::Internal, format!("start the thread that keeps handles: {error}"))
+    })?;
     let served = serve(spec, control, options, (opened, &attach), ready);
+    drop(keeper);
     give_back(&attach, handles.iter().flatten());
     served
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use prost::Message;
 use serde_bytes::ByteBuf;
 use weir_management::{Failure, v1};
-use weir_pool::{DirectoryEntry, EngineInfo, EntryState, Failed, Gathered, Refusal};
+use weir_pool::{DirectoryEntry, EngineInfo, EntryState, Failed, Gathered, OpenHandle, Refusal};
 use weir_proto::Der;
 use weir_proto::group::MemberState;
 use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, TargetPoolCreate};
@@ -124,6 +124,15 @@ pub fn container(info: ContainerInfo, pool: &TargetPoolCreate) -> v1::ContainerI
         attributes: properties.attributes.into_iter().filter_map(text).collect(),
         open_handles: info.handles,
         created_unix_seconds: i64::try_from(info.created).unwrap_or(i64::MAX),
+    }
+}
+
+pub fn handle(open: OpenHandle) -> v1::OpenHandle {
+    v1::OpenHandle {
+        handle: open.handle,
+        node: open.node,
+        silent_seconds: open.silent.as_secs(),
+        counts: open.counts,
     }
 }
 

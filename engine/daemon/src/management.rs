@@ -39,6 +39,9 @@ const DEAD_REPORT_LIMIT: Duration = Duration::from_millis(500);
 /// How old the figures in an answer may be: they are gathered anew, since whoever asks has just changed something.
 const SPACE_AGE_MAX: Duration = Duration::ZERO;
 
+/// Handles of a container that a query tells, at most: they fit a message.
+const HANDLES_TOLD: usize = 1000;
+
 /// Answers management requests at target 0 of an engine.
 pub struct Management {
     system: String,
@@ -337,7 +340,9 @@ impl Management {
         let (service, record) = self.service(&request.pool)?;
         let info = service.query_by_name(&request.container).await.map_err(convert::failure)?;
         let container = Some(convert::container(info, &record));
-        Ok(v1::ContainerQueryResponse { container }.encode_to_vec())
+        let handles = service.handles_by_name(&request.container).await.map_err(convert::failure)?;
+        let handles = handles.into_iter().take(HANDLES_TOLD).map(convert::handle).collect();
+        Ok(v1::ContainerQueryResponse { container, handles }.encode_to_vec())
     }
 
     async fn set_quota(&self, request: &v1::ContainerSetQuotaRequest) -> Answer {
@@ -351,7 +356,8 @@ impl Management {
         let mut missing = true;
         if let Some(pool) = self.pools.find(&request.pool) {
             let service = self.pools.service(pool.id()).map_err(convert::failure)?;
-            let was_there = service.destroy_by_name(&request.container, request.force).await;
+            let was_there =
+                service.destroy_by_name(&request.container, request.force, &request.gone_handles).await;
             missing = !was_there.map_err(convert::failure)?;
         } else if let Some(failed) = self.pools.out_of_service() {
             return Err(convert::failure(failed));

@@ -37,7 +37,7 @@ pub use reply::{read_long_reply, reply};
 pub use requests::serve_clients;
 pub use roster::Roster;
 pub use seal::{SEAL_LIFETIME_NS, open_seal, seal};
-pub use service::{CHUNK_SIZE_DEFAULT, PoolService};
+pub use service::{CHUNK_SIZE_DEFAULT, OpenHandle, PoolService};
 pub use shelter::MapShelter;
 pub use spread::Spread;
 pub use target::TargetPool;

@@ -99,6 +99,11 @@ pub(crate) fn scope_attributes(container: ContainerId) -> Vec<u8> {
     [b"attribute".as_slice(), container.0.as_bytes()].concat()
 }
 
+/// Scope of a container's handles whose node is known, by number; the value is the node.
+pub(crate) fn scope_handles(container: ContainerId) -> Vec<u8> {
+    [b"handle".as_slice(), container.0.as_bytes()].concat()
+}
+
 pub(crate) fn encode<T: Serialize>(record: &T) -> Vec<u8> {
     let mut bytes = vec![RECORD_VERSION];
     bytes.extend(codec::encode(record));

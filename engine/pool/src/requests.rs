@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_proto::pool::{
     AllocateRequest, AttributeGetRequest, AttributeSetRequest, Bearer, ConnectReply, ConnectRequest,
-    ContainerCreateRequest, ContainerDestroyRequest, ContainerOpenRequest, ContainerRequest, PoolRequest,
-    QuotaRequest, ResolveReply, ResolveRequest, SnapshotRequest,
+    ContainerCreateRequest, ContainerDestroyRequest, ContainerKeepRequest, ContainerOpenRequest,
+    ContainerRequest, PoolRequest, QuotaRequest, ResolveReply, ResolveRequest, SnapshotRequest,
 };
 use weir_proto::{Capability, CapabilityError, Der, PoolId, Rights, TargetIndex, TenantId, codec, opcode};
 use weir_rpc::{Request, Rpc, Status};
@@ -189,13 +189,16 @@ pub fn serve_clients(rpc: &Rpc, pools: &Rc<TargetPools>) {
         pools.service(request.capability.pool)?.open_container(&request)
     });
     serve(rpc, pools, opcode::CONTAINER_CLOSE, |pools, request: ContainerRequest| async move {
-        pools.service(request.capability.pool)?.close_container(&request.capability)
+        pools.service(request.capability.pool)?.close_container(&request.capability).await
     });
     serve(rpc, pools, opcode::CONTAINER_DESTROY, |pools, request: ContainerDestroyRequest| async move {
         pools.service(request.capability.pool)?.destroy_container(&request).await
     });
     serve(rpc, pools, opcode::CONTAINER_QUERY, |pools, request: ContainerRequest| async move {
         pools.service(request.capability.pool)?.query_container(&request.capability).await
+    });
+    serve(rpc, pools, opcode::CONTAINER_KEEP, |pools, request: ContainerKeepRequest| async move {
+        pools.service(request.capability.pool)?.keep_container(&request).await
     });
     serve_container_state(rpc, pools);
 }

@@ -31,6 +31,9 @@ pub const RUNS_MAX: u32 = 512;
 /// target through I/O. A client that died without closing holds up the destruction of a container no longer than this.
 pub const HANDLE_LEASE_NS: u64 = 300 * 1_000_000_000;
 
+/// Longest name of a node: that of a DNS name, as Kubernetes has it.
+pub const NODE_NAME_MAX: usize = 253;
+
 /// Longest label of a pool or container (DAOS: `DAOS_PROP_LABEL_MAX_LEN`).
 pub const LABEL_MAX: usize = 127;
 

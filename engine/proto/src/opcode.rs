@@ -100,6 +100,8 @@ opcodes! {
     CONTAINER_SNAPSHOT = 0x030a,
     /// [`crate::pool::QuotaRequest`] → [`crate::pool::ContainerInfo`].
     CONTAINER_SET_QUOTA = 0x030b,
+    /// Keeps a container handle, and names the node where it is in use.
+    CONTAINER_KEEP = 0x030c,
 
     /// Pool service → target: [`crate::pool::TargetPoolCreate`] → empty. Engines only.
     TARGET_POOL_CREATE = 0x0401,

@@ -200,6 +200,15 @@ pub struct ContainerRequest {
     pub capability: Capability,
 }
 
+/// Keeps an open container's handle: the client is there. It then counts until it is given back, however long its client is silent.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContainerKeepRequest {
+    /// Handle on the container.
+    pub capability: Capability,
+    /// The node where the client is.
+    pub node: String,
+}
+
 /// Destroys a container; its space is reclaimed in the background.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ContainerDestroyRequest {
@@ -348,6 +357,7 @@ bearers!(
     ContainerCreateRequest,
     ContainerOpenRequest,
     ContainerRequest,
+    ContainerKeepRequest,
     ContainerDestroyRequest,
     AllocateRequest,
     AttributeSetRequest,

@@ -250,7 +250,7 @@ impl Cluster {
 
     /// A context on some node.
     pub fn context_on(&self, node: &Node, deadline: Duration) -> Context {
-        let options = ContextOptions { deadline, uid: 1000, gid: 1000 };
+        let options = ContextOptions { deadline, uid: 1000, gid: 1000, node: None };
         Context::sim(node.handle(), self.fabric.endpoint(node, None), &self.attach(), options)
     }
 

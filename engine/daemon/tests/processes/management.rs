@@ -99,6 +99,7 @@ async fn change_and_destroy(system: &System) {
             pool: "tank".to_owned(),
             container: "home-0".to_owned(),
             force: false,
+            gone_handles: Vec::new(),
         };
         let destroyed = system.containers(rank).destroy(gone).await.expect("a missing one is no error");
         assert_eq!(destroyed.into_inner().missing, missing);
@@ -275,8 +276,12 @@ fn a_lost_engine_is_named_and_the_rest_goes_on() {
             .create(container("tank", "c"))
             .await
             .expect("a container needs only the service");
-        let gone =
-            v1::ContainerDestroyRequest { pool: "tank".to_owned(), container: "c".to_owned(), force: false };
+        let gone = v1::ContainerDestroyRequest {
+            pool: "tank".to_owned(),
+            container: "c".to_owned(),
+            force: false,
+            ..Default::default()
+        };
         system.containers(0).destroy(gone).await.expect("the rest goes when the engine is back");
     });
 }

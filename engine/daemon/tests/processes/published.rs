@@ -97,7 +97,7 @@ fn addresses_of_a_provider_within_the_node_can_be_published_too() {
 
 /// What a client says that can't connect within a short time.
 fn failure(attach: &Attach) -> String {
-    let options = ContextOptions { deadline: Duration::from_secs(4), uid: 1000, gid: 1000 };
+    let options = ContextOptions { deadline: Duration::from_secs(4), uid: 1000, gid: 1000, node: None };
     let context = Context::real_with(attach, options).expect("a client on loopback");
     let began = Instant::now();
     let failed = context.block_on(Pool::connect(&context, "tank", Rights::READ));

@@ -252,7 +252,7 @@ impl System {
     }
 
     pub fn context(&self, deadline: Duration) -> Context {
-        let options = ContextOptions { deadline, uid: 1000, gid: 1000 };
+        let options = ContextOptions { deadline, uid: 1000, gid: 1000, node: None };
         Context::real_with(&self.attach(), options).expect("a client on loopback")
     }
 

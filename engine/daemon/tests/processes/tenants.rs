@@ -21,7 +21,7 @@ fn create_pool(system: &System, label: &str, tenant: u64) {
 fn client(system: &System, tenant: u64, vni: u16) -> Context {
     let auth_key = Some(AuthKey { service: 1, vni });
     let attach = Attach { key: KEY.tenant(TenantId(tenant)), auth_key, ..system.attach() };
-    let options = ContextOptions { deadline: Duration::from_secs(20), uid: 1000, gid: 1000 };
+    let options = ContextOptions { deadline: Duration::from_secs(20), uid: 1000, gid: 1000, node: None };
     Context::real_with(&attach, options).expect("a client without virtual networks")
 }
 

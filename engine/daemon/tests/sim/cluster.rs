@@ -402,7 +402,7 @@ impl Cluster {
     /// A client on a node, which gives operations up after `deadline`.
     pub fn context(&self, node: &Node, deadline: Duration) -> Context {
         let endpoint = self.fabric.endpoint(node, None);
-        let options = ContextOptions { deadline, uid: 1000, gid: 1000 };
+        let options = ContextOptions { deadline, uid: 1000, gid: 1000, node: None };
         Context::sim(node.handle(), endpoint, &self.attach(), options)
     }
 

@@ -274,3 +274,13 @@ fn a_target_that_asks_the_pool_service_after_a_pause_has_its_answer_at_once() {
 fn what_a_target_could_not_ask_about_in_time_is_not_done_later() {
     for_each_seed(10, learning::does_nothing_for_who_has_given_up);
 }
+
+#[test]
+fn handles_name_the_nodes_of_clients_that_say_where_they_are() {
+    for_each_seed(3, handles::name_the_nodes_of_clients_that_say_where_they_are);
+}
+
+#[test]
+fn handles_that_are_given_back_are_not_told_of() {
+    for_each_seed(3, handles::are_not_told_of_when_they_are_given_back);
+}

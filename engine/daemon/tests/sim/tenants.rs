@@ -24,7 +24,7 @@ fn client(cluster: &Cluster, name: &str, tenant: u64, vni: u16) -> (Node, Contex
     let node = cluster.world.node(name);
     let endpoint = cluster.fabric.endpoint_with_keys(&node, None, &[AuthKey { service: 1, vni }]);
     let attach = Attach { key: KEY.tenant(TenantId(tenant)), ..cluster.attach() };
-    let options = ContextOptions { deadline: PATIENCE, uid: 1000, gid: 1000 };
+    let options = ContextOptions { deadline: PATIENCE, uid: 1000, gid: 1000, node: None };
     let context = Context::sim(node.handle(), endpoint, &attach, options);
     (node, context)
 }

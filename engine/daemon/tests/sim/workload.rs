@@ -445,8 +445,12 @@ pub fn snapshots(cluster: &Cluster, pool: &str) {
 
 /// Destroys a container without force, as management does.
 fn destroy(cluster: &Cluster, pool: &str, container: &str) -> core::result::Result<(), Der> {
-    let request =
-        v1::ContainerDestroyRequest { pool: pool.to_owned(), container: container.to_owned(), force: false };
+    let request = v1::ContainerDestroyRequest {
+        pool: pool.to_owned(),
+        container: container.to_owned(),
+        force: false,
+        ..Default::default()
+    };
     let answer = cluster.manage::<_, v1::ContainerDestroyResponse>(0, "Containers/Destroy", &request);
     answer.map(|_| ()).map_err(|error| error.der)
 }

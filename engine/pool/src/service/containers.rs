@@ -227,13 +227,10 @@ impl PoolService {
     /// Closes a handle. Closing one that the service has not seen since its start succeeds.
     ///
     /// # Errors
-    /// When the handle is forged.
-    pub fn close_container(&self, capability: &Capability) -> Result<(), Failed> {
+    /// When the handle is forged, or the state can't be written.
+    pub async fn close_container(&self, capability: &Capability) -> Result<(), Failed> {
         match self.authorize_container(capability, Rights::default()) {
-            Ok(container) => {
-                container.handles.borrow_mut().remove(&capability.handle);
-                Ok(())
-            }
+            Ok(container) => self.forget_handle(&container, capability.handle).await,
             Err(Failed::Destroyed { .. }) => Ok(()),
             Err(error) => Err(error),
         }
@@ -289,7 +286,7 @@ impl PoolService {
 
     /// A container with the bytes it holds and the handles whose clients may still be there.
     fn info_within(&self, container: &Container, gathered: &Gathered) -> ContainerInfo {
-        let handles = u32::try_from(self.handles_within(container, gathered)).unwrap_or(u32::MAX);
+        let handles = self.open_within(container, gathered);
         ContainerInfo { handles, ..info_of(container, gathered.used_by(container.id)) }
     }
 

@@ -3,13 +3,12 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{ContainerDestroyRequest, TargetContainer};
 use weir_proto::{Rights, opcode};
 
+use super::handles::OpenHandle;
 use super::{Container, PoolService, background};
 use crate::error::Failed;
-use crate::gather::Gathered;
 use crate::record::{self, SCOPE_CONTAINER, SCOPE_UNTOLD};
 
 /// Longest wait for one target.
@@ -23,14 +22,15 @@ impl PoolService {
     /// When the pool handle doesn't allow it, or handles are open and `force` is not set.
     pub async fn destroy_container(&self, request: &ContainerDestroyRequest) -> Result<(), Failed> {
         self.authorize(&request.capability, Rights::DESTROY_CONTAINER)?;
-        self.destroy_by_name(&request.container, request.force).await.map(drop)
+        self.destroy_by_name(&request.container, request.force, &[]).await.map(drop)
     }
 
-    /// As [`PoolService::destroy_container`], for requests of management. Whether there was one.
+    /// As [`PoolService::destroy_container`], for requests of management, who may know of some handles that their clients are gone.
+    /// Whether there was one.
     ///
     /// # Errors
-    /// When handles are open and `force` is not set.
-    pub async fn destroy_by_name(&self, name: &str, force: bool) -> Result<bool, Failed> {
+    /// When other handles are open and `force` is not set.
+    pub async fn destroy_by_name(&self, name: &str, force: bool, gone: &[u64]) -> Result<bool, Failed> {
         let container = match self.find(name) {
             Ok(container) => container,
             Err(Failed::NoContainer { .. }) => return Ok(false),
@@ -40,14 +40,11 @@ impl PoolService {
         if container.is_doomed() {
             return Ok(false);
         }
-        let handles = if force { 0 } else { self.live_handles(&container).await? };
-        if handles > 0 {
-            return Err(Failed::Busy {
-                object: self.object(&container.label()),
-                reason: format!(
-                    "is open at {handles} clients; unmount it there, or force the destruction (a client that died counts for five minutes)"
-                ),
-            });
+        let mut handles = if force { Vec::new() } else { self.live_handles(&container).await? };
+        handles.retain(|open| open.counts && !gone.contains(&open.handle));
+        if !handles.is_empty() {
+            let reason = still_open(&handles);
+            return Err(Failed::Busy { object: self.object(&container.label()), reason });
         }
         let mut record = container.record.borrow().clone();
         record.doomed = true;
@@ -59,24 +56,12 @@ impl PoolService {
     }
 
     /// Handles whose clients may still be there, by what the targets say at this moment.
-    async fn live_handles(&self, container: &Container) -> Result<usize, Failed> {
+    pub(super) async fn live_handles(&self, container: &Container) -> Result<Vec<OpenHandle>, Failed> {
         if container.handles.borrow().is_empty() {
-            return Ok(0);
+            return Ok(Vec::new());
         }
         let gathered = self.gathered(Duration::ZERO).await?;
         Ok(self.handles_within(container, &gathered))
-    }
-
-    /// Handles whose clients may still be there. One that has not been heard of for long, of a container that nobody
-    /// has used for as long, belonged to a client that died.
-    pub(super) fn handles_within(&self, container: &Container, gathered: &Gathered) -> usize {
-        let handles = container.handles.borrow();
-        if gathered.is_active(container.id) {
-            return handles.len();
-        }
-        let now = self.engines.runtime().now();
-        let lease = Duration::from_nanos(HANDLE_LEASE_NS);
-        handles.values().filter(|seen| now.saturating_duration_since(**seen) < lease).count()
     }
 
     fn doomed_containers(&self) -> Vec<Rc<Container>> {
@@ -93,16 +78,35 @@ impl PoolService {
         if !left.is_empty() {
             return Ok(false);
         }
-        let scope = record::scope_attributes(container.id);
-        let attributes = record::load_scope(&self.shard, &scope);
-        let mut changes: Vec<_> =
-            attributes.iter().map(|(name, _)| record::change(&scope, name, None)).collect();
+        let mut changes = Vec::new();
+        for scope in [record::scope_attributes(container.id), record::scope_handles(container.id)] {
+            let stored = record::load_scope(&self.shard, &scope);
+            changes.extend(stored.iter().map(|(name, _)| record::change(&scope, name, None)));
+        }
         changes.push(record::change(SCOPE_CONTAINER, container.id.0.as_bytes(), None));
         changes.push(record::change(SCOPE_UNTOLD, container.id.0.as_bytes(), None));
         self.commit(&changes).await?;
         self.containers.borrow_mut().remove(&container.id);
         Ok(true)
     }
+}
+
+/// Why a container is not destroyed: who has it open.
+fn still_open(handles: &[OpenHandle]) -> String {
+    let mut nodes: Vec<_> =
+        handles.iter().map(|open| open.node.clone()).filter(|node| !node.is_empty()).collect();
+    nodes.sort_unstable();
+    nodes.dedup();
+    let places = if nodes.is_empty() {
+        String::new()
+    } else {
+        let plural = if nodes.len() == 1 { "" } else { "s" };
+        format!(", on node{plural} {},", super::first_few(&nodes))
+    };
+    let count = handles.len();
+    format!(
+        "is open at {count} clients{places}; unmount it there, or force the destruction (`weir container handles` tells who they are; a client that died counts for five minutes)"
+    )
 }
 
 /// Starts to forget destroyed containers in the background.

@@ -9,6 +9,7 @@ mod background;
 mod containers;
 mod destroy;
 mod devices;
+mod handles;
 mod quota;
 mod snapshots;
 #[cfg(test)]
@@ -16,6 +17,7 @@ mod tests;
 
 pub use containers::CHUNK_SIZE_DEFAULT;
 pub(crate) use containers::check_class;
+pub use handles::OpenHandle;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -35,6 +37,7 @@ use crate::gather::Gathered;
 use crate::record::{self, ContainerRecord, PoolRecord, SCOPE_CONTAINER};
 use crate::spread::Spread;
 use crate::target::TargetPool;
+use handles::Handle;
 
 /// How old gathered figures may be that answer a query: volumes are asked for their space far more often than it
 /// changes noticeably.
@@ -47,8 +50,8 @@ const HANDLES_MAX: usize = 1 << 20;
 pub(crate) struct Container {
     pub(crate) id: ContainerId,
     pub(crate) record: RefCell<ContainerRecord>,
-    /// Open handles that were seen since the service started, with when they were last.
-    handles: RefCell<HashMap<u64, Instant>>,
+    /// Open handles: those whose node is known, and others that were seen since the service started.
+    handles: RefCell<HashMap<u64, Handle>>,
     /// Next object-id bits to hand out; those below the record's `next_oid`, which is durable, need no write.
     next_oid: Cell<u64>,
     /// Serialises changes of the container.
@@ -151,6 +154,7 @@ impl PoolService {
             let record: ContainerRecord = record::decode(pool.id(), "the record of a container", &bytes)?;
             let container = Container::new(id, record);
             container.skip_oids(service.engines.runtime().wall_ns());
+            service.load_handles(&container);
             service.insert(container);
         }
         destroy::start(&service);
@@ -278,9 +282,12 @@ impl PoolService {
         let known = self.containers.borrow().get(&id).map(Rc::clone);
         let live = known.filter(|container| !container.is_doomed());
         let container = live.ok_or(Failed::Destroyed { pool: record.label, container: id })?;
+        let now = self.engines.runtime().now();
         let mut handles = container.handles.borrow_mut();
-        if handles.len() < HANDLES_MAX || handles.contains_key(&capability.handle) {
-            handles.insert(capability.handle, self.engines.runtime().now());
+        if let Some(known) = handles.get_mut(&capability.handle) {
+            known.seen = now;
+        } else if handles.len() < HANDLES_MAX {
+            handles.insert(capability.handle, Handle::new(now));
         }
         drop(handles);
         Ok(container)

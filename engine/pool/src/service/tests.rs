@@ -154,7 +154,7 @@ fn who_waited_behind_the_end_of_a_container_changes_nothing_of_it() {
         let snapshot = SnapshotRequest { capability: capability.clone(), change: SnapshotChange::Create };
         // All have found it when the first has its turn.
         let changes: [LocalBoxFuture<'_, Result<(), Failed>>; 6] = [
-            Box::pin(async { service.destroy_by_name("box", true).await.map(drop) }),
+            Box::pin(async { service.destroy_by_name("box", true, &[]).await.map(drop) }),
             Box::pin(async { service.snapshot(&snapshot).await.map(drop) }),
             Box::pin(service.set_attributes(set)),
             Box::pin(async { service.allocate_oids(&capability, 5).await.map(drop) }),

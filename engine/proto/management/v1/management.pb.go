@@ -1871,8 +1871,10 @@ func (x *ContainerQueryRequest) GetContainer() string {
 }
 
 type ContainerQueryResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Container     *ContainerInfo         `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Container *ContainerInfo         `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
+	// The handles whose clients may still be there, and those that clients of nodes have not given back, by node; at most a thousand.
+	Handles       []*OpenHandle `protobuf:"bytes,2,rep,name=handles,proto3" json:"handles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1914,6 +1916,85 @@ func (x *ContainerQueryResponse) GetContainer() *ContainerInfo {
 	return nil
 }
 
+func (x *ContainerQueryResponse) GetHandles() []*OpenHandle {
+	if x != nil {
+		return x.Handles
+	}
+	return nil
+}
+
+type OpenHandle struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Handle uint64                 `protobuf:"fixed64,1,opt,name=handle,proto3" json:"handle,omitempty"`
+	// The node where the client is; empty when it has not said so.
+	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	// For how long the pool's service has not heard of the client. One that has said where it is says so every 100 seconds.
+	SilentSeconds uint64 `protobuf:"varint,3,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"`
+	// Whether it keeps the container from being destroyed without force: the client was heard of within five minutes, or has said
+	// nothing of where it is and the container is in use.
+	Counts        bool `protobuf:"varint,4,opt,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenHandle) Reset() {
+	*x = OpenHandle{}
+	mi := &file_management_v1_management_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenHandle) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenHandle) ProtoMessage() {}
+
+func (x *OpenHandle) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenHandle.ProtoReflect.Descriptor instead.
+func (*OpenHandle) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *OpenHandle) GetHandle() uint64 {
+	if x != nil {
+		return x.Handle
+	}
+	return 0
+}
+
+func (x *OpenHandle) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *OpenHandle) GetSilentSeconds() uint64 {
+	if x != nil {
+		return x.SilentSeconds
+	}
+	return 0
+}
+
+func (x *OpenHandle) GetCounts() bool {
+	if x != nil {
+		return x.Counts
+	}
+	return false
+}
+
 type ContainerSetQuotaRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -1925,7 +2006,7 @@ type ContainerSetQuotaRequest struct {
 
 func (x *ContainerSetQuotaRequest) Reset() {
 	*x = ContainerSetQuotaRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[27]
+	mi := &file_management_v1_management_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1937,7 +2018,7 @@ func (x *ContainerSetQuotaRequest) String() string {
 func (*ContainerSetQuotaRequest) ProtoMessage() {}
 
 func (x *ContainerSetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[27]
+	mi := &file_management_v1_management_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1950,7 +2031,7 @@ func (x *ContainerSetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*ContainerSetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{27}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ContainerSetQuotaRequest) GetPool() string {
@@ -1983,7 +2064,7 @@ type ContainerSetQuotaResponse struct {
 
 func (x *ContainerSetQuotaResponse) Reset() {
 	*x = ContainerSetQuotaResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[28]
+	mi := &file_management_v1_management_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1995,7 +2076,7 @@ func (x *ContainerSetQuotaResponse) String() string {
 func (*ContainerSetQuotaResponse) ProtoMessage() {}
 
 func (x *ContainerSetQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[28]
+	mi := &file_management_v1_management_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2008,7 +2089,7 @@ func (x *ContainerSetQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSetQuotaResponse.ProtoReflect.Descriptor instead.
 func (*ContainerSetQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{28}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ContainerSetQuotaResponse) GetContainer() *ContainerInfo {
@@ -2019,17 +2100,19 @@ func (x *ContainerSetQuotaResponse) GetContainer() *ContainerInfo {
 }
 
 type ContainerDestroyRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Pool          string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
-	Container     string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
-	Force         bool                   `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Pool      string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Container string                 `protobuf:"bytes,2,opt,name=container,proto3" json:"container,omitempty"`
+	Force     bool                   `protobuf:"varint,3,opt,name=force,proto3" json:"force,omitempty"`
+	// Handles, as a query tells them, whose clients are known to be gone: they don't keep the container.
+	GoneHandles   []uint64 `protobuf:"fixed64,4,rep,packed,name=gone_handles,json=goneHandles,proto3" json:"gone_handles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ContainerDestroyRequest) Reset() {
 	*x = ContainerDestroyRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[29]
+	mi := &file_management_v1_management_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2041,7 +2124,7 @@ func (x *ContainerDestroyRequest) String() string {
 func (*ContainerDestroyRequest) ProtoMessage() {}
 
 func (x *ContainerDestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[29]
+	mi := &file_management_v1_management_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2054,7 +2137,7 @@ func (x *ContainerDestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerDestroyRequest.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{29}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ContainerDestroyRequest) GetPool() string {
@@ -2078,6 +2161,13 @@ func (x *ContainerDestroyRequest) GetForce() bool {
 	return false
 }
 
+func (x *ContainerDestroyRequest) GetGoneHandles() []uint64 {
+	if x != nil {
+		return x.GoneHandles
+	}
+	return nil
+}
+
 type ContainerDestroyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// There was none of this name.
@@ -2088,7 +2178,7 @@ type ContainerDestroyResponse struct {
 
 func (x *ContainerDestroyResponse) Reset() {
 	*x = ContainerDestroyResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[30]
+	mi := &file_management_v1_management_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2100,7 +2190,7 @@ func (x *ContainerDestroyResponse) String() string {
 func (*ContainerDestroyResponse) ProtoMessage() {}
 
 func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[30]
+	mi := &file_management_v1_management_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2113,7 +2203,7 @@ func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerDestroyResponse.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{30}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ContainerDestroyResponse) GetMissing() bool {
@@ -2143,7 +2233,7 @@ type ContainerInfo struct {
 
 func (x *ContainerInfo) Reset() {
 	*x = ContainerInfo{}
-	mi := &file_management_v1_management_proto_msgTypes[31]
+	mi := &file_management_v1_management_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2245,7 @@ func (x *ContainerInfo) String() string {
 func (*ContainerInfo) ProtoMessage() {}
 
 func (x *ContainerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[31]
+	mi := &file_management_v1_management_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2258,7 @@ func (x *ContainerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerInfo.ProtoReflect.Descriptor instead.
 func (*ContainerInfo) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{31}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ContainerInfo) GetUuid() string {
@@ -2393,20 +2483,28 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"containers\"I\n" +
 	"\x15ContainerQueryRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1c\n" +
-	"\tcontainer\x18\x02 \x01(\tR\tcontainer\"Y\n" +
+	"\tcontainer\x18\x02 \x01(\tR\tcontainer\"\x93\x01\n" +
 	"\x16ContainerQueryResponse\x12?\n" +
-	"\tcontainer\x18\x01 \x01(\v2!.weir.management.v1.ContainerInfoR\tcontainer\"m\n" +
+	"\tcontainer\x18\x01 \x01(\v2!.weir.management.v1.ContainerInfoR\tcontainer\x128\n" +
+	"\ahandles\x18\x02 \x03(\v2\x1e.weir.management.v1.OpenHandleR\ahandles\"w\n" +
+	"\n" +
+	"OpenHandle\x12\x16\n" +
+	"\x06handle\x18\x01 \x01(\x06R\x06handle\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12%\n" +
+	"\x0esilent_seconds\x18\x03 \x01(\x04R\rsilentSeconds\x12\x16\n" +
+	"\x06counts\x18\x04 \x01(\bR\x06counts\"m\n" +
 	"\x18ContainerSetQuotaRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1c\n" +
 	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x1f\n" +
 	"\vquota_bytes\x18\x03 \x01(\x04R\n" +
 	"quotaBytes\"\\\n" +
 	"\x19ContainerSetQuotaResponse\x12?\n" +
-	"\tcontainer\x18\x01 \x01(\v2!.weir.management.v1.ContainerInfoR\tcontainer\"a\n" +
+	"\tcontainer\x18\x01 \x01(\v2!.weir.management.v1.ContainerInfoR\tcontainer\"\x84\x01\n" +
 	"\x17ContainerDestroyRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1c\n" +
 	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x14\n" +
-	"\x05force\x18\x03 \x01(\bR\x05force\"4\n" +
+	"\x05force\x18\x03 \x01(\bR\x05force\x12!\n" +
+	"\fgone_handles\x18\x04 \x03(\x06R\vgoneHandles\"4\n" +
 	"\x18ContainerDestroyResponse\x12\x18\n" +
 	"\amissing\x18\x01 \x01(\bR\amissing\"\xa0\x04\n" +
 	"\rContainerInfo\x12\x12\n" +
@@ -2481,7 +2579,7 @@ func file_management_v1_management_proto_rawDescGZIP() []byte {
 }
 
 var file_management_v1_management_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_management_v1_management_proto_goTypes = []any{
 	(EngineHealth)(0),                 // 0: weir.management.v1.EngineHealth
 	(MemberState)(0),                  // 1: weir.management.v1.MemberState
@@ -2514,13 +2612,14 @@ var file_management_v1_management_proto_goTypes = []any{
 	(*ContainerListResponse)(nil),     // 28: weir.management.v1.ContainerListResponse
 	(*ContainerQueryRequest)(nil),     // 29: weir.management.v1.ContainerQueryRequest
 	(*ContainerQueryResponse)(nil),    // 30: weir.management.v1.ContainerQueryResponse
-	(*ContainerSetQuotaRequest)(nil),  // 31: weir.management.v1.ContainerSetQuotaRequest
-	(*ContainerSetQuotaResponse)(nil), // 32: weir.management.v1.ContainerSetQuotaResponse
-	(*ContainerDestroyRequest)(nil),   // 33: weir.management.v1.ContainerDestroyRequest
-	(*ContainerDestroyResponse)(nil),  // 34: weir.management.v1.ContainerDestroyResponse
-	(*ContainerInfo)(nil),             // 35: weir.management.v1.ContainerInfo
-	nil,                               // 36: weir.management.v1.ContainerCreateRequest.AttributesEntry
-	nil,                               // 37: weir.management.v1.ContainerInfo.AttributesEntry
+	(*OpenHandle)(nil),                // 31: weir.management.v1.OpenHandle
+	(*ContainerSetQuotaRequest)(nil),  // 32: weir.management.v1.ContainerSetQuotaRequest
+	(*ContainerSetQuotaResponse)(nil), // 33: weir.management.v1.ContainerSetQuotaResponse
+	(*ContainerDestroyRequest)(nil),   // 34: weir.management.v1.ContainerDestroyRequest
+	(*ContainerDestroyResponse)(nil),  // 35: weir.management.v1.ContainerDestroyResponse
+	(*ContainerInfo)(nil),             // 36: weir.management.v1.ContainerInfo
+	nil,                               // 37: weir.management.v1.ContainerCreateRequest.AttributesEntry
+	nil,                               // 38: weir.management.v1.ContainerInfo.AttributesEntry
 }
 var file_management_v1_management_proto_depIdxs = []int32{
 	7,  // 0: weir.management.v1.AttachResponse.engines:type_name -> weir.management.v1.EngineAddress
@@ -2534,44 +2633,45 @@ var file_management_v1_management_proto_depIdxs = []int32{
 	2,  // 8: weir.management.v1.PoolInfo.state:type_name -> weir.management.v1.PoolState
 	11, // 9: weir.management.v1.PoolInfo.down_targets:type_name -> weir.management.v1.TargetName
 	3,  // 10: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
-	36, // 11: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
-	35, // 12: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
-	35, // 13: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
-	35, // 14: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
-	35, // 15: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
-	3,  // 16: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
-	37, // 17: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
-	5,  // 18: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
-	8,  // 19: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
-	12, // 20: weir.management.v1.System.ClearDevice:input_type -> weir.management.v1.ClearDeviceRequest
-	14, // 21: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
-	16, // 22: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
-	18, // 23: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
-	20, // 24: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
-	22, // 25: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
-	25, // 26: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
-	27, // 27: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
-	29, // 28: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
-	31, // 29: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
-	33, // 30: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
-	6,  // 31: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
-	9,  // 32: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
-	13, // 33: weir.management.v1.System.ClearDevice:output_type -> weir.management.v1.ClearDeviceResponse
-	15, // 34: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
-	17, // 35: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
-	19, // 36: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
-	21, // 37: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
-	23, // 38: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
-	26, // 39: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
-	28, // 40: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
-	30, // 41: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
-	32, // 42: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
-	34, // 43: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
-	31, // [31:44] is the sub-list for method output_type
-	18, // [18:31] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	37, // 11: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
+	36, // 12: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
+	36, // 13: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
+	36, // 14: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
+	31, // 15: weir.management.v1.ContainerQueryResponse.handles:type_name -> weir.management.v1.OpenHandle
+	36, // 16: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
+	3,  // 17: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
+	38, // 18: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
+	5,  // 19: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
+	8,  // 20: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
+	12, // 21: weir.management.v1.System.ClearDevice:input_type -> weir.management.v1.ClearDeviceRequest
+	14, // 22: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
+	16, // 23: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
+	18, // 24: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
+	20, // 25: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
+	22, // 26: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
+	25, // 27: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
+	27, // 28: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
+	29, // 29: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
+	32, // 30: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
+	34, // 31: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
+	6,  // 32: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
+	9,  // 33: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
+	13, // 34: weir.management.v1.System.ClearDevice:output_type -> weir.management.v1.ClearDeviceResponse
+	15, // 35: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
+	17, // 36: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
+	19, // 37: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
+	21, // 38: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
+	23, // 39: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
+	26, // 40: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
+	28, // 41: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
+	30, // 42: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
+	33, // 43: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
+	35, // 44: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
+	32, // [32:45] is the sub-list for method output_type
+	19, // [19:32] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_management_v1_management_proto_init() }
@@ -2585,7 +2685,7 @@ func file_management_v1_management_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_management_v1_management_proto_rawDesc), len(file_management_v1_management_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   34,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   3,
 		},
