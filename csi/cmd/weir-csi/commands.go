@@ -66,10 +66,12 @@ func runController(ctx context.Context, arguments []string, stderr io.Writer) er
 	var (
 		o         options
 		attachDir string
+		nodes     bool
 	)
 	logger, err := o.parse("controller", arguments, stderr, func(flags *flag.FlagSet) {
 		flags.StringVar(&attachDir, "attach-dir", "/etc/weir/client",
 			"`folder` with the attach file (client.json) of a system, or with a subfolder for each system that has one")
+		flags.BoolVar(&nodes, "ask-nodes", false, "ask the API server of the cluster that this program runs in which nodes are gone, before a volume is deleted that is open there")
 	})
 	if err != nil {
 		return err
@@ -81,7 +83,15 @@ func runController(ctx context.Context, arguments []string, stderr io.Writer) er
 		return err
 	}
 	metrics := telemetry.NewMetrics(version, "controller")
-	volumes := controller.New(systems)
+	api, err := apiServer("--ask-nodes", nodes)
+	if err != nil {
+		return err
+	}
+	var known controller.Nodes
+	if api != nil {
+		known = api.CoreV1().Nodes()
+	}
+	volumes := controller.New(systems, known)
 	return serveAll(ctx,
 		o.serveMetrics(metrics, ready),
 		func(ctx context.Context) error {
@@ -131,7 +141,7 @@ func runNode(ctx context.Context, arguments []string, stderr io.Writer) error {
 	metrics := telemetry.NewMetrics(version, "node")
 	metrics.WatchNode(daemon)
 	volumes := node.New(name, daemon, mounts.Linux{})
-	api, err := apiServer(events)
+	api, err := apiServer("--events", events)
 	if err != nil {
 		return err
 	}
@@ -157,18 +167,18 @@ func runNode(ctx context.Context, arguments []string, stderr io.Writer) error {
 }
 
 // apiServer returns a client of the cluster's API server, with the service account of the pod that this program runs in; nil
-// if there are to be no events.
-func apiServer(events bool) (kubernetes.Interface, error) {
-	if !events {
+// if the flag that needs it is not set.
+func apiServer(name string, set bool) (kubernetes.Interface, error) {
+	if !set {
 		return nil, nil
 	}
 	config, err := rest.InClusterConfig()
 	if err != nil {
-		return nil, fmt.Errorf("--events: %w: run it in a pod with a service account token", err)
+		return nil, fmt.Errorf("%s: %w: run it in a pod with a service account token", name, err)
 	}
 	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("--events: %w", err)
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return api, nil
 }

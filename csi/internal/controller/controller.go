@@ -34,14 +34,15 @@ type Server struct {
 	csi.UnimplementedControllerServer
 
 	systems Systems
+	nodes   Nodes
 	locks   oplock.Locks
 }
 
 var _ csi.ControllerServer = (*Server)(nil)
 
-// New returns a controller service of the given systems.
-func New(systems Systems) *Server {
-	return &Server{systems: systems}
+// New returns a controller service of the given systems. nodes tells which nodes are gone; nil when nobody knows.
+func New(systems Systems, nodes Nodes) *Server {
+	return &Server{systems: systems, nodes: nodes}
 }
 
 // ControllerGetCapabilities says what the service does.
@@ -235,23 +236,31 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 	if err != nil {
 		return nil, err
 	}
-	container, err := query(ctx, system, id)
-	if status.Code(err) == codes.NotFound {
+	answer, err := system.Containers().Query(ctx, &managementv1.ContainerQueryRequest{Pool: id.Pool, Container: id.Container})
+	if dial.Code(err) == codes.NotFound {
 		return &csi.DeleteVolumeResponse{}, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, failed(err, "find volume %s", id)
 	}
+	container := answer.GetContainer()
 	if _, dynamic := container.GetAttributes()[volume.AttributeName]; !dynamic {
 		return nil, status.Errorf(codes.FailedPrecondition,
 			"delete volume %s: the driver did not make container %s of pool %s and does not destroy it: delete the Container, or set the reclaim policy of the PersistentVolume to Retain",
 			id, container.GetLabel(), container.GetPoolLabel())
 	}
-	// Never by force: who has it open may be a pod on a node that Kubernetes can't reach. Engines don't count who has died.
-	_, err = system.Containers().Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: id.Pool, Container: id.Container})
+	claim := container.GetAttributes()[volume.AttributeClaimNamespace] + "/" + container.GetAttributes()[volume.AttributeClaimName]
+	gone, unknown, err := s.departed(ctx, answer.GetHandles())
+	if err != nil {
+		return nil, status.Errorf(codes.Unavailable, "delete volume %s of PersistentVolumeClaim %s: %v", id, claim, err)
+	}
+	if len(unknown) > 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "delete volume %s of PersistentVolumeClaim %s: %s", id, claim, unreachable(unknown))
+	}
+	// Never by force: engines know who still uses it, and Kubernetes whose nodes are gone.
+	_, err = system.Containers().Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: id.Pool, Container: id.Container, GoneHandles: gone})
 	if dial.Code(err) == codes.FailedPrecondition {
-		return nil, failed(err, "delete volume %s of PersistentVolumeClaim %s/%s (it is tried again until nobody has it open)", id,
-			container.GetAttributes()[volume.AttributeClaimNamespace], container.GetAttributes()[volume.AttributeClaimName])
+		return nil, failed(err, "delete volume %s of PersistentVolumeClaim %s (it is tried again until nobody has it open)", id, claim)
 	}
 	if err != nil && dial.Code(err) != codes.NotFound {
 		return nil, failed(err, "delete volume %s", id)

@@ -133,7 +133,7 @@ func (s containersService) Query(_ context.Context, request *managementv1.Contai
 	if err != nil {
 		return nil, err
 	}
-	return &managementv1.ContainerQueryResponse{Container: proto.CloneOf(c)}, nil
+	return &managementv1.ContainerQueryResponse{Container: proto.CloneOf(c), Handles: p.handles[c.GetLabel()]}, nil
 }
 
 func (s containersService) SetQuota(_ context.Context, request *managementv1.ContainerSetQuotaRequest) (*managementv1.ContainerSetQuotaResponse, error) {

@@ -28,7 +28,9 @@ type pool struct {
 	info       *managementv1.PoolInfo
 	containers []*managementv1.ContainerInfo
 	// requests are the creation requests by label, to tell a repeated one from a conflicting one.
-	request  *managementv1.PoolCreateRequest
+	request *managementv1.PoolCreateRequest
+	// handles are those whose clients have said where they are, by the container's label.
+	handles  map[string][]*managementv1.OpenHandle
 	requests map[string]*managementv1.ContainerCreateRequest
 }
 
@@ -48,6 +50,29 @@ func (s *state) setUsed(poolName, containerName string, bytes uint64) error {
 
 func (s *state) setOpenHandles(poolName, containerName string, handles uint32) error {
 	return s.change(poolName, containerName, func(c *managementv1.ContainerInfo) { c.OpenHandles = handles })
+}
+
+func (s *state) setHandles(poolName, containerName string, handles []*managementv1.OpenHandle) error {
+	counted := uint32(0)
+	for _, handle := range handles {
+		if handle.GetCounts() {
+			counted++
+		}
+	}
+	if err := s.setOpenHandles(poolName, containerName, counted); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.pool(poolName)
+	if err != nil {
+		return err
+	}
+	if p.handles == nil {
+		p.handles = make(map[string][]*managementv1.OpenHandle)
+	}
+	p.handles[containerName] = handles
+	return nil
 }
 
 func (s *state) change(poolName, containerName string, change func(*managementv1.ContainerInfo)) error {
@@ -265,9 +290,15 @@ func (s *state) destroyContainer(request *managementv1.ContainerDestroyRequest) 
 	if err != nil {
 		return nil // Destroying an absent container succeeds.
 	}
-	if c.GetOpenHandles() > 0 && !request.GetForce() {
+	open := c.GetOpenHandles()
+	for _, handle := range p.handles[c.GetLabel()] {
+		if handle.GetCounts() && slices.Contains(request.GetGoneHandles(), handle.GetHandle()) {
+			open--
+		}
+	}
+	if open > 0 && !request.GetForce() {
 		return fail(codes.FailedPrecondition, dial.DERBusy,
-			fmt.Sprintf("container %s of pool %s", c.GetLabel(), p.info.GetLabel()), "has %d open handles", c.GetOpenHandles())
+			fmt.Sprintf("container %s of pool %s", c.GetLabel(), p.info.GetLabel()), "has %d open handles", open)
 	}
 	delete(p.requests, c.GetLabel())
 	p.containers = slices.DeleteFunc(p.containers, func(other *managementv1.ContainerInfo) bool { return other == c })

@@ -211,6 +211,14 @@ func (s *System) SetOpenHandles(pool, container string, handles uint32) {
 	}
 }
 
+// SetHandles sets which handles a container, by its label, has of clients that have said where they are.
+func (s *System) SetHandles(pool, container string, handles ...*managementv1.OpenHandle) {
+	s.t.Helper()
+	if err := s.state.setHandles(pool, container, handles); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 func (s *System) observe(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	s.mu.Lock()
 	s.calls[info.FullMethod]++
