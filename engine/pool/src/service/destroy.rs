@@ -101,7 +101,7 @@ fn still_open(handles: &[OpenHandle]) -> String {
         String::new()
     } else {
         let plural = if nodes.len() == 1 { "" } else { "s" };
-        format!(", on node{plural} {},", super::first_few(&nodes))
+        format!(", on node{plural} {}", super::first_few(&nodes))
     };
     let count = handles.len();
     format!(
