@@ -23,6 +23,7 @@ mod copy;
 mod credit;
 mod deferral;
 mod defragment;
+mod derive;
 mod draft;
 mod empty;
 mod entry;

@@ -16,13 +16,14 @@ use crate::format::{StoredNode, decode_node};
 use crate::key;
 use crate::space::{Run, Runs, Space};
 use crate::state::{Core, add};
+use crate::tail::READ_PAUSES;
 use crate::tree::{Body, Child, Missing, NODE_BYTES, Packed, PageRef, Stay, Tree};
 use crate::value::Version;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use weir_media::{BLOCK, MediaError};
+use weir_media::{BLOCK, DmaBuf, MediaError};
 use weir_runtime::join_all;
 use weir_runtime::sync::Notify;
 
@@ -338,6 +339,29 @@ impl Core {
                 Ok(Body::Branch(keys, places.into_iter().map(Child::stored).collect()))
             }
         }
+    }
+
+    /// As [`Core::read_node`], for an open that goes on without a node that is lost, `Ok(Err(…))`: what was altered on its way is
+    /// whole the next time, and what the device refuses is asked for again. Fails where the device may be refusing everything.
+    pub(crate) async fn read_node_again(&self, page: PageRef) -> Result<Result<Body, PageError>, PageError> {
+        let mut read = self.read_node(page).await;
+        for pause in READ_PAUSES {
+            match &read {
+                Ok(_) => break,
+                Err(PageError::Media(MediaError::Io { .. })) => self.rt.sleep(pause).await,
+                Err(_) => {}
+            }
+            read = self.read_node(page).await;
+        }
+        if let Err(PageError::Media(error)) = &read {
+            // It could be read when the open began.
+            let root = self.layout.data(self.checkpoints.header.get().root.block);
+            let answers = self.device.read(root, DmaBuf::new(BLOCK)).await.is_ok();
+            if !answers || !matches!(error, MediaError::Io { .. }) {
+                return Err(PageError::Media(error.clone()));
+            }
+        }
+        Ok(read)
     }
 
     /// Checks the entries of a leaf that was read; those of the catalog the open follows, and checks them so.

@@ -13,10 +13,11 @@ use crate::intents::Transactions;
 use crate::journal::{Journal, Ring};
 use crate::key;
 use crate::paging::{Fault, Halt};
-use crate::space::Space;
+use crate::space::{Bits, Space};
 use crate::state::{Core, Parts, reserve_blocks};
 use crate::tree::{Body, Meter, Node, Packed, Tree};
 use core::ops::ControlFlow;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_media::{BLOCK, Device, DmaBuf};
 use weir_runtime::{Handle, join_all};
@@ -29,6 +30,28 @@ const GROUPS_PER_READ: usize = 64;
 
 /// Such reads in flight.
 const READS_MAX: usize = 8;
+
+/// What is wrong with the space map.
+pub(crate) struct MapDamage {
+    /// Groups, ascending, whose stored bits may not be those of the checkpoint.
+    pub(crate) groups: Vec<usize>,
+    /// First byte on the device of where that shows.
+    pub(crate) offset: u64,
+    pub(crate) reason: &'static str,
+}
+
+/// The space map as it was read.
+struct Map {
+    space: Space,
+    /// Number and slot of the newest bitmap of each group.
+    newest: Vec<(u64, u64)>,
+    /// The highest number that any bitmap has.
+    highest: u64,
+    /// Groups without a bitmap that counts.
+    lost: Vec<usize>,
+    /// Groups of which something stands in the place of a bitmap that is none.
+    spoilt: Vec<usize>,
+}
 
 /// A device being opened.
 pub(crate) struct Opening<'a> {
@@ -160,35 +183,54 @@ impl<'a> Opening<'a> {
         newest.ok_or_else(|| unread.unwrap_or_else(corrupt))
     }
 
-    /// Reads the bitmaps as of the checkpoint, where the newest of each group is, and the highest number that any has.
-    async fn load_space(&self, checkpoint: &Checkpoint) -> Result<(Space, Vec<(u64, u64)>, u64), OpenError> {
-        let mut space = Space::new(self.layout().data_blocks, reserve_blocks(self.layout().data_blocks));
-        let (mut maps, mut highest) = (Vec::new(), 0);
-        let groups: Vec<u64> = (0..space.groups() as u64).collect();
-        let parts: Vec<&[u64]> = groups.chunks(GROUPS_PER_READ).collect();
+    /// Reads the bitmaps as of the checkpoint. What is damaged of them is left to the index to say.
+    async fn load_space(&self, checkpoint: &Checkpoint) -> Result<(Map, Option<MapDamage>), OpenError> {
+        let blocks = self.layout().data_blocks;
+        let space = Space::new(blocks, reserve_blocks(blocks));
+        let mut map = Map { space, newest: Vec::new(), highest: 0, lost: Vec::new(), spoilt: Vec::new() };
+        let groups: Vec<usize> = (0..map.space.groups()).collect();
+        let parts: Vec<&[usize]> = groups.chunks(GROUPS_PER_READ).collect();
         for parts in parts.chunks(READS_MAX) {
             let read = join_all(parts.iter().map(|part| self.read_maps(part))).await;
             for (part, pages) in parts.iter().zip(read) {
                 let pages = pages?;
                 for (group, pages) in part.iter().zip(pages.chunks(2 * BLOCK)) {
-                    let (place, stale) = self.load_group(checkpoint, *group, pages, &mut space)?;
-                    maps.push(place);
-                    highest = highest.max(stale);
+                    self.load_group(checkpoint, *group, pages, &mut map);
                 }
             }
         }
-        if maps_checksum(&maps) != checkpoint.maps {
-            let reason = "a bitmap is older than the checkpoint says: its newest version is unreadable or was never written";
-            return Err(self.corrupt("the space map", self.layout().map_offset, reason));
+        let damage = self.judge_map(&map, checkpoint);
+        Ok((map, damage))
+    }
+
+    /// Whether these are the bitmaps that the checkpoint has, and of which groups they may not be.
+    fn judge_map(&self, map: &Map, checkpoint: &Checkpoint) -> Option<MapDamage> {
+        let place = |groups: &[usize]| self.layout().map(groups.first().map_or(0, |group| *group as u64), 0);
+        if !map.lost.is_empty() {
+            // Others may be older than the checkpoint says: without the numbers of these nothing tells.
+            let groups: Vec<usize> =
+                map.lost.iter().chain(&map.spoilt).copied().collect::<BTreeSet<_>>().into_iter().collect();
+            let reason = "both bitmaps of a group are unreadable";
+            return Some(MapDamage { offset: place(&map.lost), groups, reason });
         }
-        Ok((space, maps, highest))
+        if maps_checksum(&map.newest) == checkpoint.maps {
+            return None;
+        }
+        let reason = "a bitmap is older than the checkpoint says: its newest version is unreadable or was never written";
+        // The one that is missing was damaged, or else it is any that the checkpoint hasn't written.
+        let is_older = |group: &usize| map.newest[*group].0 != checkpoint.number;
+        let mut groups: Vec<usize> = map.spoilt.iter().copied().filter(is_older).collect();
+        if groups.is_empty() {
+            groups = (0..map.newest.len()).filter(is_older).collect();
+        }
+        Some(MapDamage { offset: place(&groups), groups, reason })
     }
 
     /// Reads both pages of each of these groups, which lie one behind the other. What the device can't read is zeros, which are
     /// no bitmap: the other page of the group may be the one that counts. Fails where it can read none of them.
-    async fn read_maps(&self, groups: &[u64]) -> Result<DmaBuf, OpenError> {
+    async fn read_maps(&self, groups: &[usize]) -> Result<DmaBuf, OpenError> {
         let len = groups.len() * 2 * BLOCK;
-        let offset = self.layout().map(groups.first().copied().unwrap_or(0), 0);
+        let offset = self.layout().map(groups.first().map_or(0, |group| *group as u64), 0);
         let error = match self.device.read(offset, DmaBuf::new(len)).await {
             Ok(pages) => return Ok(pages),
             Err(error) => error,
@@ -206,34 +248,35 @@ impl<'a> Opening<'a> {
         if is_dead { Err(error.into()) } else { Ok(pages) }
     }
 
-    /// Takes in the newest bitmap of a group from both its pages. Returns its number and where it is, and the highest
-    /// number that a checkpoint which failed left there.
-    fn load_group(
-        &self,
-        checkpoint: &Checkpoint,
-        group: u64,
-        pages: &[u8],
-        space: &mut Space,
-    ) -> Result<((u64, u64), u64), OpenError> {
-        let read = |slot: u64, page: &[u8]| {
-            let (number, bits) = decode_map(page, group, self.superblock.id).ok()?;
-            Some((number, slot, bits))
-        };
-        let found = read(0, &pages[..BLOCK]).into_iter().chain(read(1, &pages[BLOCK..]));
-        let (valid, stale): (Vec<_>, Vec<_>) = found.partition(|(number, ..)| *number <= checkpoint.number);
-        let newest = valid.into_iter().max_by_key(|(number, ..)| *number);
-        let (number, slot, bits) = newest.ok_or_else(|| {
-            self.corrupt("the space map", self.layout().map(group, 0), "both copies are unreadable")
-        })?;
-        let index = usize::try_from(group).unwrap_or(usize::MAX);
-        space.load(index, bits);
-        let mut highest = 0;
-        for (number, ..) in stale {
-            // Left by a checkpoint that failed. The next one's number is higher, so it has to be overwritten.
-            highest = number.max(highest);
-            space.mark_dirty(index);
+    /// Takes in the newest bitmap of a group from both its pages.
+    fn load_group(&self, checkpoint: &Checkpoint, index: usize, pages: &[u8], map: &mut Map) {
+        let (mut newest, mut is_torn): (Option<(u64, u64, Bits)>, _) = (None, false);
+        for (slot, page) in (0..).zip(pages.chunks(BLOCK)) {
+            match decode_map(page, index as u64, self.superblock.id) {
+                Ok((number, bits)) if number <= checkpoint.number => {
+                    if newest.as_ref().is_none_or(|(known, ..)| *known <= number) {
+                        newest = Some((number, slot, bits));
+                    }
+                }
+                Ok((number, _)) => {
+                    // Left by a checkpoint that failed. The next one's number is higher, so it has to be overwritten.
+                    map.highest = map.highest.max(number);
+                    map.space.mark_dirty(index);
+                }
+                Err(_) => is_torn |= page.iter().any(|byte| *byte != 0),
+            }
         }
-        Ok(((number, slot), highest))
+        if is_torn {
+            map.spoilt.push(index);
+        }
+        if let Some((number, slot, bits)) = newest {
+            map.space.load(index, bits);
+            map.newest.push((number, slot));
+        } else {
+            map.lost.push(index);
+            // The next one goes to the first place.
+            map.newest.push((0, 1));
+        }
     }
 
     /// Reads the root of the index, the nodes that stay in memory, and the catalog.
@@ -268,7 +311,7 @@ impl<'a> Opening<'a> {
             let offset = checkpoint_offset(checkpoint.generation, 0);
             self.corrupt("the checkpoint header", offset, "its log position is outside the log")
         })?;
-        let (space, maps, highest) = self.load_space(&checkpoint).await?;
+        let (map, damage) = self.load_space(&checkpoint).await?;
         let core = Core::new(Parts {
             rt: rt.clone(),
             device: Rc::clone(self.device),
@@ -277,13 +320,16 @@ impl<'a> Opening<'a> {
             version: self.superblock.version,
             layout,
             tree: empty_tree(),
-            space,
+            space: map.space,
             catalog: Catalog::default(),
             journal: Journal::new(ring, checkpoint.incarnation),
-            checkpoints: Checkpoints::new(checkpoint, highest, maps),
+            checkpoints: Checkpoints::new(checkpoint, map.highest, map.newest),
         });
         core.scrub.set_position(checkpoint.scrub);
         self.load_index(&core, &checkpoint).await?;
+        if let Some(damage) = damage {
+            crate::derive::space(&core, checkpoint.root, &damage).await?;
+        }
         let known = crate::replay::replay(&self, &core).await?;
         // A process that was killed may have left what was found in the drive's cache.
         self.device.flush().await?;

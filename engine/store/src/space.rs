@@ -4,6 +4,7 @@
 //! given out, because it is live, or reserved by an update that isn't committed, or was freed by a record that isn't
 //! durable or while a reader may still be reading it.
 
+mod derived;
 mod frozen;
 mod holes;
 mod quads;

@@ -23,7 +23,7 @@ use weir_media::{BLOCK, DmaBuf, MediaError};
 
 /// Pauses before data of the last batch is read again that the device refuses: what passes must not cost a batch that may have been
 /// acknowledged, and a path to the device that fails over, or a controller that is reset, takes seconds.
-const READ_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
+pub(crate) const READ_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(5)];
 
 /// How often it is read.
 pub(crate) const READS_MAX: usize = READ_PAUSES.len() + 1;

@@ -58,7 +58,7 @@ pub struct ScrubReport {
     pub rotten: BTreeMap<Option<PoolId>, u64>,
     /// Places found rotten that are written anew.
     pub renewed: u64,
-    /// The first of both kinds.
+    /// The first of both kinds. What an open mends, or goes on without, is among them: this is all that is known to be damaged.
     pub found: Vec<Rot>,
 }
 
