@@ -118,14 +118,16 @@ pub(crate) async fn replay(opening: &Opening<'_>, core: &Rc<Core>) -> Result<u64
         let ring = *core.journal.ring.borrow();
         let incarnations = incarnation..=core.journal.incarnation.get();
         let fits = |batch: &Batch| ring.goes_on_with(batch) && incarnations.contains(&batch.incarnation);
-        let Some((batch, bytes)) = reader.batch(ring.position, core.id, fits).await? else {
+        let mut found = reader.batch(ring.position, core.id, fits).await?;
+        if found.is_none() {
             if let Some(previous) = lost_wrap(core, &mut reader).await? {
                 skip_lost_wrap(core, previous);
                 unmarked = Some(ring);
                 continue;
             }
-            break;
-        };
+            found = tail::turn_back(core, &mut reader, fits).await?;
+        }
+        let Some((batch, bytes)) = found else { break };
         incarnation = batch.incarnation;
         if let Some(Held { records, .. }) = held.take() {
             apply(opening, core, &records, ring.position, &mut left).await?;

@@ -3,20 +3,22 @@
 //!
 //! A batch that was torn and one that has rotted are both dropped. But what is written whole and differs in one bit tells
 //! so: a checksum has a place for each single bit that may have flipped. Torn bytes that pass for that are as rare as the bits
-//! of a batch among all checksums, which is why such a finding is reported and never acted upon.
+//! of a batch among all checksums, which is why at the very end such a finding is reported and not acted upon. A batch that was
+//! whole once is another matter: CRC-32C tells two flipped bits from one, so that a single one can be turned back.
 
 use crate::checksum::{are_of_chunks, flipped_bit};
 use crate::codec::crc32c;
 use crate::error::OpenError;
-use crate::format::{BATCH_HEADER, Batch, flips_of_header, probe_batch};
+use crate::format::{BATCH_HEADER, Batch, BatchKind, flips_of_header, probe_batch};
 use crate::journal::Ring;
-use crate::record::Records;
+use crate::key;
+use crate::record::{Change, Records};
 use crate::recover::Opening;
 use crate::replay::{BATCH_MAX, Reader, stable_before};
 use crate::scrub::{self, Rot};
 use crate::space::Run;
 use crate::state::Core;
-use crate::value::Blocks;
+use crate::value::{Blocks, Payload, Version};
 use core::time::Duration;
 use uuid::Uuid;
 use weir_media::{BLOCK, DmaBuf, MediaError};
@@ -84,9 +86,9 @@ pub(crate) async fn check(
         return Err(opening.corrupt("the log", offset, reason));
     }
     let bytes = reader.bytes(ring.position, begun).await?;
-    if let Some((batch, byte)) = flipped(ring, core.id, bytes) {
-        let offset = core.layout.log_offset + ring.position + byte;
-        report(core, "the log", offset, batch.len.into(), "one bit of the last batch has flipped");
+    if let Some(found) = flipped(ring, core.id, bytes) {
+        let offset = core.layout.log_offset + ring.position + found.byte;
+        report(core, "the log", offset, found.batch.len.into(), "one bit of the last batch has flipped");
     }
     Ok(())
 }
@@ -131,13 +133,82 @@ pub(crate) fn flipped_len(ring: Ring, store: Uuid, begin: &[u8]) -> u64 {
     candidates(ring, store, header).map(|(.., batch)| batch.len.into()).max().unwrap_or(0)
 }
 
-/// The batch that the log would go on with had one bit not flipped, and the byte of the batch with that bit.
-pub(crate) fn flipped(ring: Ring, store: Uuid, bytes: &[u8]) -> Option<(Batch, u64)> {
+/// A batch of which one bit has flipped.
+pub(crate) struct Flipped {
+    pub(crate) batch: Batch,
+    /// The byte of the batch with that bit.
+    pub(crate) byte: u64,
+    /// The batch as it was written.
+    pub(crate) whole: Vec<u8>,
+}
+
+/// The batch that the log would go on with had one bit not flipped.
+pub(crate) fn flipped(ring: Ring, store: Uuid, bytes: &[u8]) -> Option<Flipped> {
     candidates(ring, store, header_of(bytes)?).find_map(|(byte, header, batch)| {
-        let Some(byte) = byte else { return Some((batch, batch.flipped(bytes)?)) };
-        let rest = bytes.get(BATCH_HEADER..batch.len as usize)?;
-        batch.matches(&[&header, rest].concat()).then_some((batch, byte))
+        let Some(byte) = byte else {
+            // It may be one of the header, which says something else then.
+            let (byte, whole) = batch.turned_back(bytes)?;
+            let batch = probe_batch(&whole, store).filter(|batch| ring.goes_on_with(batch))?;
+            return Some(Flipped { batch, byte, whole });
+        };
+        let whole = [&header, bytes.get(BATCH_HEADER..batch.len as usize)?].concat();
+        batch.matches(&whole).then_some(Flipped { batch, byte, whole })
     })
+}
+
+impl Flipped {
+    /// The ring behind the batch.
+    pub(crate) fn ring_behind(&self, ring: Ring) -> Ring {
+        let mut behind = Ring { previous: self.batch.crc, ..ring };
+        behind.advance(match self.batch.kind {
+            BatchKind::Records => self.batch.blocks_len(),
+            BatchKind::Wrap => ring.len - ring.position,
+        });
+        behind
+    }
+
+    /// The records, where they make sense and all small values among them match checksums of their own: what more than one bit
+    /// has made of a batch hardly passes for that.
+    pub(crate) fn records(&self) -> Option<Vec<u8>> {
+        let bytes = self.whole[BATCH_HEADER..].to_vec();
+        let records = Records::decode(bytes.clone()).ok()?;
+        let is_whole = |change: Change| {
+            let Change::Put { key, value } = change else { return true };
+            if !key::is_version(&key) {
+                return true;
+            }
+            match Version::decode(&value).map(|version| version.payload) {
+                Ok(Payload::Inline(inline)) => inline.checksum.is_none_or(|sum| sum == crc32c(&inline.bytes)),
+                Ok(_) => true,
+                Err(_) => false,
+            }
+        };
+        records.changes(0).all(is_whole).then_some(bytes)
+    }
+}
+
+/// The next batch of the log with its records, where one of its bits has flipped and is turned back. Only of a batch that was
+/// whole once: an intact one goes on behind it, or something says that it was stable. What a crash has torn may look so by
+/// accident, and was acknowledged to nobody.
+pub(crate) async fn turn_back(
+    core: &Core,
+    reader: &mut Reader<'_>,
+    is_wanted: impl Fn(&Batch) -> bool,
+) -> Result<Option<(Batch, Vec<u8>)>, OpenError> {
+    let ring = *core.journal.ring.borrow();
+    let begun = flipped_len(ring, core.id, reader.bytes(ring.position, BLOCK as u64).await?);
+    let found = flipped(ring, core.id, reader.bytes(ring.position, begun).await?);
+    let Some(found) = found.filter(|found| is_wanted(&found.batch)) else { return Ok(None) };
+    let behind = found.ring_behind(ring);
+    let was_whole = ring.sequence < stable_before(core)
+        || reader.batch(behind.position, core.id, |batch| behind.goes_on_with(batch)).await?.is_some();
+    let Some(records) = found.records().filter(|_| was_whole) else { return Ok(None) };
+    let location = core.location("the log", core.layout.log_offset + ring.position + found.byte);
+    let reason = format!("one bit of batch {} has flipped, and was turned back", ring.sequence);
+    let len = found.batch.len.into();
+    scrub::report(core, Rot { location, len, pool: None, subject: None, reason, renewed: true });
+    core.checkpoints.request.notify_one();
+    Ok(Some((found.batch, records)))
 }
 
 /// Whether the data extents that the last batch leaves behind are what it says. What can't be read is reported, and isn't:

@@ -92,12 +92,14 @@ impl Batch {
         bytes.get(..self.len as usize).is_some_and(|bytes| crc32c_without(bytes, CRC_AT) == self.crc)
     }
 
-    /// The byte with the flipped bit, when these bytes would be the batch but for one bit, which its header doesn't tell
-    /// other bytes by.
-    pub(crate) fn flipped(&self, bytes: &[u8]) -> Option<u64> {
+    /// The batch with the flipped bit turned back, and the byte of that, when these bytes would be the batch but for one bit, which
+    /// its header doesn't tell other bytes by.
+    pub(crate) fn turned_back(&self, bytes: &[u8]) -> Option<(u64, Vec<u8>)> {
         let bytes = bytes.get(..self.len as usize)?;
         let bit = flipped_bit(crc32c_without(bytes, CRC_AT) ^ self.crc, bytes.len())?;
-        Some(bit as u64 / 8)
+        let mut whole = bytes.to_vec();
+        whole[bit / 8] ^= 1 << (bit % 8);
+        self.matches(&whole).then_some((bit as u64 / 8, whole))
     }
 }
 

@@ -13,7 +13,7 @@ use crate::journal::Ring;
 use crate::record::{Change, Records};
 use crate::replay::BATCH_MAX;
 use crate::space::Runs;
-use crate::tail;
+use crate::tail::{self, Flipped};
 use crate::value::Payload;
 use weir_media::BLOCK;
 
@@ -26,6 +26,8 @@ pub(crate) struct Found {
     /// First byte on the device.
     pub(crate) offset: u64,
     pub(crate) records: Records,
+    /// Whether something is missing before it.
+    is_behind_gap: bool,
 }
 
 /// What can't be read of the log.
@@ -56,6 +58,8 @@ pub(super) struct LogWalk<'a> {
     newest_incarnation: u64,
     /// Batches of lower numbers were stable when the checkpoint header was written.
     stable: u64,
+    /// Something was damaged before the present position.
+    is_behind_gap: bool,
     pub(super) report: LogReport,
 }
 
@@ -81,7 +85,15 @@ impl<'a> LogWalk<'a> {
             ..LogReport::default()
         };
         let (newest_incarnation, stable) = (checkpoint.incarnation, checkpoint.stable);
-        Some(Self { inspector, ring, incarnation: 0, newest_incarnation, stable, report })
+        Some(Self {
+            inspector,
+            ring,
+            incarnation: 0,
+            newest_incarnation,
+            stable,
+            is_behind_gap: false,
+            report,
+        })
     }
 
     /// The intact batch at a position of the ring with its bytes behind the header, if it is one that is wanted by its header.
@@ -106,36 +118,50 @@ impl<'a> LogWalk<'a> {
         Ok(intact.then(|| (batch, bytes[BATCH_HEADER..batch.len as usize].to_vec())))
     }
 
-    /// The next batch that a recovery would take. Says at the end whether it is one.
-    pub(super) async fn next(&mut self, findings: &mut Findings) -> Option<Found> {
+    /// The batch at the present position, if one goes on there. `Err`: the place can't be read.
+    async fn present(&mut self, findings: &mut Findings) -> Result<Option<(Batch, Vec<u8>)>, Unreadable> {
         loop {
-            let offset = self.inspector.layout().log_offset + self.ring.position;
-            let fits = |batch: &Batch| {
-                self.ring.goes_on_with(batch)
-                    && (self.incarnation..=self.newest_incarnation).contains(&batch.incarnation)
-            };
-            let mut found = self.batch_at(self.ring.position, fits).await;
+            let (ring, incarnations) = (self.ring, self.incarnation..=self.newest_incarnation);
+            let fits = |batch: &Batch| ring.goes_on_with(batch) && incarnations.contains(&batch.incarnation);
+            let mut found = self.batch_at(ring.position, fits).await;
             // What was altered on its way is whole the next time.
             for _ in 1..tail::READS_MAX {
                 if !matches!(found, Ok(None)) {
                     break;
                 }
-                found = self.batch_at(self.ring.position, fits).await;
+                found = self.batch_at(ring.position, fits).await;
             }
-            let found = match found {
+            if let Some(found) = found? {
+                return Ok(Some(found));
+            }
+            if !self.skip_lost_wrap().await? {
+                return self.turn_back(fits, findings).await;
+            }
+        }
+    }
+
+    /// The next batch that a recovery would take. Says at the end whether it is one. Where it isn't, because something is damaged, a
+    /// recovery goes no further; the batches behind come next all the same.
+    pub(super) async fn next(&mut self, findings: &mut Findings) -> Option<Found> {
+        loop {
+            let offset = self.inspector.layout().log_offset + self.ring.position;
+            let found = match self.present(findings).await {
                 Ok(found) => found,
                 Err(unreadable) => {
                     unreadable.damage(findings);
-                    return None;
+                    if !self.skip_damage().await {
+                        return None;
+                    }
+                    continue;
                 }
             };
             let Some((batch, bytes)) = found else {
-                match self.skip_lost_wrap().await {
-                    Ok(true) => continue,
-                    Ok(false) => self.check_end(findings).await,
-                    Err(unreadable) => unreadable.damage(findings),
+                let damages = findings.damages;
+                self.check_end(findings).await;
+                if damages == findings.damages || !self.skip_damage().await {
+                    return None;
                 }
-                return None;
+                continue;
             };
             self.incarnation = batch.incarnation;
             self.ring.previous = batch.crc;
@@ -151,14 +177,60 @@ impl<'a> LogWalk<'a> {
                 Ok(records) => {
                     self.report.records += records.len() as u64;
                     self.report.changes += records.changes_len() as u64;
-                    return Some(Found { batch, offset, records });
+                    return Some(Found { batch, offset, records, is_behind_gap: self.is_behind_gap });
                 }
                 Err(malformed) => {
                     findings.damage("log batch", offset, batch.len.into(), malformed.0.to_owned());
-                    return None;
+                    self.is_behind_gap = true;
                 }
             }
         }
+    }
+
+    /// Goes to the next intact batch behind what is damaged. Returns whether there is one.
+    async fn skip_damage(&mut self) -> bool {
+        let (ring, incarnations) = (self.ring, self.incarnation..=self.newest_incarnation);
+        let is_later =
+            |batch: &Batch| batch.sequence > ring.sequence && incarnations.contains(&batch.incarnation);
+        for distance in (0..=tail::farthest(ring, 0)).step_by(BLOCK) {
+            let position = (ring.position + distance) % ring.len;
+            if let Ok(Some((batch, _))) = self.batch_at(position, is_later).await {
+                let Batch { sequence, previous, .. } = batch;
+                self.ring = Ring { position, sequence, previous, ..ring };
+                self.is_behind_gap = true;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The next batch, where one of its bits has flipped and an open turns it back.
+    async fn turn_back(
+        &self,
+        is_wanted: impl Fn(&Batch) -> bool,
+        findings: &mut Findings,
+    ) -> Result<Option<(Batch, Vec<u8>)>, Unreadable> {
+        let (ring, store) = (self.ring, self.inspector.superblock.id);
+        let offset = self.inspector.layout().log_offset + ring.position;
+        let read = async |len: u64| {
+            let len = len.min(ring.len - ring.position);
+            let bytes =
+                read(&self.inspector.device, offset, usize::try_from(len).unwrap_or(usize::MAX)).await;
+            bytes.map_err(|reason| Unreadable { offset, len, reason })
+        };
+        let begun = tail::flipped_len(ring, store, &read(BLOCK as u64).await?);
+        if begun == 0 {
+            return Ok(None);
+        }
+        let found = tail::flipped(ring, store, &read(begun.next_multiple_of(BLOCK as u64)).await?);
+        let Some(found) = found.filter(|found| is_wanted(&found.batch)) else { return Ok(None) };
+        let behind = found.ring_behind(ring);
+        let was_whole = ring.sequence < self.stable
+            || self.batch_at(behind.position, |batch| behind.goes_on_with(batch)).await?.is_some();
+        let Some(records) = found.records().filter(|_| was_whole) else { return Ok(None) };
+        let reason = format!("one bit of batch {} has flipped: an open turns it back", ring.sequence);
+        findings.note("log", offset + found.byte, found.batch.len.into(), reason);
+        Ok(Some((found.batch, records)))
     }
 
     /// The mark at the end of the ring may be missing when the batch at its start, written together with it, is there.
@@ -193,7 +265,7 @@ impl<'a> LogWalk<'a> {
         let len = begun.min(ring.len - ring.position);
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let Ok(bytes) = read(device, offset, len).await else { return };
-        if let Some((batch, byte)) = tail::flipped(ring, store, &bytes) {
+        if let Some(Flipped { batch, byte, .. }) = tail::flipped(ring, store, &bytes) {
             let reason =
                 format!("one bit of the last batch, {}, has flipped: an open drops it", batch.sequence);
             findings.note("log batch", offset + byte, batch.len.into(), reason);
@@ -298,6 +370,11 @@ impl Inspector {
         let mut held: Option<Found> = None;
         let mut known = self.checkpoint.as_ref().map_or(0, |header| header.known);
         while let Some(found) = walk.next(findings).await {
+            if found.is_behind_gap {
+                // Nobody knows how many of these were in what is missing. Those that come again are followed by all that came
+                // after them.
+                known = 0;
+            }
             if let Some(before) = held.replace(found) {
                 self.lay(&before, &mut known, findings, each);
             }

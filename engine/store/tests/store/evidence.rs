@@ -22,9 +22,11 @@ fn place_of(machine: &Machine, value: &[u8]) -> u64 {
     bytes.windows(value.len()).position(|window| window == value).expect("it is in the log") as u64
 }
 
-/// What an open says after a bit of the value in the log has flipped, and the damage that an inspection finds.
+/// What an open says after bits of the value in the log have flipped, and the damage that an inspection finds.
 fn open_rotten(machine: &Machine, value: &[u8]) -> (Result<std::rc::Rc<Store>, OpenError>, usize) {
-    machine.disk.rot(place_of(machine, value) + 5, 3);
+    let place = place_of(machine, value);
+    machine.disk.rot(place + 5, 3);
+    machine.disk.rot(place + 9, 4);
     let report = machine.inspect(Depth::Everything);
     let damage = report.findings.iter().filter(|finding| finding.severity == Severity::Damage).count();
     (machine.try_open(quiet()), damage)
@@ -57,6 +59,43 @@ fn a_batch_that_was_stable_for_a_while_is_missed() {
         machine.crash(CrashKeeps::Nothing);
         let place = place_of(&machine, &small);
         assert_reported(open_rotten(&machine, &small), place);
+    }
+}
+
+/// What an open says after this has happened to the last batch of a log that says that it was stable.
+fn open_marked(rot: impl FnOnce(&Machine, u64)) -> Result<Vec<u8>, OpenError> {
+    let machine = Machine::new(61, DISK);
+    let (store, shard) = machine.start(quiet());
+    machine.run(async move { write(&shard, 2, 2, 0, &value()).await.expect("stored") });
+    machine.sleep(IDLE);
+    drop(store);
+    machine.crash(CrashKeeps::Nothing);
+    rot(&machine, place_of(&machine, &value()));
+    let told = machine.inspect(Depth::Everything).findings.len();
+    let store = machine.try_open(quiet())?;
+    assert_eq!((store.scrub().renewed, store.scrub().rotten.len(), told), (1, 0, 1));
+    let shard = store.pool(POOL).expect("the pool");
+    let found = machine.run(async move {
+        store.checkpoint().await.expect("written");
+        read(&shard, 2, u64::MAX, 0, 700).await.expect("read").0
+    });
+    assert_eq!(machine.inspect(Depth::Everything).findings, [], "nobody needs the batch any more");
+    Ok(found)
+}
+
+#[test]
+fn one_flipped_bit_of_a_batch_that_was_stable_is_turned_back_and_more_are_not() {
+    for at in [0, 5, 699] {
+        for bit in [0, 7] {
+            assert_eq!(open_marked(|machine, place| machine.disk.rot(place + at, bit)), Ok(value()));
+        }
+    }
+    for count in 2..6 {
+        let spoil = |machine: &Machine, place| {
+            (0..count).for_each(|number| machine.disk.rot(place + 31 * number, (number % 8) as u8));
+        };
+        let refused = open_marked(spoil).expect_err("nobody knows what it was").to_string();
+        assert!(refused.contains("weir store check") && refused.contains("weir store copy"), "{refused}");
     }
 }
 

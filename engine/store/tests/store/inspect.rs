@@ -367,7 +367,9 @@ fn a_dump_names_a_damaged_batch_and_lost_checkpoint_headers() {
     let (lines, _) = try_dump(&device, Part::Log, everything()).expect("dumped");
     let batches: Vec<u64> =
         lines.iter().filter(|line| line[0].0 == "offset").map(|line| number(line, "offset")).collect();
-    let torn = flipped(&device, batches[batches.len() / 2] + 70);
+    let half = batches[batches.len() / 2];
+    // One bit would be turned back.
+    let torn = flipped(&flipped(&device, half + 70), half + 80);
     for part in [Part::Log, Part::Entries] {
         let (rest, dumped) = try_dump(&torn, part, everything()).expect("the rest");
         assert!(!rest.is_empty(), "{part:?}");

@@ -12,7 +12,7 @@ use weir_proto::{Epoch, Rank, TargetIndex};
 use weir_runtime::random::Random;
 use weir_store::{
     Depth, FetchError, Field, Filter, FormatError, FormatOptions, Inspector, Line, OpenError, Owner, Part,
-    Store,
+    Severity, Store, UpdateError,
 };
 
 const SIZE: u64 = 16 << 20;
@@ -256,7 +256,8 @@ fn filled(checkpointed: bool) -> MemoryDevice {
     device
 }
 
-/// Reads everything: `Ok` when all is right or damage was reported, and how many reports there were.
+/// Reads everything: `Ok` when all is right or damage was reported, and how many reports there were; one for a store that isn't
+/// opened.
 fn examine(device: &MemoryDevice) -> Result<u32, String> {
     let disk: Rc<dyn Device> = Rc::new(device.clone());
     run(4, async move |handle| {
@@ -345,8 +346,9 @@ fn no_flipped_bit_anywhere_is_returned_as_data_and_each_that_counts_is_found_and
                 && *offset < finding.offset + finding.len.max(4096)
         });
         assert!(named, "a bit of byte {offset}, {what}: {found:?}");
-        if let Err(error) = examine(&damaged) {
-            panic!("a bit of byte {offset}, {what}: {error}");
+        match examine(&damaged) {
+            Ok(reports) => assert!(reports == 0 || *what != "space map", "a bit of byte {offset}, {what}"),
+            Err(error) => panic!("a bit of byte {offset}, {what}: {error}"),
         }
     }
     assert!(flips.len() > 600, "only {} flips", flips.len());
@@ -369,16 +371,142 @@ fn batches(device: &MemoryDevice) -> Vec<u64> {
 }
 
 #[test]
-fn a_damaged_log_is_not_opened_unless_it_is_the_very_end() {
+fn one_flipped_bit_of_a_batch_that_others_follow_is_turned_back() {
     let device = filled(false);
     let blocks = batches(&device);
     assert!(blocks.len() > 100);
+    // Each field of a header, what is not used of it, and records; and the same place of all of them.
+    let len = u64::from(u32::from_le_bytes(device.bytes(blocks[7] * 4096 + 36, 4).try_into().expect("four")));
+    let of_one = (0..len).map(|at| (blocks[7], at));
+    let of_all = blocks[..blocks.len() - 1].iter().map(|block| (*block, 70));
+    for (block, at) in of_one.chain(of_all) {
+        let (damaged, place) = (device.copy(SIZE), block * 4096 + at);
+        damaged.flip_bit(place, (at % 8) as u8);
+        let noted = crate::golden::inspect(&damaged, Depth::Everything).findings;
+        assert!(
+            noted.len() == 1 && noted[0].severity == Severity::Note && noted[0].offset == place,
+            "byte {place}: {noted:?}"
+        );
+        assert_eq!(opened(&damaged), (vec![("the log", place)], true), "byte {place}");
+        assert_eq!(examine(&damaged), Ok(0), "byte {place}");
+    }
+    assert_eq!(examine(&device), Ok(0));
+}
+
+#[test]
+fn a_damaged_log_is_not_opened_unless_it_is_the_very_end() {
+    let device = filled(false);
+    let blocks = batches(&device);
     for at in &blocks[..blocks.len() - 1] {
         let damaged = device.copy(SIZE);
         damaged.flip_bit(at * 4096 + 70, 5);
+        damaged.flip_bit(at * 4096 + 20, 1);
         assert_eq!(examine(&damaged), Ok(1), "the batch at block {at}");
     }
-    assert_eq!(examine(&device), Ok(0));
+}
+
+/// Breaks both bitmaps of the only group.
+fn break_map(device: &MemoryDevice) {
+    let maps: Vec<u64> = (0..SIZE / 4096).filter(|at| device.bytes(at * 4096, 4) == b"WMAP").collect();
+    assert!((1..3).contains(&maps.len()), "{maps:?}");
+    for at in maps {
+        device.flip_bit(at * 4096 + 1000, 2);
+    }
+}
+
+/// Stores more than what was there takes, after what an open has found out about blocks, and looks whether all of it is right, and
+/// the store sound for who comes next. Returns what was reported as rotten.
+fn examine_map(device: &MemoryDevice) -> Vec<weir_store::Rot> {
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    let found = run(4, async move |handle| {
+        let store =
+            Store::open(&handle, disk, &owner(), quiet()).await.expect("the index says what is in use");
+        let shard = store.pool(POOL).expect("a pool");
+        for number in 200..215u64 {
+            put(&shard, &format!("d{number}"), "a", number, &pattern(number, 70_000)).await.expect("room");
+        }
+        assert_eq!(store.audit().await.problems, [""; 0]);
+        let found = store.scrub().found;
+        store.close().await.expect("closed");
+        found
+    });
+    assert_eq!(
+        crate::golden::inspect(device, Depth::Everything).findings,
+        [],
+        "the next checkpoint has all of it"
+    );
+    assert_eq!(examine(device), Ok(0));
+    found
+}
+
+#[test]
+fn a_damaged_space_map_is_found_out_from_the_index() {
+    for is_closed in [true, false] {
+        let device = filled(is_closed);
+        break_map(&device);
+        assert!(!crate::golden::inspect(&device, Depth::Everything).is_sound());
+        let found = examine_map(&device);
+        assert!(
+            found.len() == 1 && found[0].location.what == "the space map" && found[0].renewed,
+            "{found:?}"
+        );
+        assert!(found[0].to_string().contains("found out from the index"), "{}", found[0]);
+    }
+    // The newest bitmap alone: an older one, which is whole, would give out what was stored since.
+    let device = filled(true);
+    let (_, newest, _) =
+        needed(&device).into_iter().find(|(what, ..)| *what == "space map").expect("a bitmap");
+    for lost in [vec![0; 4096], vec![0xff; 4096]] {
+        let damaged = device.copy(SIZE);
+        damaged.overwrite(newest, &lost);
+        assert_eq!(examine_map(&damaged).len(), 1);
+    }
+}
+
+#[test]
+fn what_an_index_that_is_damaged_too_leaves_open_is_not_given_out() {
+    let device = filled(true);
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    run(4, async move |handle| {
+        let store = Store::open(&handle, disk, &owner(), quiet()).await.expect("it is sound");
+        let shard = store.pool(POOL).expect("a pool");
+        for number in 0..200u64 {
+            put(&shard, &format!("c{number}"), "a", 1000 + number, &pattern(number, 500))
+                .await
+                .expect("room");
+        }
+        store.close().await.expect("closed");
+    });
+    let nodes: Vec<_> = needed(&device).into_iter().filter(|(what, ..)| *what == "index node").collect();
+    assert!(nodes.len() > 5, "{nodes:?}");
+    // The last ones have transactions, too, of which there are none.
+    let (_, leaf, _) = nodes[nodes.len() - 2];
+    break_map(&device);
+    device.flip_bit(leaf + 100, 1);
+    let before = device.copy(SIZE);
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    let found = run(4, async move |handle| {
+        let store = Store::open(&handle, disk, &owner(), quiet()).await.expect("the rest serves");
+        assert_eq!(store.space().free, 0, "there is one group");
+        let shard = store.pool(POOL).expect("a pool");
+        let refused = put(&shard, "d1", "a", 500, &pattern(1, 70_000)).await;
+        assert!(matches!(refused, Err(UpdateError::NoSpace { .. })), "{refused:?}");
+        store.scrub().found
+    });
+    assert!(found.iter().any(|rot| rot.location.offset == leaf && !rot.renewed), "{found:?}");
+    let told = found.iter().find(|rot| rot.location.what == "the space map").expect("told of").to_string();
+    assert!(
+        told.contains("bytes that may belong to what lies below") && told.contains("weir store copy"),
+        "{told}"
+    );
+    // What is below the leaf is where it was.
+    let data = crate::golden::inspect(&before, Depth::Outline).regions;
+    let data = data.iter().find(|region| region.name == "data region").expect("it has one").offset;
+    let is_node = |at: u64| before.bytes(at, 4) == b"WNOD" || device.bytes(at, 4) == b"WNOD";
+    for at in (data..SIZE - 4096).step_by(4096).filter(|at| !is_node(*at)) {
+        assert!(before.bytes(at, 4096) == device.bytes(at, 4096), "byte {at}");
+    }
+    assert!(examine(&device).is_ok_and(|reports| (1..120).contains(&reports)), "{:?}", examine(&device));
 }
 
 /// Places that an open reports as rotten, and whether the value that was stored last is there.

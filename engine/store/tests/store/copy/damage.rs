@@ -194,19 +194,62 @@ fn without_the_node_of_its_pools_a_store_has_nothing_that_could_be_copied() {
     assert_eq!(entries_of(&to), Vec::<Line>::new());
 }
 
+/// Stores more, each with a batch of its own, and returns where these are.
+fn add_batches(device: &MemoryDevice, dkeys: core::ops::Range<u64>) -> Vec<u64> {
+    let disk: Rc<dyn Device> = Rc::new(device.clone());
+    run(9, async move |handle| {
+        let store = Store::open(&handle, disk, &owner(), quiet()).await.expect("it opens");
+        let shard = store.pool(POOL).expect("the pool");
+        for number in dkeys {
+            put(&shard, &format!("e{number}"), "a", 4000 + 2 * number, &pattern(number, 70))
+                .await
+                .expect("stored");
+        }
+    });
+    let log = dump(device, Part::Log);
+    log.iter().filter(|line| line[0].0 == "offset").map(|line| number(line, "offset")).collect()
+}
+
 #[test]
-fn a_rotten_batch_of_the_log_is_told_of_and_all_before_it_is_there() {
+fn what_stands_before_and_behind_a_rotten_batch_of_the_log_is_there() {
+    const ADDED: u64 = 9;
     let device = filled();
-    let log = dump(&device, Part::Log);
-    let batches: Vec<&Line> = log.iter().filter(|line| line[0].0 == "offset").collect();
-    assert!(batches.len() >= 2, "{batches:?}");
-    device.flip_bit(number(batches[0], "offset") + 80, 1);
-    let (to, _, losses) = copy_of(&device);
-    let [loss] = &losses[..] else { panic!("{losses:?}") };
-    assert_eq!((loss.kind, loss.what), (LossKind::Entries, "log batch"));
-    on(&to, async |shard| {
-        assert_eq!(compare_values(&shard, false).await, 0);
-        assert_eq!(get(&shard, "late", "a", u64::MAX).await.expect("read"), None);
+    let batches = add_batches(&device, 0..ADDED);
+    // Batch by batch, without the last one, and several at once.
+    let first = batches.len() as u64 - ADDED;
+    let of_one = (0..ADDED - 1).map(|number| number..number + 1);
+    for lost in of_one.chain([2..5, 0..ADDED - 1]) {
+        let damaged = device.copy(SIZE);
+        for number in lost.clone() {
+            let place = batches[(first + number) as usize];
+            damaged.flip_bit(place + 80, 1);
+            damaged.flip_bit(place + 81, 3);
+            // Not even its header is whole.
+            damaged.flip_bit(place + 17, 3);
+        }
+        let (to, done, losses) = copy_of(&damaged);
+        let [loss] = &losses[..] else { panic!("{losses:?}") };
+        assert_eq!((loss.kind, loss.what, done.left_out), (LossKind::Entries, "log batch", 0));
+        assert_eq!(loss.offset, batches[(first + lost.start) as usize]);
+        on(&to, async move |shard| {
+            assert_eq!(compare_values(&shard, false).await, 0);
+            assert_eq!(get(&shard, "late", "a", u64::MAX).await.expect("read"), Some(pattern(5, 7000)));
+            for number in 0..ADDED {
+                let found = get(&shard, &format!("e{number}"), "a", u64::MAX).await.expect("read");
+                let expected = (!lost.contains(&number)).then(|| pattern(number, 70));
+                assert_eq!(found, expected, "value {number} where {lost:?} are lost");
+            }
+        });
+    }
+    // Of one bit nothing is lost.
+    device.flip_bit(batches[first as usize] + 80, 1);
+    let (to, done, losses) = copy_of(&device);
+    assert_eq!((losses, done.mended.len()), (vec![], 1));
+    on(&to, async move |shard| {
+        for number in 0..ADDED {
+            let found = get(&shard, &format!("e{number}"), "a", u64::MAX).await.expect("read");
+            assert_eq!(found, Some(pattern(number, 70)));
+        }
     });
 }
 
