@@ -3,6 +3,7 @@
 use crate::codec::{Decoder, Encode, Malformed};
 use crate::credit::Credit;
 use crate::key::{self, ContainerNumber, PoolNumber};
+use crate::paging::PageError;
 use crate::record::Change;
 use core::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,6 +118,8 @@ pub(crate) struct Container {
     pub(crate) usage: Usage,
     /// What of that is hidden and about to go.
     pub(crate) credit: Credit,
+    /// Why nothing can be said of what it holds, if so ([`crate::lost`]).
+    pub(crate) shut: Option<Rc<PageError>>,
     /// The usage differs from the stored one.
     dirty: bool,
 }
@@ -130,6 +133,7 @@ impl Container {
             snapshots: Rc::default(),
             usage: Usage::default(),
             credit: Credit::default(),
+            shut: None,
             dirty: false,
         }
     }
@@ -262,6 +266,45 @@ impl Catalog {
         self.pools.get_mut(&pool)?.containers.get_mut(&number)
     }
 
+    /// Has a container not be located any more. Returns its identity, if it is there.
+    pub(crate) fn shut(
+        &mut self,
+        (pool, number): (PoolNumber, ContainerNumber),
+        why: PageError,
+    ) -> Option<ContainerId> {
+        self.located.set(None);
+        let pool = self.pools.get_mut(&pool)?;
+        let container = pool.containers.get_mut(&number)?;
+        container.shut = Some(Rc::new(why));
+        if pool.numbers.get(&container.id) == Some(&number) {
+            pool.numbers.remove(&container.id);
+        }
+        Some(container.id)
+    }
+
+    /// All containers that are shut.
+    pub(crate) fn all_shut(&self) -> BTreeSet<(PoolNumber, ContainerNumber)> {
+        let of = |(number, pool): (&PoolNumber, &'_ Pool)| {
+            let shut = pool.containers.iter().filter(|(_, container)| container.shut.is_some());
+            let number = *number;
+            shut.map(|(container, _)| (number, *container)).collect::<Vec<_>>()
+        };
+        self.pools.iter().flat_map(of).collect()
+    }
+
+    /// A container that is shut and not being destroyed: its number, and why.
+    pub(crate) fn find_shut(
+        &self,
+        pool: PoolNumber,
+        id: ContainerId,
+    ) -> Option<(ContainerNumber, Rc<PageError>)> {
+        let pool = self.pools.get(&pool).filter(|pool| !pool.destroying)?;
+        pool.containers.iter().find_map(|(number, container)| {
+            let why = container.shut.as_ref().filter(|_| container.id == id && !container.destroying)?;
+            Some((*number, Rc::clone(why)))
+        })
+    }
+
     /// Whether any pool or container was destroyed and isn't gone yet.
     pub(crate) fn has_destroyed(&self) -> bool {
         self.pools
@@ -358,7 +401,7 @@ impl Catalog {
         let container = pool.containers.entry(number).or_insert_with(|| Container::new(id));
         container.quota = decoder.u64()?;
         container.destroying = decoder.u8()? != 0;
-        if !container.destroying {
+        if !container.destroying && container.shut.is_none() {
             pool.numbers.insert(id, number);
         } else if pool.numbers.get(&id) == Some(&number) {
             pool.numbers.remove(&id);

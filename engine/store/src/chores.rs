@@ -91,7 +91,7 @@ fn queue_all_containers(core: &Core) {
     let mut queue = core.aggregation.borrow_mut();
     for (pool_number, pool) in &catalog.pools {
         for (number, container) in &pool.containers {
-            if !container.destroying {
+            if !container.destroying && container.shut.is_none() {
                 queue.add_container(*pool_number, *number);
             }
         }

@@ -406,15 +406,25 @@ pub(crate) struct Transactions {
     pub(crate) promises: Promises,
     /// Memory that all of it takes at most.
     bytes: usize,
+    /// Containers of whose transactions it has none.
+    left_out: BTreeSet<(PoolNumber, ContainerNumber)>,
 }
 
 impl Transactions {
+    /// A table that takes in none of these containers'.
+    pub(crate) fn without(left_out: BTreeSet<(PoolNumber, ContainerNumber)>) -> Self {
+        Self { left_out, ..Self::default() }
+    }
+
     /// Follows a change of the index, if it concerns a transaction.
     pub(crate) fn follow(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Malformed> {
         if key.first() != Some(&key::TRANSACTION) {
             return Ok(());
         }
         let (place, tail) = key::transaction_from(key)?;
+        if self.left_out.contains(&(place.0, place.1)) {
+            return Ok(());
+        }
         let entry = self.entries.entry(place).or_default();
         match (tail, value) {
             (TransactionTail::Operations(piece), _) if usize::from(piece) > OPERATIONS_BYTES_MAX / PIECE => {

@@ -40,6 +40,7 @@ mod key;
 mod land;
 mod list;
 mod lives;
+mod lost;
 mod mark;
 mod merge;
 mod neighbours;

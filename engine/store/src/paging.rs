@@ -102,6 +102,8 @@ pub(crate) struct Paging {
     asking: RefCell<BTreeMap<u64, u32>>,
     /// First blocks of nodes that couldn't be read.
     damaged: RefCell<BTreeSet<u64>>,
+    /// The last of them, with a key below it.
+    failed: Cell<Option<(Vec<u8>, PageRef)>>,
     /// No sweep before this tick.
     rest_until: Cell<u64>,
     pub(crate) faults: Cell<u64>,
@@ -116,15 +118,21 @@ impl Paging {
         low >= FLOOR.as_slice() && !self.damaged.borrow().contains(&page.block)
     }
 
-    /// A node was read, or couldn't be.
-    fn note_read(&self, block: u64, is_sound: bool) {
+    /// A node on the way to a key was read, or couldn't be.
+    pub(crate) fn note_read(&self, key: &[u8], page: PageRef, is_sound: bool) {
         let mut damaged = self.damaged.borrow_mut();
         if is_sound {
-            damaged.remove(&block);
+            damaged.remove(&page.block);
         } else {
-            damaged.insert(block);
+            damaged.insert(page.block);
+            self.failed.set(Some((key.to_vec(), page)));
             add(&self.errors, 1);
         }
+    }
+
+    /// The node that couldn't be brought in last, with a key below it.
+    pub(crate) fn take_failed(&self) -> Option<(Vec<u8>, PageRef)> {
+        self.failed.take()
     }
 }
 
@@ -300,7 +308,7 @@ impl Core {
         let hold = self.hold_nodes();
         let body = self.read_node(page).await;
         drop(hold);
-        self.paging.note_read(page.block, body.is_ok());
+        self.paging.note_read(&key, page, body.is_ok());
         let body = body?;
         add(&self.paging.faults, 1);
         let installed = match still {
@@ -309,7 +317,7 @@ impl Core {
         };
         drop(loading);
         installed.map_err(|malformed| {
-            add(&self.paging.errors, 1);
+            self.paging.note_read(&key, page, false);
             let location = self.location("an index node", self.layout.data(page.block));
             PageError::Corrupt { location, reason: malformed.0 }
         })

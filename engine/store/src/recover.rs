@@ -12,6 +12,7 @@ use crate::format::{
 use crate::intents::Transactions;
 use crate::journal::{Journal, Ring};
 use crate::key;
+use crate::lost::scan_kind;
 use crate::paging::{Fault, Halt};
 use crate::space::{Bits, Space};
 use crate::state::{Core, Parts, reserve_blocks};
@@ -286,14 +287,17 @@ impl<'a> Opening<'a> {
         let root = Node::loaded(checkpoint.root, body, &meter);
         *core.tree.borrow_mut() = Tree::new(root, checkpoint.entries, meter);
         core.load_pinned().await?;
+        core.load_behind_objects().await?;
         let damaged = |malformed: Malformed| {
             self.corrupt("the index", self.layout().data(checkpoint.root.block), malformed.0)
         };
-        let catalog =
-            core.ask(|tree| load_catalog(tree).map_err(|fault| -> Halt<OpenError> { fault.map(damaged) }));
+        let catalog = core
+            .ask(|tree| load_catalog(core, tree).map_err(|fault| -> Halt<OpenError> { fault.map(damaged) }));
         *core.catalog.borrow_mut() = catalog.await?;
-        let transactions = core
-            .ask(|tree| load_transactions(tree).map_err(|fault| -> Halt<OpenError> { fault.map(damaged) }));
+        core.shut_containers()?;
+        let transactions = core.ask(|tree| {
+            load_transactions(core, tree).map_err(|fault| -> Halt<OpenError> { fault.map(damaged) })
+        });
         let mut transactions = transactions.await?;
         transactions.set_forgotten(checkpoint.forgotten);
         *core.transactions.borrow_mut() = transactions;
@@ -331,6 +335,7 @@ impl<'a> Opening<'a> {
             crate::derive::space(&core, checkpoint.root, &damage).await?;
         }
         let known = crate::replay::replay(&self, &core).await?;
+        core.tell_dropped();
         // A process that was killed may have left what was found in the drive's cache.
         self.device.flush().await?;
         core.journal.set_stable();
@@ -348,30 +353,23 @@ fn empty_tree() -> Tree {
     Tree::new(Node::new(Body::Leaf(Packed::default()), &meter), 0, meter)
 }
 
-/// Builds the table of transactions from the index.
-fn load_transactions(tree: &Tree) -> Result<Transactions, Fault> {
-    let mut transactions = Transactions::default();
-    let fault = tree.scan(&[key::TRANSACTION], |key, value| {
-        if key.first() != Some(&key::TRANSACTION) {
-            return ControlFlow::Break(None);
-        }
-        match transactions.follow(key, Some(value)) {
+/// Builds the table of transactions from the index. Of containers that are shut it has none: not all of them are known.
+fn load_transactions(core: &Core, tree: &Tree) -> Result<Transactions, Fault> {
+    let mut transactions = Transactions::without(core.catalog.borrow().all_shut());
+    let fault =
+        scan_kind(core, tree, key::TRANSACTION, |key, value| match transactions.follow(key, Some(value)) {
             Ok(()) => ControlFlow::Continue(()),
-            Err(malformed) => ControlFlow::Break(Some(malformed)),
-        }
-    })?;
-    fault.flatten().map_or(Ok(transactions), |malformed| Err(malformed.into()))
+            Err(malformed) => ControlFlow::Break(malformed),
+        })?;
+    fault.map_or(Ok(transactions), |malformed| Err(malformed.into()))
 }
 
 /// Builds the catalog from the index.
-fn load_catalog(tree: &Tree) -> Result<Catalog, Fault> {
+fn load_catalog(core: &Core, tree: &Tree) -> Result<Catalog, Fault> {
     let mut catalog = Catalog::default();
     // Usage sorts behind the containers it belongs to, snapshots behind everything.
     for kind in [key::POOL, key::CONTAINER, key::USAGE, key::SNAPSHOT] {
-        let fault = tree.scan(&[kind], |key, value| {
-            if key.first() != Some(&kind) {
-                return ControlFlow::Break(None);
-            }
+        let fault = scan_kind(core, tree, kind, |key, value| {
             let loaded = if kind == key::USAGE {
                 catalog.load_usage(key, value)
             } else {
@@ -379,10 +377,10 @@ fn load_catalog(tree: &Tree) -> Result<Catalog, Fault> {
             };
             match loaded {
                 Ok(()) => ControlFlow::Continue(()),
-                Err(malformed) => ControlFlow::Break(Some(malformed)),
+                Err(malformed) => ControlFlow::Break(malformed),
             }
         })?;
-        if let Some(Some(malformed)) = fault {
+        if let Some(malformed) = fault {
             return Err(malformed.into());
         }
     }

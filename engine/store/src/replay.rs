@@ -11,7 +11,7 @@ use crate::error::OpenError;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
 use crate::journal::{RECORD_MAX, Ring};
 use crate::key;
-use crate::paging::{Halt, check_entry};
+use crate::paging::check_entry;
 use crate::record::{Change, Records};
 use crate::recover::Opening;
 use crate::state::{Core, add};
@@ -182,12 +182,11 @@ async fn apply(
     add(&core.counters.replayed, (records.len() - skipped) as u64);
     let mut changes = records.changes(skipped);
     loop {
-        let part: Vec<Change> = changes.by_ref().take(REACH_CHANGES).collect();
+        let mut part: Vec<Change> = changes.by_ref().take(REACH_CHANGES).collect();
         if part.is_empty() {
             return Ok(());
         }
-        let keys = || part.iter().map(Change::key);
-        core.ask(|tree| Ok::<_, Halt<OpenError>>(tree.reach(keys())?)).await?;
+        core.reach_replayed(&mut part).await?;
         for change in &part {
             apply_checked(core, change).map_err(|malformed| {
                 opening.corrupt("a log batch", core.layout.log_offset + position, malformed.0)

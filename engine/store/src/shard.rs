@@ -3,7 +3,7 @@
 use crate::catalog::{Catalog, Container, NUMBER_END};
 use crate::error::{FetchError, PoolError, TransactionError, UpdateError};
 use crate::key::{self, ContainerNumber, PoolNumber};
-use crate::paging::Halt;
+use crate::paging::{Halt, PageError};
 use crate::record::Change;
 use crate::state::Core;
 use crate::stats::{ContainerSummary, PoolSpace};
@@ -30,11 +30,13 @@ impl core::fmt::Debug for Shard {
 }
 
 /// Why a container can't be used.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Absent {
     Pool(PoolId),
     Container(ContainerId),
     Destroying(ContainerId),
+    /// It is there, and shut ([`crate::lost`]).
+    Shut(ContainerId, Rc<PageError>),
 }
 
 impl From<Absent> for PoolError {
@@ -43,6 +45,9 @@ impl From<Absent> for PoolError {
             Absent::Pool(pool) => Self::Missing(pool),
             Absent::Container(container) => Self::ContainerMissing(container),
             Absent::Destroying(container) => Self::ContainerDestroying(container),
+            Absent::Shut(container, why) => Self::Index(format!(
+                "container {container} is shut, since its snapshots or transactions may be lost: {why}"
+            )),
         }
     }
 }
@@ -53,6 +58,7 @@ impl From<Absent> for UpdateError {
             Absent::Pool(pool) => Self::PoolMissing(pool),
             Absent::Container(container) => Self::ContainerMissing(container),
             Absent::Destroying(container) => Self::ContainerDestroying(container),
+            Absent::Shut(_, why) => PageError::clone(&why).into(),
         }
     }
 }
@@ -63,6 +69,7 @@ impl From<Absent> for TransactionError {
             Absent::Pool(pool) => Self::PoolMissing(pool),
             Absent::Container(container) => Self::ContainerMissing(container),
             Absent::Destroying(container) => Self::ContainerDestroying(container),
+            Absent::Shut(_, why) => PageError::clone(&why).into(),
         }
     }
 }
@@ -73,6 +80,7 @@ impl From<Absent> for FetchError {
             Absent::Pool(pool) => Self::PoolMissing(pool),
             Absent::Container(container) => Self::ContainerMissing(container),
             Absent::Destroying(container) => Self::ContainerDestroying(container),
+            Absent::Shut(_, why) => PageError::clone(&why).into(),
         }
     }
 }
@@ -116,6 +124,9 @@ impl Shard {
     fn why_absent(&self, catalog: &Catalog, container: ContainerId) -> Absent {
         let pool = catalog.pools.get(&self.number).filter(|pool| !pool.destroying);
         let Some(pool) = pool else { return Absent::Pool(self.id) };
+        if let Some((_, why)) = catalog.find_shut(self.number, container) {
+            return Absent::Shut(container, why);
+        }
         let destroying = pool.containers.values().any(|found| found.id == container);
         if destroying { Absent::Destroying(container) } else { Absent::Container(container) }
     }
@@ -127,9 +138,13 @@ impl Shard {
     pub async fn create_container(&self, container: ContainerId) -> Result<(), PoolError> {
         self.core.admit().await.map_err(PoolError::Failed)?;
         self.check_pool()?;
-        if self.locate(container).is_ok() {
+        match self.locate(container) {
             // The one who created it may not have been told yet.
-            return self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed);
+            Ok(_) => {
+                return self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed);
+            }
+            Err(shut @ Absent::Shut(..)) => return Err(shut.into()),
+            Err(_) => {}
         }
         self.core.check_room_for_entry(self.id)?;
         let changes = {
@@ -153,7 +168,8 @@ impl Shard {
     pub async fn destroy_container(&self, container: ContainerId) -> Result<(), PoolError> {
         self.core.admit().await.map_err(PoolError::Failed)?;
         self.check_pool()?;
-        let Ok(number) = self.locate(container) else {
+        let shut = || self.core.catalog.borrow().find_shut(self.number, container).map(|(number, _)| number);
+        let Some(number) = self.locate(container).ok().or_else(shut) else {
             return self.core.make_durable(self.core.journal.last()).await.map_err(PoolError::Failed);
         };
         let change = {
@@ -184,7 +200,7 @@ impl Shard {
     /// Whether the container exists and isn't being destroyed.
     #[must_use]
     pub fn has_container(&self, container: ContainerId) -> bool {
-        self.locate(container).is_ok()
+        matches!(self.locate(container), Ok(_) | Err(Absent::Shut(..)))
     }
 
     /// Limits what a container may use on this target; 0 lifts the limit.

@@ -1,7 +1,7 @@
 //! Writing nodes anew that are damaged on the device and whole in memory.
 
 use super::node::Changes;
-use super::{Body, LEVELS_MAX, Node, PageRef, Tree};
+use super::{Body, Child, LEVELS_MAX, Node, PageRef, Tree};
 use std::rc::Rc;
 
 /// Where the node is that the stable checkpoint has at some place.
@@ -38,6 +38,54 @@ impl Tree {
         self.version += 1;
         renew(&mut self.root, key, depth, &mut self.changes);
     }
+}
+
+/// First key below a node, and first one behind it, if there is a limit.
+pub(crate) type Bounds = (Vec<u8>, Option<Vec<u8>>);
+
+impl Tree {
+    /// The bounds of the node at this place, where it is the first on the way to a key that isn't in memory.
+    pub(crate) fn absent(&self, key: &[u8], place: PageRef) -> Option<Bounds> {
+        let (mut node, mut low, mut high) = (Rc::clone(&self.root), Vec::new(), None);
+        for _ in 0..LEVELS_MAX {
+            let Body::Branch(keys, children) = &node.body else { return None };
+            let at = Node::child_of(keys, key);
+            if at > 0 {
+                low = keys.key(at);
+            }
+            if at + 1 < keys.len() {
+                high = Some(keys.key(at + 1));
+            }
+            match children[at].node() {
+                Err(page) => return (page == place).then_some((low, high)),
+                Ok(below) => node = below,
+            }
+        }
+        None
+    }
+
+    /// Has the first node on the way to a key that isn't in memory be one that nobody finds: what stands at its place, now or when
+    /// the device comes to itself, isn't it. The place is still its own.
+    pub(crate) fn void(&mut self, key: &[u8]) {
+        if self.leaf(key).is_err() {
+            self.let_go();
+            self.version += 1;
+            void(&mut self.root, key, &mut self.changes);
+        }
+    }
+}
+
+fn void(node: &mut Rc<Node>, key: &[u8], changes: &mut Changes) {
+    let owned = changes.own(node);
+    if let Body::Branch(keys, children) = &mut owned.body {
+        let at = Node::child_of(keys, key);
+        match children[at].node_mut() {
+            Ok(child) => void(child, key, changes),
+            // No page whose bits are those that were written has this checksum.
+            Err(page) => children[at] = Child::stored(PageRef { crc: page.crc.wrapping_add(1), ..page }),
+        }
+    }
+    owned.recharge();
 }
 
 fn renew(node: &mut Rc<Node>, key: &[u8], depth: usize, changes: &mut Changes) {
