@@ -56,6 +56,11 @@ fn indexes() {
 }
 
 #[test]
+fn flipped_bits() {
+    check("flips", 120);
+}
+
+#[test]
 fn operations() {
     check("operations", 500);
 }

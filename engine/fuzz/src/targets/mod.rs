@@ -5,6 +5,7 @@ mod channel;
 mod drive;
 mod entries;
 mod files;
+mod flips;
 mod header;
 mod index;
 mod log;
@@ -31,11 +32,12 @@ impl core::fmt::Debug for Target {
 }
 
 /// All of them.
-pub const ALL: [Target; 12] = [
+pub const ALL: [Target; 13] = [
     Target { name: "superblock", run: superblock::run },
     Target { name: "checkpoint", run: header::run },
     Target { name: "log", run: log::run },
     Target { name: "index", run: index::run },
+    Target { name: "flips", run: flips::run },
     Target { name: "operations", run: operations::run },
     Target { name: "wire", run: wire::run },
     Target { name: "requests", run: requests::run },
