@@ -21,7 +21,7 @@ pub enum SystemCommand {
     Query,
     /// Show how clients reach the data path.
     Attach,
-    /// Say that a target's faulty device was repaired or replaced; the engine uses it from its next start on.
+    /// Say that a target's faulty device was repaired or replaced, or that what a lost target held is given up; the engine uses it from its next start on.
     ClearDevice(TargetArguments),
 }
 
