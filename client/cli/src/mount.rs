@@ -40,7 +40,7 @@ pub struct MountArguments {
     /// Serve in this process until it is unmounted or interrupted.
     #[arg(short, long)]
     pub foreground: bool,
-    /// Mount options: noatime, nodev, nosuid, noexec, ro, rw, cache=close-to-open, cache=none.
+    /// Mount options: noatime, nodev, nosuid, noexec, ro, rw, cache=close-to-open, cache=none, unsent=MIB.
     #[arg(short = 'o', long = "options", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Group that owns what is created through this mount.

@@ -26,6 +26,12 @@ pub const DEFAULT_THREADS: usize = 4;
 /// Most of them: their endpoints take up to 3 GiB, and a target on `shm` has room for no more peers.
 pub const THREADS_MAX: usize = 256;
 
+/// MiB of a mount's writes that the engines don't have, unless an option says otherwise: covers the round trips of some writers.
+pub const DEFAULT_UNSENT_MIB: u64 = 80;
+
+/// What an option may say of them: a fifth of it is for one file, which writes 1 MiB at a time; and many mounts share a node.
+const UNSENT_MIB: std::ops::RangeInclusive<u64> = 10..=1024;
+
 /// Threads of a mount from their number as text.
 ///
 /// # Errors
@@ -107,6 +113,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// Caching.
     pub cache: Cache,
+    /// Bytes that the engines don't have, at most.
+    pub unsent: u64,
 }
 
 /// A request to mount cannot be served as it is.
@@ -114,7 +122,7 @@ pub struct MountOptions {
 pub enum InvalidSpec {
     /// An option that is not known.
     #[error(
-        "mount option \"{0}\" is not served: use noatime, nodev, nosuid, noexec, ro, rw, cache=close-to-open or cache=none"
+        "mount option \"{0}\" is not served: use noatime, nodev, nosuid, noexec, ro, rw, cache=close-to-open, cache=none or unsent=10 to unsent=1024 (MiB)"
     )]
     UnknownOption(String),
     /// Options that exclude each other.
@@ -142,6 +150,7 @@ pub fn parse_options(options: &[String]) -> Result<MountOptions, InvalidSpec> {
     let mut parsed = MountOptions::default();
     let (mut ro, mut rw) = (false, false);
     let mut cache: Option<Cache> = None;
+    let mut unsent: Option<u64> = None;
     for option in options.iter().map(|option| option.trim()).filter(|option| !option.is_empty()) {
         match option {
             "noatime" => {}
@@ -157,6 +166,12 @@ pub fn parse_options(options: &[String]) -> Result<MountOptions, InvalidSpec> {
                 }
                 cache = Some(wanted);
             }
+            other if let Some(wanted) = parse_unsent(other) => {
+                if unsent.is_some_and(|earlier| earlier != wanted) {
+                    return Err(InvalidSpec::Conflict("unsent=…", "another unsent=…"));
+                }
+                unsent = Some(wanted);
+            }
             other => return Err(InvalidSpec::UnknownOption(other.chars().take(VOLUME_NAME_MAX).collect())),
         }
     }
@@ -165,7 +180,12 @@ pub fn parse_options(options: &[String]) -> Result<MountOptions, InvalidSpec> {
     }
     parsed.read_only = ro;
     parsed.cache = cache.unwrap_or_default();
+    parsed.unsent = unsent.unwrap_or(DEFAULT_UNSENT_MIB) << 20;
     Ok(parsed)
+}
+
+fn parse_unsent(option: &str) -> Option<u64> {
+    option.strip_prefix("unsent=")?.parse().ok().filter(|mib| UNSENT_MIB.contains(mib))
 }
 
 fn check_name(field: &'static str, name: &str) -> Result<(), InvalidSpec> {
@@ -265,7 +285,12 @@ mod tests {
     fn served_options_are_understood_and_others_named() {
         let parsed = options(&["noatime", "nodev", "ro", "cache=none"]).expect("served");
         assert!(parsed.nodev && parsed.read_only && !parsed.noexec);
-        assert_eq!(parsed.cache, Cache::None);
+        assert_eq!((parsed.cache, parsed.unsent), (Cache::None, DEFAULT_UNSENT_MIB << 20));
+        assert_eq!(options(&["unsent=10"]).map(|parsed| parsed.unsent), Ok(10 << 20));
+        for bad in ["unsent=9", "unsent=1025", "unsent=", "unsent=-1", "unsent=1Gi"] {
+            assert_eq!(options(&[bad]), Err(InvalidSpec::UnknownOption(bad.into())));
+        }
+        assert!(options(&["unsent=10", "unsent=20"]).is_err());
         assert_eq!(options(&["sync"]), Err(InvalidSpec::UnknownOption("sync".into())));
         assert_eq!(options(&["ro", "rw"]), Err(InvalidSpec::Conflict("ro", "rw")));
         assert!(options(&["cache=none", "cache=close-to-open"]).is_err());

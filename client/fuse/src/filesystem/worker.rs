@@ -110,7 +110,7 @@ impl Shared {
             metrics: Metrics::default(),
             cache: options.cache,
             name_changes: NameChanges::default(),
-            writeback: Writeback::default(),
+            writeback: Writeback::new(options.unsent),
             retries: Retries::default(),
             leased: Leased::default(),
             attach,

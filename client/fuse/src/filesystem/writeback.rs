@@ -24,21 +24,8 @@ use super::pump::Job;
 use super::worker::{Fault, Served, Shared};
 use crate::metrics::Operation;
 
-/// Bytes of one file that the engines don't have, beyond which its writers wait: covers the round trips of a fast fabric.
-const FILE_MAX: u64 = 16 << 20;
-
-/// Bytes of all files whose engines answer that they don't have, beyond which writes go straight to the engines.
-const LIVE_MAX: u64 = 48 << 20;
-
-/// Bytes of all files whose engines don't answer, beyond which their writers wait.
-const STALLED_MAX: u64 = 32 << 20;
-
-/// Bytes that the engines don't have, in the whole mount, beyond which writes go straight to the engines.
-const UNSENT_MAX: u64 = LIVE_MAX + STALLED_MAX;
-
-/// Free space of the container below which writes go straight to the engines, so that a full pool fails the write that
-/// does not fit: several times what a mount can hold.
-const FREE_MIN: u64 = 2 * UNSENT_MAX;
+/// The share of one file in the bytes that the engines don't have, beyond which its writers wait.
+const FILE_SHARE: u64 = 5;
 
 /// Part of the free space that a mount may write before it asks for it again: others write, too.
 const FREE_SHARE: u64 = 8;
@@ -61,6 +48,8 @@ const NAME_PAUSE: Duration = Duration::from_millis(2);
 /// The gathering of a whole mount.
 #[derive(Default)]
 pub struct Writeback {
+    /// Bytes that the engines don't have, in the whole mount, beyond which writes go straight to the engines.
+    limit: u64,
     pub(super) sender: OnceLock<Sender<Job>>,
     /// The door to the sender's thread, once it has a context.
     pub(super) remote: OnceLock<Remote>,
@@ -95,6 +84,17 @@ struct Space {
 }
 
 impl Writeback {
+    /// Gathering of at most so many bytes.
+    pub fn new(limit: u64) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// Bytes of all files whose engines don't answer, beyond which their writers wait: two fifths. The rest is for files whose
+    /// engines answer.
+    fn stalled_max(&self) -> u64 {
+        self.limit / 5 * 2
+    }
+
     /// Bytes that the engines don't have yet.
     pub fn bytes(&self) -> u64 {
         self.unsent.load(Ordering::Relaxed)
@@ -108,7 +108,7 @@ impl Writeback {
     /// Whether the mount may hold so many bytes more.
     fn has_room(&self, bytes: u64, stalls: bool) -> bool {
         let (unsent, stalled) = (self.bytes() + bytes, self.stalled.load(Ordering::Relaxed));
-        unsent <= UNSENT_MAX && (stalls || unsent.saturating_sub(stalled) <= LIVE_MAX)
+        unsent <= self.limit && (stalls || unsent.saturating_sub(stalled) <= self.limit - self.stalled_max())
     }
 
     /// Enters a file with changes, once, and lets go of its lock.
@@ -174,8 +174,9 @@ impl Shared {
         let mut pending = gathering.lock();
         loop {
             let stalls = pending.is_stalled();
-            let is_full = pending.order.unsent() + len > FILE_MAX
-                || (stalls && self.writeback.stalled.load(Ordering::Relaxed) + len > STALLED_MAX);
+            let held = &self.writeback;
+            let is_full = pending.order.unsent() + len > held.limit / FILE_SHARE
+                || (stalls && held.stalled.load(Ordering::Relaxed) + len > held.stalled_max());
             if !is_full {
                 return self.writeback.has_room(len, stalls).then_some(pending);
             }
@@ -227,7 +228,8 @@ impl Shared {
         let free = context.block_on(self.dfs.statfs(context)).map_or(0, |statfs| statfs.free);
         context.set_deadline(patience);
         let mut space = space();
-        let is_short = free < FREE_MIN;
+        // A full pool fails the write that does not fit: several mounts may hold what they can.
+        let is_short = free < 2 * self.writeback.limit;
         space.credit = if is_short { 0 } else { (free / FREE_SHARE).saturating_sub(bytes) };
         space.short = is_short.then(Instant::now);
         !is_short
