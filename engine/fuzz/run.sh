@@ -4,7 +4,7 @@
 set -euo pipefail
 
 WEIR_SCRIPT=engine/fuzz/run.sh
-WEIR_NAMES=' superblock checkpoint log index operations wire requests channel address pieces files drive '
+WEIR_NAMES=' superblock checkpoint log index flips operations wire requests channel address pieces files drive '
 WEIR_VALUED=' --seconds --seed --corpus --failures --replay '
 WEIR_BARE=' '
 
