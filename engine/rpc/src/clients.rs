@@ -186,6 +186,11 @@ impl Clients {
         self.known.get(client).map(|client| client.peer)
     }
 
+    /// Whether a provider's word counts that a client is at this place: it has named the client before, or the client is there.
+    pub(crate) fn is_placed(&self, client: Caller, at: PeerId) -> bool {
+        self.known.get(client).is_some_and(|client| client.named || client.peer == at)
+    }
+
     /// What paces transfers with a client.
     pub(crate) fn paces(&self, client: Caller) -> Option<&Paces> {
         self.known.get(client).map(|client| &client.paces)

@@ -333,9 +333,8 @@ impl Inner {
         };
         let peer = inserted.map(|(peer, _)| peer).or(known).or_else(unnamed)?;
         let caller = self.caller(header, peer);
-        // A connected provider names a sender that was forgotten by whoever has its place now: then it says nothing of it.
-        let known =
-            known.filter(|known| *known == peer || self.clients.borrow().peer(caller) == Some(*known));
+        // A connected provider names a sender that was forgotten by whoever has its place now: of who was never named it says nothing.
+        let known = known.filter(|known| *known == peer || self.clients.borrow().is_placed(caller, *known));
         let met = if known.is_some_and(|known| known != peer) {
             Err(Stranger::Impostor)
         } else {

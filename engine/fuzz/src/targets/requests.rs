@@ -17,12 +17,13 @@ use weir_proto::object::{
 };
 use weir_proto::pool::{
     AllocateReply, AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes, ConnectReply,
-    ConnectRequest, ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerOpenReply,
-    ContainerOpenRequest, ContainerProperties, ContainerRequest, ContainerType, DeviceNotice, EngineReport,
-    EngineSeal, ForwardReply, ForwardRequest, GrantRequest, PoolMap, PoolQueryReply, PoolRequest, PoolSum,
-    PoolTarget, QuotaRequest, ResolveReply, ResolveRequest, SealedRequest, SnapshotChange, SnapshotRequest,
-    TargetContainer, TargetContainerState, TargetContainerUsage, TargetPool, TargetPoolCreate,
-    TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
+    ConnectRequest, ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerKeepRequest,
+    ContainerOpenReply, ContainerOpenRequest, ContainerProperties, ContainerRequest, ContainerType,
+    DeviceNotice, EngineReport, EngineSeal, ForwardReply, ForwardRequest, GrantRequest, PoolMap,
+    PoolQueryReply, PoolRequest, PoolSum, PoolTarget, QuotaRequest, ResolveReply, ResolveRequest,
+    SealedRequest, SnapshotChange, SnapshotRequest, TargetContainer, TargetContainerState,
+    TargetContainerUsage, TargetPool, TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
+    TargetPoolSpace, TargetState,
 };
 use weir_proto::probe::ProbeListener;
 use weir_proto::transaction::{
@@ -92,6 +93,7 @@ types![
     ContainerOpenReply,
     ContainerRequest,
     ContainerDestroyRequest,
+    ContainerKeepRequest,
     AllocateRequest,
     AllocateReply,
     AttributeSetRequest,
