@@ -52,6 +52,8 @@ func TestCSIDriverAndMountDaemonLearnOfEveryCluster(t *testing.T) {
 	if err := json.Unmarshal(data["archive.client.json"], &attach); err != nil || attach.System != "archive" || data[attach.Key] == nil {
 		t.Errorf("attach file %s, %v", data["archive.client.json"], err)
 	}
+	// Its pods are ready, but no engine stands behind them that could say that nobody uses it.
+	i.patch(&v1alpha1.StorageCluster{}, "archive", `{"metadata": {"annotations": {"`+v1alpha1.AnnotationStopInUse+`": "true"}}}`)
 	i.remove(&v1alpha1.StorageCluster{}, "archive")
 	i.gone(&v1alpha1.StorageCluster{}, "archive")
 	has("those of the first alone", "weir")
