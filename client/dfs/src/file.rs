@@ -111,7 +111,7 @@ impl File {
             let part =
                 if behind <= end { behind } else { end.max(offset) / self.chunk_size() * self.chunk_size() };
             let part = if part > offset { part } else { self.end_of_block(offset).min(behind) };
-            let (now, rest) = left.split_at(usize::try_from(part - offset).unwrap_or(usize::MAX));
+            let (now, rest) = left.split_at(in_memory(part - offset));
             epoch = self.write(context, offset, now).await?.max(epoch);
             (left, offset) = (rest, part);
         }
@@ -241,6 +241,11 @@ impl File {
     fn ensure_writable(&self) -> Result<()> {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
+}
+
+/// Bytes of a part of a buffer, which memory holds.
+fn in_memory(len: u64) -> usize {
+    usize::try_from(len).expect("no longer than the buffer")
 }
 
 fn ensure_fits(end: u64) -> Result<()> {

@@ -216,8 +216,11 @@ async fn fetch(context: &Context, clients: &Object, key: &Key) -> Result<Vec<u8>
     let mut bytes = vec![0; record::BYTES_MAX];
     let mut reads = [AkeyRead::single(lease_key()?, &mut bytes)];
     let found = clients.fetch(context, key, Conditions::NONE, &mut reads).await?;
-    let size = found.first().map_or(0, |found| usize::try_from(found.size).unwrap_or(usize::MAX));
-    bytes.truncate(size);
+    let size = found.first().map_or(0, |found| found.size);
+    // A longer one is not a lease of this version. Its beginning equals none that was listed.
+    if let Ok(size) = usize::try_from(size) {
+        bytes.truncate(size);
+    }
     Ok(bytes)
 }
 

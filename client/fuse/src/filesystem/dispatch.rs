@@ -459,7 +459,8 @@ impl Filesystem for WeirFs {
         }
     }
 
-    // Another client grants locks. Programs that can do without them know this number.
+    // The kernel asks about locks only where another mount grants them. EOPNOTSUPP is what programs that can do without locks go on
+    // after.
 
     fn getlk(
         &self,

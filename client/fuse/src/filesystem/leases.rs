@@ -113,7 +113,7 @@ fn turn() -> Duration {
 /// Also counts while the machine sleeps.
 fn seconds_since_boot() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    u64::try_from(now.tv_sec).unwrap_or(0)
+    u64::try_from(now.tv_sec).expect("the time since the boot is not negative")
 }
 
 /// Names a process to clients of the same machine.

@@ -98,9 +98,9 @@ impl Order {
         self.runs.bytes() == 0 && self.sent.len() == 1
     }
 
-    /// The byte behind the last one that is not on its way.
+    /// The byte behind the last one that is not on its way; 0 when there is none.
     pub fn end(&self) -> u64 {
-        self.runs.end().unwrap_or(0)
+        self.runs.end()
     }
 
     /// Whether something before this byte is not on its way.
@@ -180,8 +180,7 @@ impl Order {
             return 0;
         }
         if succeeded {
-            let end = sent.ranges.iter().map(|range| range.end).max();
-            self.known_end = self.known_end.max(end.unwrap_or(0));
+            self.known_end = sent.ranges.iter().fold(self.known_end, |end, range| end.max(range.end));
             return 0;
         }
         self.runs.take(self.known_end..u64::MAX).iter().map(|(_, run)| run.len()).sum()

@@ -65,9 +65,9 @@ impl Runs {
         self.runs.range(offset..).next().map(|(start, _)| *start)
     }
 
-    /// The byte behind the last one held.
-    pub fn end(&self) -> Option<u64> {
-        self.runs.last_key_value().map(|(start, run)| start + length(run))
+    /// The byte behind the last one held; 0 when there is none.
+    pub fn end(&self) -> u64 {
+        self.runs.last_key_value().map_or(0, |(start, run)| start + length(run))
     }
 
     /// Whether a whole aligned unit of this many bytes is held that a range has a part of.
@@ -163,7 +163,7 @@ mod tests {
             }
             let list = held(&runs);
             prop_assert!(list.windows(2).all(|pair| pair[0].0 + pair[0].1.len() as u64 <= pair[1].0));
-            prop_assert_eq!(runs.end().unwrap_or(0), expected.iter().rposition(Option::is_some).map_or(0, |at| at as u64 + 1));
+            prop_assert_eq!(runs.end(), expected.iter().rposition(Option::is_some).map_or(0, |at| at as u64 + 1));
             let held_from = |from: usize| expected[from..].iter().position(Option::is_some).map(|at| (from + at) as u64);
             for from in 0..256 {
                 prop_assert_eq!(runs.first_from(from as u64), held_from(from));

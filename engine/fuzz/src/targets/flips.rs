@@ -67,8 +67,13 @@ fn content(container: usize, number: u64, epoch: u64, len: usize) -> Vec<u8> {
     (0..len).map(step).collect()
 }
 
+/// A number of things that memory holds.
+fn in_memory(number: u64) -> usize {
+    usize::try_from(number).expect("memory holds them")
+}
+
 fn len_of(number: u64) -> usize {
-    LENS[usize::try_from(number).unwrap_or(0) % LENS.len()]
+    LENS[in_memory(number % LENS.len() as u64)]
 }
 
 /// The epochs at which a value was stored.
@@ -231,9 +236,9 @@ pub fn run(input: &[u8]) {
         static IMAGE: Rc<Image> = Rc::new(image());
     }
     let (image, mut source) = (IMAGE.with(Rc::clone), Source::new(input));
-    let kind = usize::try_from(source.below(image.places.len() as u64)).unwrap_or(0);
+    let kind = in_memory(source.below(image.places.len() as u64));
     let places = &image.places[kind];
-    let place = &places[usize::try_from(source.below(places.len() as u64)).unwrap_or(0)];
+    let place = &places[in_memory(source.below(places.len() as u64))];
     let device = image.device.copy(SIZE);
     // Close to the beginning there is more that matters.
     let reach = if source.chance(64) { place.len.min(256) } else { place.len };
@@ -386,7 +391,7 @@ impl Hit {
         // What the log alone refers to below a node that is lost is lost with it.
         let kept = if self.place.what == "index node" { &image.kept } else { &image.places[5] };
         for Place { offset, len, .. } in kept {
-            let len = usize::try_from(*len).unwrap_or(0);
+            let len = in_memory(*len);
             let (before, after) = (image.device.bytes(*offset, len), device.bytes(*offset, len));
             let changed: BTreeSet<u64> = (*offset..)
                 .zip(before.iter().zip(&after))
@@ -413,7 +418,7 @@ async fn fetch(
     };
     let akeys = [AkeyFetch { akey: text_key("a"), value, conditions: Conditions::NONE }];
     let fetch = shard.fetch(container, object, dkey, Epoch(epoch), Conditions::NONE, &akeys).await?;
-    let mut into = vec![0xee; usize::try_from(fetch.data_len()).unwrap_or(0)];
+    let mut into = vec![0xee; in_memory(fetch.data_len())];
     fetch.read(&mut into).await?;
     Ok(into)
 }
