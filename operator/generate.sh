@@ -21,7 +21,7 @@ generate object paths=./operator/api/... crd paths=./operator/api/... output:crd
 generate rbac:roleName=weir-operator \
 	paths=./operator/internal/storagecluster paths=./operator/internal/pool paths=./operator/internal/container \
 	output:rbac:dir=charts/weir/files/rbac/namespaced
-generate rbac:roleName=weir-operator-nodes paths=./operator/internal/placement \
+generate rbac:roleName=weir-operator-nodes paths=./operator/internal/placement paths=./operator/internal/usage \
 	output:rbac:dir=charts/weir/files/rbac/cluster
 go run ./operator/internal/crdreference charts/weir/files/crds/storage.weir.dev_storageclusters.yaml \
 	charts/weir/files/crds/storage.weir.dev_pools.yaml charts/weir/files/crds/storage.weir.dev_containers.yaml \

@@ -104,8 +104,8 @@ func TestContainerLifeFromCreationToDestruction(t *testing.T) {
 
 	i.engines.SetOpenHandles("tank", "box", 2)
 	i.remove(&v1alpha1.Container{}, "box")
-	i.condition(&box, "box", v1alpha1.ConditionDeletionBlocked, metav1.ConditionTrue, v1alpha1.ReasonOpenHandles, "2 open handles", "stop the pods")
-	i.event("box", v1alpha1.ReasonOpenHandles, "2 open handles")
+	i.condition(&box, "box", v1alpha1.ConditionDeletionBlocked, metav1.ConditionTrue, v1alpha1.ReasonOpenHandles, "2 clients", "stop the pods")
+	i.event("box", v1alpha1.ReasonOpenHandles, "2 clients")
 	i.engines.SetOpenHandles("tank", "box", 0)
 	i.gone(&box, "box")
 	i.event("box", "Destroyed", "box is destroyed")

@@ -213,7 +213,8 @@ func (m *machines) stopOrphans(ctx context.Context, sets []appsv1.StatefulSet) {
 		alive[sets[i].Name+"-0"] = sets[i].DeletionTimestamp.IsZero()
 	}
 	var pods corev1.PodList
-	if err := admin.List(ctx, &pods, client.InNamespace(m.namespace)); err != nil {
+	ours := client.MatchingLabels{manifest.LabelManagedBy: manifest.ManagedBy}
+	if err := admin.List(ctx, &pods, client.InNamespace(m.namespace), ours); err != nil {
 		return
 	}
 	for i := range pods.Items {

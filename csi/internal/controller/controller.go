@@ -12,8 +12,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"weir.dev/weir/csi/handles"
 	"weir.dev/weir/csi/internal/oplock"
-	"weir.dev/weir/csi/internal/volume"
+	"weir.dev/weir/csi/volume"
 	"weir.dev/weir/engine/proto/management/dial"
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 )
@@ -250,15 +251,15 @@ func (s *Server) DeleteVolume(ctx context.Context, request *csi.DeleteVolumeRequ
 			id, container.GetLabel(), container.GetPoolLabel())
 	}
 	claim := container.GetAttributes()[volume.AttributeClaimNamespace] + "/" + container.GetAttributes()[volume.AttributeClaimName]
-	gone, unknown, err := s.departed(ctx, answer.GetHandles())
+	judged, err := s.judge(ctx, answer.GetHandles())
 	if err != nil {
 		return nil, status.Errorf(codes.Unavailable, "delete volume %s of PersistentVolumeClaim %s: %v", id, claim, err)
 	}
-	if len(unknown) > 0 {
-		return nil, status.Errorf(codes.FailedPrecondition, "delete volume %s of PersistentVolumeClaim %s: %s", id, claim, unreachable(unknown))
+	if len(judged.Unheard) > 0 {
+		return nil, status.Errorf(codes.FailedPrecondition, "delete volume %s of PersistentVolumeClaim %s: %s", id, claim, handles.Advice(judged.Unheard))
 	}
 	// Never by force: engines know who still uses it, and Kubernetes whose nodes are gone.
-	_, err = system.Containers().Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: id.Pool, Container: id.Container, GoneHandles: gone})
+	_, err = system.Containers().Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: id.Pool, Container: id.Container, GoneHandles: judged.Gone})
 	if dial.Code(err) == codes.FailedPrecondition {
 		return nil, failed(err, "delete volume %s of PersistentVolumeClaim %s (it is tried again until nobody has it open)", id, claim)
 	}

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"weir.dev/weir/csi/internal/clusters"
-	"weir.dev/weir/csi/internal/volume"
+	"weir.dev/weir/csi/volume"
 	"weir.dev/weir/engine/proto/management/managementtest"
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 )

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"weir.dev/weir/csi/internal/volume"
+	"weir.dev/weir/csi/volume"
 	"weir.dev/weir/engine/proto/management/dial"
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 )

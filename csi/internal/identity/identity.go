@@ -7,7 +7,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"weir.dev/weir/csi/internal/volume"
+	"weir.dev/weir/csi/volume"
 )
 
 // Server serves csi.Identity.

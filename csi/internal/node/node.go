@@ -22,7 +22,7 @@ import (
 	mountv1 "weir.dev/weir/client/fuse/proto/mount/v1"
 	"weir.dev/weir/csi/internal/mounts"
 	"weir.dev/weir/csi/internal/oplock"
-	"weir.dev/weir/csi/internal/volume"
+	"weir.dev/weir/csi/volume"
 )
 
 // patience is how long an operation waits for another one on the same volume: pods of one node that start together are

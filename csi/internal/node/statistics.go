@@ -13,7 +13,7 @@ import (
 
 	mountv1 "weir.dev/weir/client/fuse/proto/mount/v1"
 	"weir.dev/weir/csi/internal/mounts"
-	"weir.dev/weir/csi/internal/volume"
+	"weir.dev/weir/csi/volume"
 )
 
 // statfsTimeout bounds how long a call waits for statfs. The mount daemon answers it from memory, in microseconds; a

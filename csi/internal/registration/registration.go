@@ -9,7 +9,7 @@ import (
 
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
-	"weir.dev/weir/csi/internal/volume"
+	"weir.dev/weir/csi/volume"
 )
 
 // csiVersion is the version of CSI that the kubelet is to speak with the plugin.

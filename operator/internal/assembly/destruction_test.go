@@ -48,6 +48,13 @@ type containers struct {
 	destruction
 }
 
+func (c containers) Query(context.Context, *managementv1.ContainerQueryRequest, ...grpc.CallOption) (*managementv1.ContainerQueryResponse, error) {
+	if c.missing {
+		return nil, status.Error(codes.NotFound, "does not exist")
+	}
+	return &managementv1.ContainerQueryResponse{Container: &managementv1.ContainerInfo{Uuid: "0a1b"}}, c.err
+}
+
 func (c containers) Destroy(context.Context, *managementv1.ContainerDestroyRequest, ...grpc.CallOption) (*managementv1.ContainerDestroyResponse, error) {
 	return &managementv1.ContainerDestroyResponse{Missing: c.missing}, c.err
 }

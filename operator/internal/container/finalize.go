@@ -12,9 +12,10 @@ import (
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/status"
+	"weir.dev/weir/operator/internal/usage"
 )
 
-// blockedInterval is how often open handles, which nobody can watch, are looked at.
+// blockedInterval is how often open handles, which nobody can watch, are looked at, and the pods and nodes of those.
 const blockedInterval = 5 * time.Second
 
 // blocker lets the container go; under deletionPolicy Delete, after the engines destroyed it. It returns what stands in the
@@ -50,10 +51,13 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 			"container %s can't be destroyed before Pool %s is ready, see its conditions: wait, or set spec.deletionPolicy to Retain to delete the object only",
 			container.EngineLabel(), pool.Name))
 	}
-	missing, err := r.destroy(ctx, container, &pool)
+	users, missing, err := r.destroy(ctx, container, &pool)
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
+	case err == nil && len(users.Holders) > 0:
+		return blocked(v1alpha1.ReasonOpenHandles, users.Message("container "+container.EngineLabel(),
+			"stop the pods that mount it, or set spec.deletionPolicy to Retain"))
 	case err == nil && missing && container.Status.UUID == "":
 		return nil, nil // nothing blocks: the engines never had the container
 	case err == nil && missing:
@@ -89,16 +93,23 @@ func (r *Reconciler) blocker(ctx context.Context, container *v1alpha1.Container)
 	}
 }
 
-// destroy has the engines destroy the container; missing is true if they don't have it.
-func (r *Reconciler) destroy(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool) (missing bool, err error) {
+// destroy has the engines destroy the container unless somebody uses it, whom it returns; missing is true if they don't have it.
+func (r *Reconciler) destroy(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool) (users *usage.Users, missing bool, err error) {
 	engines, err := r.engines.Connect(ctx, clusterKey(pool))
 	if err != nil {
-		return false, err
+		return nil, false, err
 	}
-	// By UUID: another container may have taken the label. Without force: open handles mean that somebody writes.
-	answer, err := engines.Containers.Destroy(ctx, &managementv1.ContainerDestroyRequest{Pool: pool.Status.UUID, Container: container.EngineUUID()})
+	// By UUID: another container may have taken the label.
+	users, err = usage.New(r.live, pool.Spec.ClusterRef.Name).Container(ctx, engines, pool.Status.UUID, container.EngineUUID())
+	if err != nil || len(users.Holders) > 0 {
+		return users, false, err
+	}
+	// Without force: who has opened it since writes.
+	answer, err := engines.Containers.Destroy(ctx, &managementv1.ContainerDestroyRequest{
+		Pool: pool.Status.UUID, Container: container.EngineUUID(), GoneHandles: users.Gone,
+	})
 	if management.IsNotFound(err) {
-		return true, nil
+		return users, true, nil
 	}
-	return answer.GetMissing(), err
+	return users, answer.GetMissing(), err
 }

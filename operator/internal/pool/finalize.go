@@ -12,6 +12,7 @@ import (
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/status"
+	"weir.dev/weir/operator/internal/usage"
 )
 
 // blockedInterval is how often containers without a Container object, which nobody can watch, are looked at.
@@ -33,10 +34,10 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 	}
 	if pool.Spec.DeletionPolicy != v1alpha1.DeletionDelete {
 		users, err := r.users(ctx, pool)
-		if len(users) == 0 || err != nil {
+		if err != nil || len(users.Holders) == 0 {
 			return nil, err // nothing blocks: the engines keep the pool
 		}
-		return blocked(v1alpha1.ReasonOpenHandles, fmt.Sprintf("pool %s is in use: %s. Stop the pods that mount them", pool.EngineLabel(), status.List(users)))
+		return blocked(v1alpha1.ReasonOpenHandles, users.Message("pool "+pool.EngineLabel(), "stop the pods that mount its volumes"))
 	}
 	missing, err := r.destroy(ctx, pool)
 	switch {
@@ -76,13 +77,13 @@ func (r *Reconciler) blocker(ctx context.Context, pool *v1alpha1.Pool) (*status.
 	}
 }
 
-// users names the containers of the pool that are open. Where no engine can be asked there are none: the object alone goes,
-// and no engine is stopped by that.
-func (r *Reconciler) users(ctx context.Context, pool *v1alpha1.Pool) ([]string, error) {
+// users names the containers of the pool that are in use. Where no engine can be asked there are none: the object alone goes, and no
+// engine is stopped by that.
+func (r *Reconciler) users(ctx context.Context, pool *v1alpha1.Pool) (*usage.Users, error) {
 	engines, err := r.engines.Connect(ctx, clusterKey(pool))
-	var users []string
+	users := &usage.Users{}
 	if err == nil {
-		users, err = management.InUse(ctx, engines, pool.EngineUUID())
+		users, err = usage.New(r.live, pool.Spec.ClusterRef.Name).Pools(ctx, engines, pool.EngineUUID())
 	}
 	switch {
 	case err == nil:
@@ -90,7 +91,7 @@ func (r *Reconciler) users(ctx context.Context, pool *v1alpha1.Pool) ([]string, 
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
 	case management.IsUnreachable(err), management.IsRejected(err):
-		return nil, nil
+		return &usage.Users{}, nil
 	default:
 		return nil, fmt.Errorf("find out who uses pool %s of StorageCluster %s: %w", pool.EngineLabel(), clusterKey(pool), err)
 	}
@@ -110,7 +111,9 @@ func (r *Reconciler) held(ctx context.Context, pool *v1alpha1.Pool, refusal erro
 	for i, c := range answer.GetContainers() {
 		name := "container " + c.GetLabel()
 		if i < status.MaxListed {
-			name += management.OfClaim(ctx, engines, pool.EngineUUID(), c.GetUuid())
+			// That it can't be told whose it is leaves its name.
+			answer, _ := engines.Containers.Query(ctx, &managementv1.ContainerQueryRequest{Pool: pool.EngineUUID(), Container: c.GetUuid()})
+			name += management.OfClaim(answer.GetContainer())
 		}
 		names = append(names, name)
 	}

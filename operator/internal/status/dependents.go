@@ -12,12 +12,15 @@ import (
 const MaxListed = 10
 
 // List sorts names and joins them, not more than a message can hold.
-func List(names []string) string {
+func List(names []string) string { return ListSome(names, MaxListed) }
+
+// ListSome sorts names and joins a number of them at most.
+func ListSome(names []string, most int) string {
 	slices.Sort(names)
-	if len(names) <= MaxListed {
+	if len(names) <= most {
 		return strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:MaxListed], ", "), len(names)-MaxListed)
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }
 
 // Older tells which of two objects for the same thing was there first, and so owns it.

@@ -14,6 +14,7 @@ import (
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/manifest"
 	"weir.dev/weir/operator/internal/status"
+	"weir.dev/weir/operator/internal/usage"
 )
 
 // stopAnyway is what to do when a deletion is not to wait for who uses the cluster.
@@ -31,20 +32,20 @@ func (r *Reconciler) inUse(ctx context.Context, cluster *v1alpha1.StorageCluster
 	}
 	users, err := r.users(ctx, cluster)
 	blocked := func(reason, message string) (*status.Condition, error) {
-		c := status.Of(v1alpha1.ConditionDeletionBlocked, true, reason, message+stopAnyway)
+		c := status.Of(v1alpha1.ConditionDeletionBlocked, true, reason, message)
 		return &c, nil
 	}
 	switch {
-	case err == nil && len(users) == 0:
+	case err == nil && len(users.Holders) == 0:
 		return nil, nil // nothing blocks
 	case err == nil:
-		return blocked(v1alpha1.ReasonOpenHandles, fmt.Sprintf("StorageCluster %s is in use: %s. Stop the pods that mount them", cluster.Name, status.List(users)))
+		return blocked(v1alpha1.ReasonOpenHandles, users.Message("StorageCluster "+cluster.Name, "stop the pods that mount its volumes"+stopAnyway))
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("interrupted: %w", ctx.Err())
 	case management.IsUnreachable(err):
-		return blocked(v1alpha1.ReasonEngineUnreachable, "nobody can say whether volumes are in use: "+management.Unreachable(cluster.Name, err))
+		return blocked(v1alpha1.ReasonEngineUnreachable, "nobody can say whether volumes are in use: "+management.Unreachable(cluster.Name, err)+stopAnyway)
 	case management.IsRejected(err):
-		return blocked(v1alpha1.ReasonRejected, "the engines refuse to say whether volumes are in use: "+management.Message(err))
+		return blocked(v1alpha1.ReasonRejected, "the engines refuse to say whether volumes are in use: "+management.Message(err)+stopAnyway)
 	default:
 		return nil, fmt.Errorf("find out who uses StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
@@ -64,25 +65,19 @@ func (r *Reconciler) serving(ctx context.Context, cluster *v1alpha1.StorageClust
 	return slices.ContainsFunc(pods.Items, func(pod corev1.Pod) bool { return podReady(&pod) }), nil
 }
 
-// users names the containers of all pools that are open.
-func (r *Reconciler) users(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]string, error) {
+// users names the containers of all pools that are in use.
+func (r *Reconciler) users(ctx context.Context, cluster *v1alpha1.StorageCluster) (*usage.Users, error) {
 	engines, err := r.engines.Connect(ctx, client.ObjectKeyFromObject(cluster))
 	if err != nil {
 		return nil, err
 	}
-	pools, err := engines.Pools.List(ctx, &managementv1.PoolListRequest{})
+	listed, err := engines.Pools.List(ctx, &managementv1.PoolListRequest{})
 	if err != nil {
 		return nil, err
 	}
-	var users []string
-	for _, pool := range pools.GetPools() {
-		open, err := management.InUse(ctx, engines, pool.GetUuid())
-		if err != nil {
-			return nil, err
-		}
-		for _, name := range open {
-			users = append(users, fmt.Sprintf("%s in pool %s", name, pool.GetLabel()))
-		}
+	var pools []string
+	for _, pool := range listed.GetPools() {
+		pools = append(pools, pool.GetUuid())
 	}
-	return users, nil
+	return usage.New(r.live, cluster.Name).Pools(ctx, engines, pools...)
 }

@@ -22,6 +22,9 @@ func (c cluster) Get(_ context.Context, name string, _ metav1.GetOptions) (*core
 	if c == nil {
 		return nil, errors.New("the API server is away")
 	}
+	if name == ".." {
+		return nil, errors.New("invalid path") // as client-go says
+	}
 	node, there := c[name]
 	if !there {
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "nodes"}, name)
@@ -59,6 +62,7 @@ func TestOnlyHandlesOfNodesThatKubernetesCallsGoneAreEvicted(t *testing.T) {
 		"nobody":                         {nodes: nodes},
 		"a node that was deleted":        {nodes: nodes, handles: []*managementv1.OpenHandle{fresh("deleted"), silent("deleted")}},
 		"a node out of service":          {nodes: nodes, handles: []*managementv1.OpenHandle{fresh("down")}},
+		"a node of a name that none has": {nodes: nodes, handles: []*managementv1.OpenHandle{fresh("..")}},
 		"a node that is well":            {nodes: nodes, handles: []*managementv1.OpenHandle{fresh("well")}, code: codes.FailedPrecondition, says: []string{"open handles"}},
 		"a client that died on its node": {nodes: nodes, handles: []*managementv1.OpenHandle{silent("well")}},
 		"a node that nobody hears": {nodes: nodes, handles: []*managementv1.OpenHandle{silent("cut-off")},
