@@ -37,9 +37,14 @@ dev: build ## Start the same engine without Kubernetes: three engines on loopbac
 	@target/release/weir dev up
 
 .PHONY: test
-test: ## Pass the tests: units, simulation, processes, mounts, controllers, csi-sanity, chart
+test: ## Pass the tests: units, simulation, processes, mounts, controllers, csi-sanity, chart (CRATE=store: of one crate or Go folder)
 	@setup/setup.sh test
-	@setup/test.sh
+	@setup/test.sh $(if $(CRATE),crate $(CRATE))
+
+.PHONY: test-rust test-rest
+test-rust test-rest:
+	@setup/setup.sh test
+	@setup/test.sh $(@:test-%=%)
 
 .PHONY: nvme
 nvme: ## Test a store and an engine on emulated NVMe drives, by passed-through commands, in a virtual machine
