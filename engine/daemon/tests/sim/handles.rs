@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use weir_client::{Container, Context, ContextOptions, Der};
+use weir_client::{Conditions, Container, Context, ContextOptions, Der, Kv, kind};
 use weir_management::{Failure, v1};
 use weir_media::sim::CrashKeeps;
 
@@ -126,4 +126,37 @@ pub fn are_not_told_of_when_they_are_given_back(seed: u64) {
     cluster.settle();
     assert_eq!(told(&cluster), [], "seed {seed}");
     destroy(&cluster, Vec::new()).expect("nobody has it open");
+}
+
+/// A program that has said where it is and doesn't say so again, as a mount does, counts while the container is used. A mount that died
+/// doesn't, whoever else uses the container, and of those that die over and over on a node one is told of.
+pub fn count_while_their_clients_work(seed: u64) {
+    let cluster = Cluster::start(seed, Shape { engines: 1, targets: 1, clients: 0 });
+    cluster.create_pool("tank");
+    let program = client(&cluster, Some("node-1"));
+    let mounts = [(); 3].map(|()| client(&cluster, Some("node-2")));
+    cluster.world.block_on(cluster.admin(), async move {
+        for mount in mounts {
+            let container =
+                make_container(&mount, "tank", "box", 0).await.expect("room, or the one that is there");
+            container.keep(&mount).await.expect("it is there");
+        }
+        let container = make_container(&program, "tank", "box", 0).await.expect("the one that is there");
+        let oid = container.new_object_id(&program, kind::KV_HASHED, None).await.expect("an id");
+        let kv = Kv::open(&container, oid).expect("a class without redundancy");
+        for minute in 0..6_u8 {
+            kv.put(&program, &[minute], &[minute], Conditions::default()).await.expect("room");
+            program.runtime().sleep(Duration::from_mins(1)).await;
+        }
+    });
+    let known = |cluster: &Cluster| -> Vec<(String, bool)> {
+        told(cluster).into_iter().map(|(node, counts, _)| (node, counts)).collect()
+    };
+    let both = |works| [("node-1".to_owned(), works), ("node-2".to_owned(), false)];
+    assert_eq!(known(&cluster), both(true), "seed {seed}: the program was silent, and worked");
+    let refused = destroy(&cluster, Vec::new()).expect_err("it is used").to_string();
+    assert!(refused.contains("open at 1 clients, on node node-1"), "seed {seed}: {refused}");
+    cluster.world.run_for(Duration::from_mins(6));
+    assert_eq!(known(&cluster), both(false), "seed {seed}: nobody has used the container for long");
+    destroy(&cluster, Vec::new()).expect("nobody is heard");
 }

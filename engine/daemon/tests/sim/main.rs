@@ -281,6 +281,11 @@ fn handles_name_the_nodes_of_clients_that_say_where_they_are() {
 }
 
 #[test]
+fn handles_count_while_their_clients_work() {
+    for_each_seed(3, handles::count_while_their_clients_work);
+}
+
+#[test]
 fn handles_that_are_given_back_are_not_told_of() {
     for_each_seed(3, handles::are_not_told_of_when_they_are_given_back);
 }

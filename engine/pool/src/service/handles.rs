@@ -1,7 +1,7 @@
 //! Open handles of containers: who has one, and for how long it counts.
 //!
-//! A client that says where it is (`CONTAINER_KEEP`) has a handle that is stored, and says so again three times in the lease that
-//! handles have: one that doesn't has died, or can't reach the engines. Which of the two is known to whoever runs the nodes, so the
+//! A client that says where it is (`CONTAINER_KEEP`) has a handle that is stored. A mount says so again three times in the lease that
+//! handles have: one that doesn't any more has died, or can't reach the engines. Which of the two is known to whoever runs the nodes, so the
 //! handle is listed until it is given back. Others are known to be in use only by what is heard of them.
 
 use std::time::Duration;
@@ -29,11 +29,13 @@ pub(super) struct Handle {
     pub(super) seen: Instant,
     /// The node where its client is.
     node: Option<Box<str>>,
+    /// Whether its client has said so again since, as mounts do: its silence says something.
+    renewed: bool,
 }
 
 impl Handle {
     pub(super) const fn new(seen: Instant) -> Self {
-        Self { seen, node: None }
+        Self { seen, node: None, renewed: false }
     }
 }
 
@@ -65,9 +67,13 @@ impl PoolService {
             return Err(Failed::Invalid { object: object(), reason });
         }
         let handle = request.capability.handle;
-        let is_new = |known: &Handle| known.node.as_deref() != Some(node);
-        if !container.handles.borrow().get(&handle).is_some_and(is_new) {
-            return Ok(());
+        match container.handles.borrow_mut().get_mut(&handle) {
+            None => return Ok(()),
+            Some(known) if known.node.as_deref() == Some(node) => {
+                known.renewed = true;
+                return Ok(());
+            }
+            Some(_) => {}
         }
         let _turn = self.turn_of(&container).await?;
         let scope = record::scope_handles(container.id);
@@ -119,13 +125,14 @@ impl PoolService {
             let (Ok(name), Ok(node)) = (name.as_slice().try_into(), String::from_utf8(node)) else {
                 continue;
             };
-            let handle = Handle { seen: now, node: Some(node.into()) };
+            let handle = Handle { seen: now, node: Some(node.into()), renewed: false };
             container.handles.borrow_mut().insert(u64::from_be_bytes(name), handle);
         }
     }
 
     /// Handles that are known, by what the targets say: those that count, and those whose node is known. One that has not been heard of
-    /// for long counts no more: of a client that would have said so, or of a container that nobody has used for as long.
+    /// for long counts no more: of a client that would have said so again, as it has before, or of a container that nobody has used for
+    /// as long.
     pub(super) fn handles_within(&self, container: &Container, gathered: &Gathered) -> Vec<OpenHandle> {
         let is_active = gathered.is_active(container.id);
         let handles = container.handles.borrow();
@@ -135,7 +142,7 @@ impl PoolService {
                 handle: *handle,
                 node: known.node.as_deref().unwrap_or_default().to_owned(),
                 silent,
-                counts: silent < LEASE || is_active && known.node.is_none(),
+                counts: silent < LEASE || is_active && !known.renewed,
             }
         });
         told.filter(|open| open.counts || !open.node.is_empty()).collect()
@@ -147,14 +154,17 @@ impl PoolService {
         u32::try_from(open).unwrap_or(u32::MAX)
     }
 
-    /// The handles of a container by name, by node.
+    /// The handles of a container by name, by node. Of those of a node that don't count there is one: what can be said of the node is said,
+    /// and a node whose clients die over and over hides no other.
     ///
     /// # Errors
     /// When there is none.
     pub async fn handles_by_name(&self, name: &str) -> Result<Vec<OpenHandle>, Failed> {
         let container = self.find(name)?;
         let mut handles = self.live_handles(&container).await?;
-        handles.sort_unstable_by(|a, b| (&a.node, a.handle).cmp(&(&b.node, b.handle)));
+        let order = |open: &OpenHandle| (open.node.clone(), open.counts, open.silent, open.handle);
+        handles.sort_by_cached_key(order);
+        handles.dedup_by(|next, kept| !next.counts && !kept.counts && next.node == kept.node);
         Ok(handles)
     }
 }

@@ -1873,7 +1873,8 @@ func (x *ContainerQueryRequest) GetContainer() string {
 type ContainerQueryResponse struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Container *ContainerInfo         `protobuf:"bytes,1,opt,name=container,proto3" json:"container,omitempty"`
-	// The handles whose clients may still be there, and those that clients of nodes have not given back, by node; at most a thousand.
+	// The handles whose clients may still be there, and one for each node of those that clients of nodes have not given back, by node; at
+	// most a thousand.
 	Handles       []*OpenHandle `protobuf:"bytes,2,rep,name=handles,proto3" json:"handles,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1928,10 +1929,10 @@ type OpenHandle struct {
 	Handle uint64                 `protobuf:"fixed64,1,opt,name=handle,proto3" json:"handle,omitempty"`
 	// The node where the client is; empty when it has not said so.
 	Node string `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
-	// For how long the pool's service has not heard of the client. One that has said where it is says so every 100 seconds.
+	// For how long the pool's service has not heard of the client. A mount that has said where it is says so every 100 seconds.
 	SilentSeconds uint64 `protobuf:"varint,3,opt,name=silent_seconds,json=silentSeconds,proto3" json:"silent_seconds,omitempty"`
-	// Whether it keeps the container from being destroyed without force: the client was heard of within five minutes, or has said
-	// nothing of where it is and the container is in use.
+	// Whether it keeps the container from being destroyed without force: the client was heard of within five minutes, or the container
+	// was used within that time and the client is none that has said again and again where it is.
 	Counts        bool `protobuf:"varint,4,opt,name=counts,proto3" json:"counts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
