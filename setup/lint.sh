@@ -17,6 +17,7 @@ generated_files() {
 }
 
 step lint-tidy "house rules" setup/tidy.sh
+step lint-rooms "imports between rooms" setup/rooms.sh
 step lint-links "links between pages" setup/links.sh
 step lint-shell "shellcheck" bash -c 'git ls-files "*.sh" .ci/run | xargs shellcheck -x'
 step lint-rustfmt "rustfmt" cargo fmt --all --check

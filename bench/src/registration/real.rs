@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use weir_fabric::libfabric::{Options, open};
-use weir_fabric::{Access, Buffer, Endpoint};
+use weir_fabric::libfabric::open;
+use weir_fabric::{Access, Buffer, Endpoint, Options};
 use weir_runtime::real::Executor;
 
 use crate::fabric::failed;

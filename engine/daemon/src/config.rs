@@ -15,9 +15,8 @@ use clap::Parser;
 use memory::{addressing, mr_method, protocol, receive_mode};
 use serde::Deserialize;
 pub use spdk::SpdkConfig;
-use weir_fabric::libfabric::ReceiveMode;
 use weir_fabric::{
-    Addressing, AuthKey, Launch, MrMethod, Protocol, configured_device, configured_server_keys,
+    Addressing, AuthKey, Launch, MrMethod, Protocol, ReceiveMode, configured_device, configured_server_keys,
 };
 use weir_management::TlsFiles;
 use weir_media::health::STALL_LIMIT;

@@ -1,7 +1,6 @@
 //! Which transport a provider's name means.
 
-use crate::libfabric::{self, Options};
-use crate::{Addressing, Endpoint, FabricError, Offer};
+use crate::{Addressing, Endpoint, FabricError, Offer, Options, libfabric};
 use std::rc::Rc;
 use weir_runtime::Handle;
 

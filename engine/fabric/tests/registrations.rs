@@ -6,9 +6,9 @@ mod inbox;
 use core::time::Duration;
 use inbox::{listen, providers_with_keys, providers_within};
 use std::rc::Rc;
-use weir_fabric::libfabric::{Options, open};
+use weir_fabric::libfabric::open;
 use weir_fabric::sim::{Config, Fabric, MrCosts, MrModel, OPTIMIZED_KEYS};
-use weir_fabric::{Access, Buffer, Closed, Ending, Endpoint, FabricError, MrMethod, PeerId};
+use weir_fabric::{Access, Buffer, Closed, Ending, Endpoint, FabricError, MrMethod, Options, PeerId};
 use weir_runtime::real::Executor;
 use weir_runtime::sim::{Node, World};
 

@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use prost::Message;
 use tempfile::TempDir;
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
-use weir_fabric::libfabric::{self, Options};
+use weir_fabric::{Options, libfabric};
 use weir_management::v1;
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;

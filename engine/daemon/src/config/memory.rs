@@ -1,7 +1,6 @@
 //! How memory is posted for messages and registered for peers, and how peers are found: settings that are one word.
 
-use weir_fabric::libfabric::ReceiveMode;
-use weir_fabric::{Addressing, MrMethod, Protocol};
+use weir_fabric::{Addressing, MrMethod, Protocol, ReceiveMode};
 
 use super::{ConfigError, invalid};
 

@@ -7,8 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_client::{Conditions, Kv, kind};
-use weir_fabric::libfabric::{self, Options};
-use weir_fabric::{FabricError, Message, PeerId, Sink};
+use weir_fabric::{FabricError, Message, Options, PeerId, Sink, libfabric};
 use weir_proto::capability::{Capability, Credential, PoolSecret, SystemKey};
 use weir_proto::object::{AkeyUpdate, UpdateRequest, Value};
 use weir_proto::pool::{ConnectRequest, EngineSeal, SealedRequest};

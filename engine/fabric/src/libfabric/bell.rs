@@ -16,19 +16,19 @@
 use super::channel::{self, Offer};
 use super::guard::Region;
 use super::shared::{PAGE, Shared};
-use crate::{FabricError, port_file};
+use crate::FabricError;
+use crate::naming::port_file;
 use core::cell::{Cell, RefCell};
 use core::sync::atomic::{Ordering, fence};
 use core::time::Duration;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use std::collections::VecDeque;
-use std::fs;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io};
 
 /// Where POSIX shared memory lives on Linux.
 pub(super) const DIRECTORY: &str = "/dev/shm";
@@ -487,7 +487,7 @@ impl Ringer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::port_file::tests::lease;
+    use crate::naming::port_file::tests::lease;
 
     /// The name of an endpoint of a process that has ended.
     fn dead_name() -> String {

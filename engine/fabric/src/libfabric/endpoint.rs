@@ -7,11 +7,11 @@ use super::ops::Op;
 use super::peers::KnownPeer;
 use super::progress::{Core, JOIN_BYTES, JOIN_MAX};
 use super::raw::Posted;
-use super::{resolve, stack};
+use super::stack;
 use crate::counters::add;
-use crate::exposure::Exposure;
+use crate::endpoint::Exposure;
 use crate::memory::{Access, Buffer, RemoteRegion};
-use crate::published::{Asker, Teller, Told, ask};
+use crate::naming::{Asker, Teller, Told, ask, resolve};
 use crate::{
     Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, Gone, PeerId,
     Sink, Transfer, Wait,

@@ -5,10 +5,8 @@ use super::progress::Core;
 use super::raw::{Raw, Registration, failure};
 use super::sys;
 use crate::counters::add;
-use crate::exposure::{Ending, Exposure, MrMethod, Registered};
-use crate::memory::{Access, Memory, RemoteRegion};
-use crate::monitor::{Stamp, place};
-use crate::mr_cache::{Found, MrCache, Place};
+use crate::endpoint::{Ending, Exposure, MrMethod, Registered};
+use crate::memory::{Access, CacheKey, Found, Memory, MrCache, RemoteRegion, Stamp, address_range};
 use crate::{FabricError, MrAccounting};
 use core::any::Any;
 use core::ptr::NonNull;
@@ -123,9 +121,9 @@ impl Registered for Live {
     }
 }
 
-fn whereabouts(memory: &Memory, (at, len, access): (usize, usize, Access)) -> Place {
+fn whereabouts(memory: &Memory, (at, len, access): (usize, usize, Access)) -> CacheKey {
     let start = NonNull::new(memory.as_ptr().wrapping_add(at)).unwrap_or(NonNull::dangling());
-    Place { range: place(start, len), access }
+    CacheKey { range: address_range(start, len), access }
 }
 
 impl Core {

@@ -8,7 +8,7 @@
 //! provider isn't asked for more: then connections are not read, and it is the senders that wait.
 
 use crate::PeerId;
-use crate::message::{Message, Source};
+use crate::endpoint::{Message, Source};
 use std::collections::{HashMap, VecDeque};
 
 /// Messages handed out in a turn: as many as tasks run in one, so that taking requests in leaves room for executing them.

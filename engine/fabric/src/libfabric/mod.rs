@@ -24,7 +24,6 @@ mod raw;
 #[cfg(feature = "reference")]
 pub mod reference;
 mod reopen;
-pub(crate) mod resolve;
 mod shared;
 mod sleep;
 mod stack;
@@ -36,7 +35,5 @@ mod watch;
 
 #[cfg(feature = "fuzz")]
 pub use channel::foreign;
-pub use open::{Bind, Options, ReceiveMode, open, usable_keys};
-#[cfg(feature = "mercury")]
-pub(crate) use open::{MESSAGE_MAX, own_socket};
+pub use open::{open, usable_keys};
 pub use survey::{probe, providers};

@@ -2,9 +2,8 @@
 #![expect(unsafe_code, reason = "operations are found again through the pointers that providers hand back")]
 
 use crate::PeerId;
+use crate::endpoint::{Completer, SlabLease};
 use crate::memory::{Access, Memory, RemoteRegion};
-use crate::message::SlabLease;
-use crate::transfer::Completer;
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use std::rc::Rc;

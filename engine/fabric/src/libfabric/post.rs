@@ -2,15 +2,14 @@
 #![expect(unsafe_code, reason = "posting memory to libfabric")]
 
 use super::bell::{Ringer, Rung};
-use super::open::ReceiveMode;
 use super::ops::{Op, OpId, Unsent};
 use super::peers::KnownPeer;
 use super::progress::{Core, is_contact_loss};
 use super::raw::{Posted, RawTransfer, Registration, Usage, failure, reason};
 use super::sys;
 use crate::counters::add;
+use crate::endpoint::{ReceiveMode, SlabLease};
 use crate::memory::{Access, Buffer, Memory};
-use crate::message::SlabLease;
 use crate::{Address, FabricError, PeerId};
 use core::ffi::c_void;
 use std::rc::Rc;

@@ -85,8 +85,8 @@ impl Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::libfabric::{Options, open, survey};
-    use crate::{Ability, Endpoint, Message, PeerId, Sink};
+    use crate::libfabric::{open, survey};
+    use crate::{Ability, Endpoint, Message, Options, PeerId, Sink};
     use core::cell::Cell;
     use core::time::Duration;
     use std::os::fd::AsRawFd;

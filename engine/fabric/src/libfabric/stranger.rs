@@ -18,11 +18,11 @@ pub(super) fn source(failure: &sys::Failure, key: Option<AuthKey>) -> Source {
 
 #[cfg(test)]
 mod tests {
-    use super::super::open::{MESSAGE_MAX, Options, ReceiveMode};
     use super::super::progress::Core;
     use super::super::raw::Raw;
     use super::super::survey;
     use super::*;
+    use crate::endpoint::{MESSAGE_MAX, Options, ReceiveMode};
     use crate::{FabricError, Message, PeerId, Sink};
     use core::cell::RefCell;
     use std::rc::Rc;

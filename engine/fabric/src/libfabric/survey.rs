@@ -1,10 +1,11 @@
 //! What the library and its providers can do on this machine. Asked of the provider, ability by ability: several
 //! advertise what they then refuse, and some answer for another provider stacked on top.
 
-use super::open::{MESSAGE_MAX, Options, place};
+use super::open::place;
 use super::peers::ENTRIES_MAX;
 use super::raw::{OpenArgs, Raw};
 use super::{bell, raw, sys};
+use crate::endpoint::{MESSAGE_MAX, Options};
 use crate::{
     Ability, Address, Addressing, AuthKey, Capabilities, FabricError, Launch, MrAccounting, MrMethod, MrMode,
     Offer, Protocol, Wait, configured_client_key,

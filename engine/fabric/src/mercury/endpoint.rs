@@ -6,12 +6,12 @@ use super::ports::{self, Port};
 use super::progress::{Core, Exposed, explain};
 use super::raw::{Move, Registration, failure};
 use crate::counters::add;
-use crate::exposure::{Ending, Exposure, Registered};
+use crate::endpoint::{Ending, Exposure, Registered};
 use crate::libfabric::hang_up::{cut_off, hang_up, hang_up_if_gone, stop_asking};
-use crate::libfabric::resolve;
 use crate::memory::{Access, Buffer, Memory, PAGE, RemoteRegion};
 use crate::mercury_wire::names::Name;
 use crate::mercury_wire::pieces::Head;
+use crate::naming::resolve;
 use crate::{
     Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, Gone, PeerId, Sink,
     Transfer,

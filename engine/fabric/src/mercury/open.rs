@@ -5,10 +5,12 @@ use super::ports::Port;
 use super::progress::{Core, Parts};
 use super::raw::{Raw, failure, version};
 use super::{PREFIX, PROTOCOLS, remains};
-use crate::libfabric::{self, Bind, MESSAGE_MAX, Options, own_socket};
+use crate::endpoint::{Bind, MESSAGE_MAX, Options, own_socket};
 use crate::mercury_wire::names::Name;
 use crate::mercury_wire::pieces::HEAD_LEN;
-use crate::{Ability, BufferPool, Capabilities, Endpoint, FabricError, MrAccounting, MrMode, Offer, Wait};
+use crate::{
+    Ability, BufferPool, Capabilities, Endpoint, FabricError, MrAccounting, MrMode, Offer, Wait, libfabric,
+};
 use std::rc::Rc;
 use weir_runtime::Handle;
 

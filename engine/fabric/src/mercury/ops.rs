@@ -3,8 +3,8 @@
 use super::raw::Registration;
 use super::sys::{HgHandle, HgMove};
 use crate::PeerId;
+use crate::endpoint::Completer;
 use crate::memory::{Access, Memory};
-use crate::transfer::Completer;
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::rc::Rc;

@@ -1,8 +1,9 @@
 //! Ports of endpoints in shared memory: a file with the endpoint's address for each, so that it is found by a number
 //! that others know beforehand.
 
+use crate::FabricError;
 use crate::mercury_wire::names::Name;
-use crate::{FabricError, port_file};
+use crate::naming::port_file;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;

@@ -5,7 +5,7 @@
 use super::open::place;
 use super::raw::failure;
 use crate::address::ADDRESS_MAX;
-use crate::libfabric::Bind;
+use crate::endpoint::Bind;
 use crate::{FabricError, mercury::PREFIX};
 use core::ffi::{CStr, c_char, c_int};
 use core::time::Duration;

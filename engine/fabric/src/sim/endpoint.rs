@@ -4,10 +4,8 @@ use super::network::{Held, Job, Network};
 use super::nic::Queue;
 use super::registration::{Regions, Registration};
 use crate::counters::add;
-use crate::exposure::Exposure;
+use crate::endpoint::{Exposure, Message, Shortages, Source};
 use crate::memory::{Access, Buffer, Memory, RemoteRegion};
-use crate::message::{Message, Source};
-use crate::shortage::Shortages;
 use crate::{
     Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, Gone,
     MrAccounting, MrMethod, MrMode, POOL_BYTES_DEFAULT, PeerId, Sink, Transfer, Wait,
@@ -18,9 +16,8 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use weir_proto::Keys;
-use weir_runtime::Instant;
-use weir_runtime::LocalBoxFuture;
 use weir_runtime::sim::{Node, NodeId, World};
+use weir_runtime::{Instant, LocalBoxFuture};
 
 /// Largest simulated message: an inline body with its header and bulk descriptors, rounded up generously.
 const MESSAGE_MAX: usize = 64 << 10;

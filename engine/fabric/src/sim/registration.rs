@@ -5,9 +5,8 @@
 
 use super::endpoint::EndpointState;
 use super::network::Job;
-use crate::exposure::{Ending, MrMethod, Registered};
+use crate::endpoint::{Completer, Ending, MrMethod, Registered, Transfer};
 use crate::memory::{Access, Memory};
-use crate::transfer::{Completer, Transfer};
 use crate::{AuthKey, RemoteRegion};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;

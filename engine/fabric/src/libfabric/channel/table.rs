@@ -3,7 +3,7 @@
 use super::Channel;
 use super::ring::{Garbage, MESSAGE_MAX, SLOT_BYTES};
 use crate::BufferPool;
-use crate::message::{Message, SlabLease, SlabReturns, Source};
+use crate::endpoint::{Message, SlabLease, SlabReturns, Source};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
 use std::rc::Rc;

@@ -4,8 +4,8 @@
 //! anything else is dropped: an address is told to others all the while.
 
 use super::record::{QUESTION_LEN, Question, Told, refusal};
-use crate::FabricError;
-use crate::libfabric::resolve;
+use crate::error::FabricError;
+use crate::naming::resolve;
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

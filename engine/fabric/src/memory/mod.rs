@@ -1,17 +1,29 @@
-//! Memory that the fabric moves data to and from.
+//! Memory that the fabric moves data to and from: buffers and their pool, registrations that are kept for the next use, and what
+//! tells that the application's memory was freed. It calls nothing of this crate but its errors. Endpoints and all transports
+//! use it.
 //!
 //! A [`Buffer`] owns its bytes exclusively as far as this program goes; operations in flight hold the memory
 //! itself, so that it outlives them whoever is dropped first.
 #![expect(unsafe_code, reason = "raw memory that the network card or another process writes to")]
 
+mod monitor;
+mod mr_cache;
+mod pool;
+mod region;
+
+pub use pool::{BufferPool, POOL_BYTES_DEFAULT};
+
+pub(crate) use monitor::{Stamp, address_range};
+pub(crate) use mr_cache::{CacheKey, Found, MrCache};
+
 use crate::error::FabricError;
-use crate::pool::PoolInner;
-use crate::region::Piece;
 use core::any::Any;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, DerefMut, Range};
 use core::ptr::NonNull;
+use pool::PoolInner;
+use region::Block;
 use serde::{Deserialize, Serialize};
 use std::alloc::Layout;
 use std::cell::RefCell;
@@ -25,15 +37,15 @@ pub(crate) const PAGE: usize = 4096;
 enum Home {
     Heap(NonNull<u8>, Layout),
     Mapped(Mapping),
-    Shared(Piece),
+    Shared(Block),
 }
 
 impl Home {
-    fn place(&self) -> (NonNull<u8>, usize) {
+    fn extent(&self) -> (NonNull<u8>, usize) {
         match self {
             Self::Heap(ptr, layout) => (*ptr, layout.size()),
             Self::Mapped(mapping) => (mapping.start(), mapping.len()),
-            Self::Shared(piece) => (piece.start(), piece.len()),
+            Self::Shared(block) => (block.start(), block.len()),
         }
     }
 }
@@ -90,8 +102,8 @@ impl Chunk {
     }
 
     /// A part of a huge page, with anything in it.
-    pub(crate) fn of(piece: Piece) -> Self {
-        Self::new(Home::Shared(piece))
+    pub(crate) fn of(block: Block) -> Self {
+        Self::new(Home::Shared(block))
     }
 
     /// Ends the registrations that are kept.
@@ -122,7 +134,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn pooled(chunk: Chunk, pool: Weak<PoolInner>) -> Rc<Self> {
-        let (ptr, len) = chunk.home.place();
+        let (ptr, len) = chunk.home.extent();
         Rc::new(Self { ptr, len, origin: Origin::Pooled { chunk: Some(chunk), pool } })
     }
 

@@ -1,8 +1,8 @@
 //! A bounded pool of page-aligned memory in size classes of powers of two.
 
+use super::region::Regions;
+use super::{Buffer, Chunk, Memory, PAGE};
 use crate::error::FabricError;
-use crate::memory::{Buffer, Chunk, Memory, PAGE};
-use crate::region::Regions;
 use core::cell::{Cell, RefCell};
 use std::rc::Rc;
 use weir_memory::HUGE;

@@ -22,7 +22,7 @@ use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, userfaultfd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::memory::PAGE;
+use super::PAGE;
 
 /// Events that are remembered. Who has not looked for longer than this takes everything for changed.
 const EVENTS_KEPT: usize = 1024;
@@ -229,7 +229,7 @@ impl Monitor {
 }
 
 /// The address of memory, as ranges are counted here.
-pub(crate) fn place(ptr: NonNull<u8>, len: usize) -> Range<usize> {
+pub(crate) fn address_range(ptr: NonNull<u8>, len: usize) -> Range<usize> {
     let start = ptr.as_ptr().cast::<c_void>() as usize;
     start..start.saturating_add(len)
 }
@@ -279,7 +279,7 @@ mod tests {
     fn noticed(change: impl FnOnce(*mut c_void)) -> Option<(bool, bool)> {
         let monitor = Monitor::get()?;
         let memory = map(null_mut(), 16 * PAGE);
-        let range = place(NonNull::new(memory.cast()).expect("not null"), 16 * PAGE);
+        let range = address_range(NonNull::new(memory.cast()).expect("not null"), 16 * PAGE);
         let stamp = monitor.watch(&range).expect("anonymous memory can be watched");
         assert!(monitor.is_untouched(&range, &mut { stamp }), "before");
         change(memory);
@@ -311,10 +311,10 @@ mod tests {
         let _turn = TURN.lock();
         let Some(monitor) = Monitor::get() else { return };
         let memory = map(null_mut(), PAGE);
-        let range = place(NonNull::new(memory.cast()).expect("not null"), PAGE);
+        let range = address_range(NonNull::new(memory.cast()).expect("not null"), PAGE);
         let mut old = monitor.watch(&range).expect("watched");
         let other = map(null_mut(), PAGE);
-        let watched = place(NonNull::new(other.cast()).expect("not null"), PAGE);
+        let watched = address_range(NonNull::new(other.cast()).expect("not null"), PAGE);
         assert!(monitor.watch(&watched).is_some());
         for _ in 0..=EVENTS_KEPT {
             // SAFETY: the test's own page.

@@ -4,7 +4,7 @@
 //! steps in which it is tried grow. Who knows that a peer is short can send a small message and have the peer fetch
 //! the rest when it has room. Kept by the sender only, a few words for each peer that has turned something away.
 
-use crate::PeerId;
+use crate::address::PeerId;
 use core::cell::RefCell;
 use core::time::Duration;
 use std::collections::HashMap;

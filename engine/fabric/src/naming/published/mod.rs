@@ -17,7 +17,7 @@ pub use record::{ADDRESS_VERSION, ANSWER_MAX, AnswerError, QUESTION_LEN, Questio
 pub(crate) use ask::{Asker, ask};
 pub(crate) use teller::Teller;
 
-use crate::Address;
+use crate::address::Address;
 
 /// Where the addresses of listening endpoints come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -1,6 +1,13 @@
-//! Names of endpoints.
+//! Addresses of endpoints, and the auth keys that endpoints have on networks with tenants. It calls nothing of this crate. All
+//! rooms above name peers by what is here.
 
-use crate::auth_key::AuthKey;
+mod auth_key;
+
+pub use auth_key::{
+    AUTH_KEYS_MAX, AuthKey, AuthKeyError, Launch, client_key, configured_client_key, configured_device,
+    configured_server_keys, server_keys,
+};
+
 use core::fmt;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

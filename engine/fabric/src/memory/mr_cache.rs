@@ -4,14 +4,14 @@
 //! [`Monitor`] knows that nothing has happened to its memory: what was unmapped, moved or discarded is registered anew,
 //! and its old registration ends. Where memory can't be watched nothing is kept.
 
-use crate::memory::Access;
-use crate::monitor::{Monitor, Stamp};
+use super::Access;
+use super::monitor::{Monitor, Stamp};
 use core::ops::Range;
 use std::collections::HashMap;
 
 /// Which memory, registered for what.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Place {
+pub(crate) struct CacheKey {
     pub(crate) range: Range<usize>,
     pub(crate) access: Access,
 }
@@ -34,7 +34,7 @@ pub(crate) enum Found<T> {
 pub(crate) struct MrCache<T> {
     monitor: &'static Monitor,
     limit: usize,
-    entries: HashMap<Place, Entry<T>>,
+    entries: HashMap<CacheKey, Entry<T>>,
     used: u64,
     /// Registrations that ended because their memory had changed.
     stale: u64,
@@ -47,31 +47,30 @@ impl<T> MrCache<T> {
         Some(Self { monitor, limit, entries: HashMap::new(), used: 0, stale: 0 })
     }
 
-    /// Takes the registration of a place out.
-    pub(crate) fn take(&mut self, place: &Place) -> Found<T> {
-        if let Some(mut entry) = self.entries.remove(place) {
-            if self.monitor.is_untouched(&place.range, &mut entry.stamp) {
+    /// Takes the registration of this memory out.
+    pub(crate) fn take(&mut self, key: &CacheKey) -> Found<T> {
+        if let Some(mut entry) = self.entries.remove(key) {
+            if self.monitor.is_untouched(&key.range, &mut entry.stamp) {
                 return Found::Kept(entry.registration, entry.stamp);
             }
             self.stale += 1;
             self.sweep();
         }
-        Found::Nothing(self.monitor.watch(&place.range))
+        Found::Nothing(self.monitor.watch(&key.range))
     }
 
     /// Puts a registration back that was made, or taken out, under this stamp. It is returned when it can't be kept.
-    pub(crate) fn put(&mut self, place: Place, registration: T, mut stamp: Stamp) -> Option<T> {
-        if !self.monitor.is_untouched(&place.range, &mut stamp) {
+    pub(crate) fn put(&mut self, key: CacheKey, registration: T, mut stamp: Stamp) -> Option<T> {
+        if !self.monitor.is_untouched(&key.range, &mut stamp) {
             self.stale += 1;
             self.sweep();
             return Some(registration);
         }
         self.used += 1;
         let entry = Entry { registration, stamp, used: self.used };
-        let mut gone = self.entries.insert(place, entry).map(|entry| entry.registration);
+        let mut gone = self.entries.insert(key, entry).map(|entry| entry.registration);
         if self.entries.len() > self.limit {
-            let oldest =
-                self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(place, _)| place.clone());
+            let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used).map(|(key, _)| key.clone());
             gone = gone.or_else(|| self.entries.remove(&oldest?).map(|entry| entry.registration));
         }
         gone
@@ -86,7 +85,7 @@ impl<T> MrCache<T> {
     fn sweep(&mut self) {
         let monitor = self.monitor;
         let before = self.entries.len();
-        self.entries.retain(|place, entry| monitor.is_untouched(&place.range, &mut entry.stamp));
+        self.entries.retain(|key, entry| monitor.is_untouched(&key.range, &mut entry.stamp));
         self.stale += (before - self.entries.len()) as u64;
     }
 

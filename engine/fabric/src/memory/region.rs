@@ -36,13 +36,13 @@ impl Region {
 }
 
 /// Some of a region's bytes, for one user.
-pub(crate) struct Piece {
+pub(crate) struct Block {
     region: Rc<Region>,
     bits: u64,
 }
 
-impl Piece {
-    /// Where it begins; the bytes are initialised, with anything, and stay while the piece lives.
+impl Block {
+    /// Where it begins; the bytes are initialised, with anything, and stay while the block lives.
     pub(crate) fn start(&self) -> NonNull<u8> {
         let at = PART * self.bits.trailing_zeros() as usize;
         // SAFETY: no bit is beyond the region's parts.
@@ -55,13 +55,13 @@ impl Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for Block {
     fn drop(&mut self) {
         self.region.free.set(self.region.free.get() | self.bits);
     }
 }
 
-/// The regions of a pool. Each goes back to the system with its last piece.
+/// The regions of a pool. Each goes back to the system with its last block.
 pub(crate) struct Regions {
     max: usize,
     /// The oldest first.
@@ -74,14 +74,14 @@ impl Regions {
         Self { max: bytes / HUGE, held: RefCell::default() }
     }
 
-    /// A piece of `len` bytes, a power of two between [`PART`] and [`HUGE`]; `None` when no region has room for it.
-    pub(crate) fn take(&self, len: usize) -> Option<Piece> {
+    /// A block of `len` bytes, a power of two between [`PART`] and [`HUGE`]; `None` when no region has room for it.
+    pub(crate) fn take(&self, len: usize) -> Option<Block> {
         if !len.is_power_of_two() || !(PART..=HUGE).contains(&len) {
             return None;
         }
         let held = &mut *self.held.borrow_mut();
         held.retain(|region| region.strong_count() > 0);
-        // In the oldest that has room: the youngest are free of pieces first.
+        // In the oldest that has room: the youngest are free of blocks first.
         let found = held.iter().find_map(|region| {
             let region = region.upgrade()?;
             Some((region.find(len / PART)?, region))
@@ -96,7 +96,7 @@ impl Regions {
             None => return None,
         };
         region.free.set(region.free.get() & !bits);
-        Some(Piece { region, bits })
+        Some(Block { region, bits })
     }
 
     /// Bytes that they take, used or not.
@@ -111,37 +111,37 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_of_all_sizes_share_a_region_and_never_overlap() {
+    fn blocks_of_all_sizes_share_a_region_and_never_overlap() {
         let regions = Regions::within(2 * HUGE);
         let sizes = [PART, HUGE / 2, 4 * PART, HUGE / 4, PART, 2 * PART];
-        let mut pieces: Vec<_> = sizes.map(|size| regions.take(size).expect("room")).into_iter().collect();
+        let mut blocks: Vec<_> = sizes.map(|size| regions.take(size).expect("room")).into_iter().collect();
         assert_eq!(
-            (pieces.iter().map(Piece::len).collect::<Vec<_>>(), regions.bytes()),
+            (blocks.iter().map(Block::len).collect::<Vec<_>>(), regions.bytes()),
             (sizes.to_vec(), HUGE)
         );
-        for (piece, size) in pieces.iter().zip(sizes) {
-            assert!(piece.start().addr().get().is_multiple_of(size));
+        for (block, size) in blocks.iter().zip(sizes) {
+            assert!(block.start().addr().get().is_multiple_of(size));
         }
-        pieces.sort_by_key(Piece::start);
-        let ends = pieces.iter().map(|piece| piece.start().addr().get() + piece.len());
-        assert!(ends.zip(&pieces[1..]).all(|(end, next)| end <= next.start().addr().get()));
+        blocks.sort_by_key(Block::start);
+        let ends = blocks.iter().map(|block| block.start().addr().get() + block.len());
+        assert!(ends.zip(&blocks[1..]).all(|(end, next)| end <= next.start().addr().get()));
     }
 
     #[test]
-    fn there_are_no_more_than_so_many_and_each_goes_with_its_last_piece() {
+    fn there_are_no_more_than_so_many_and_each_goes_with_its_last_block() {
         let regions = Regions::within(2 * HUGE + PART);
-        let mut pieces: Vec<_> = (0..4).map(|_| regions.take(HUGE / 2).expect("room")).collect();
+        let mut blocks: Vec<_> = (0..4).map(|_| regions.take(HUGE / 2).expect("room")).collect();
         assert!(regions.take(PART).is_none());
-        drop(pieces.remove(0));
-        let small = regions.take(PART).expect("where the piece was");
+        drop(blocks.remove(0));
+        let small = regions.take(PART).expect("where the block was");
         assert!(regions.take(HUGE / 2).is_none() && regions.bytes() == 2 * HUGE);
-        pieces.remove(0);
+        blocks.remove(0);
         assert_eq!(regions.bytes(), 2 * HUGE);
         drop(small);
         assert_eq!(regions.bytes(), HUGE);
-        drop(pieces);
+        drop(blocks);
         assert_eq!(regions.bytes(), 0);
-        assert_eq!(regions.take(HUGE).map(|piece| piece.len()), Some(HUGE));
+        assert_eq!(regions.take(HUGE).map(|block| block.len()), Some(HUGE));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Memory that peers may reach, and what is certain about their accesses when that ends.
 
+use super::transfer::Transfer;
 use crate::memory::{Memory, MemoryHold, RemoteRegion};
-use crate::transfer::Transfer;
 use core::fmt;
 use serde::{Deserialize, Serialize};
 use std::rc::Rc;

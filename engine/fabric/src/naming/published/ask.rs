@@ -3,8 +3,8 @@
 
 use super::Found;
 use super::record::{ANSWER_MAX, Question, Told};
-use crate::FabricError;
-use crate::libfabric::resolve;
+use crate::error::FabricError;
+use crate::naming::resolve;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::libfabric::Bind;
+use crate::endpoint::Bind;
 use crate::{AuthKey, Endpoint, FabricError, Message, Options, PeerId, Sink, open};
 use core::cell::RefCell;
 use std::io::{Read, Write};
