@@ -24,7 +24,7 @@ use weir_pool::{EngineInfo, GroupList};
 use weir_proto::Rank;
 use weir_proto::capability::SystemKey;
 use weir_proto::probe::ProbeListener;
-use weir_rpc::group::swim::SwimConfig;
+use weir_rpc::membership::swim::SwimConfig;
 use weir_store::ScrubConfig;
 
 /// Where the configuration file is when no flag says otherwise.

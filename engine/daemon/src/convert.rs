@@ -9,7 +9,7 @@ use weir_pool::{DirectoryEntry, EngineInfo, EntryState, Failed, Gathered, OpenHa
 use weir_proto::Der;
 use weir_proto::group::MemberState;
 use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, TargetPoolCreate};
-use weir_rpc::group::swim::Member;
+use weir_rpc::membership::swim::Member;
 use weir_runtime::Instant;
 
 /// Decodes a request; one that doesn't decode is the caller's fault.

@@ -14,7 +14,7 @@ use weir_proto::pool::{
     ContainerCreateRequest, EngineReport, ForwardReply, ForwardRequest, TargetPoolCreate,
 };
 use weir_proto::{Capability, ContainerId, Der, PoolId, Rank, Rights, TargetIndex, TenantId, opcode};
-use weir_rpc::group::Membership;
+use weir_rpc::membership::Membership;
 use weir_runtime::join_all;
 
 use crate::convert;

@@ -9,8 +9,8 @@ use serde::de::DeserializeOwned;
 use weir_pool::{Engines, Failed};
 use weir_proto::group::{GroupAck, GroupPing, GroupRelay, GroupRelayReply, GroupSync, GroupSyncReply};
 use weir_proto::{Rank, TargetIndex, opcode};
-use weir_rpc::group::swim::SwimConfig;
-use weir_rpc::group::{Asked, GroupTransport, Membership};
+use weir_rpc::membership::swim::SwimConfig;
+use weir_rpc::membership::{Asked, GroupTransport, Membership};
 use weir_runtime::Handle;
 
 /// Carries membership messages under the system's seal.

@@ -9,8 +9,8 @@ use weir_object::LatencyCounts;
 use weir_pool::{OPERATIONS, Roster, TargetPool};
 use weir_proto::Der;
 use weir_proto::group::MemberState;
-use weir_rpc::group::swim::SwimStats;
-use weir_rpc::group::{Membership, ProbeTimes};
+use weir_rpc::membership::swim::SwimStats;
+use weir_rpc::membership::{Membership, ProbeTimes};
 use weir_store::{ScrubReport, StoreStats};
 
 use crate::target::Target;

@@ -13,7 +13,7 @@ use weir_media::health::Watched;
 use weir_pool::GroupList;
 use weir_proto::capability::SystemKey;
 use weir_proto::probe::ProbeListener;
-use weir_rpc::group::swim::SwimConfig;
+use weir_rpc::membership::swim::SwimConfig;
 use weir_runtime::real::{Executor, Remote};
 use weir_runtime::sync::Gate;
 use weir_runtime::{Either, race};

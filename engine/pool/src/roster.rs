@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use weir_proto::group::{EngineInfo, GroupList, GroupOffer};
 use weir_proto::{Rank, codec, opcode};
-use weir_rpc::group::{Group, Location};
+use weir_rpc::membership::{Group, Location};
 use weir_rpc::{CallOptions, Peer, RpcError};
 use weir_runtime::Instant;
 use weir_runtime::sync::Semaphore;

@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use weir_proto::group::{Collective, CollectiveReply, Tree};
 use weir_proto::pool::{PoolSum, TargetPool};
 use weir_proto::{Der, PoolId, Rank, TargetIndex, codec, opcode};
-use weir_rpc::group::{Asked, CollectiveHandler, CollectiveTransport, Collectives, Outcome};
+use weir_rpc::membership::{Asked, CollectiveHandler, CollectiveTransport, Collectives, Outcome};
 use weir_rpc::{CallOptions, RpcError};
 use weir_runtime::{LocalBoxFuture, join_all};
 

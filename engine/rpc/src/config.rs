@@ -1,8 +1,8 @@
 //! Settings of an RPC context and of single calls.
 
-use crate::seal::Keys;
 use core::ops::RangeInclusive;
 use core::time::Duration;
+use weir_proto::Keys;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use weir_runtime::{Handle, Instant};
 

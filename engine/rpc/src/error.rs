@@ -1,6 +1,6 @@
 //! What a call, and what a handler, can fail with.
 
-use crate::peer::Peer;
+use crate::contact::Peer;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 use weir_fabric::FabricError;

@@ -12,7 +12,7 @@ use engines::{PORT, engines};
 use weir_fabric::sim::Fabric;
 use weir_proto::group::{CollectiveReply, Tree};
 use weir_proto::{Der, Rank, codec, opcode};
-use weir_rpc::group::{
+use weir_rpc::membership::{
     CollectiveError, CollectiveHandler, Collectives, Group, Location, Outcome, PlainCollectives,
     serve_collectives,
 };

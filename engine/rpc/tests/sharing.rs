@@ -11,7 +11,7 @@ use weir_proto::Epoch;
 use weir_proto::capability::SystemKey;
 use weir_proto::limits::PROTOCOL_MAX;
 use weir_rpc::wire::{Header, Kind};
-use weir_rpc::{CallOptions, ClientId, Desk, Handler, Keys, Peer, Request, Rpc, RpcConfig};
+use weir_rpc::{CallOptions, ClientId, WorkQueue, Handler, Keys, Peer, Request, Rpc, RpcConfig};
 use weir_runtime::real::Executor;
 use weir_runtime::sim::{Node, World};
 use weir_runtime::{LocalBoxFuture, join_all};
@@ -88,11 +88,11 @@ fn requests_that_are_made_together_travel_together_and_large_ones_do_not() {
 struct Echo(Cell<u32>);
 
 impl Handler for Echo {
-    fn work(self: Rc<Self>, mut desk: Desk) -> LocalBoxFuture<'static, ()> {
+    fn work(self: Rc<Self>, mut queue: WorkQueue) -> LocalBoxFuture<'static, ()> {
         self.0.set(self.0.get() + 1);
         Box::pin(async move {
-            while let Some(request) = desk.next().await {
-                desk.finish(Ok(request.body().to_vec()));
+            while let Some(request) = queue.next().await {
+                queue.finish(Ok(request.body().to_vec()));
             }
         })
     }

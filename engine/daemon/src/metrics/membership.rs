@@ -1,7 +1,7 @@
 //! Series about the other engines.
 
 use weir_proto::group::MemberState;
-use weir_rpc::group::PROBE_BOUNDS_US;
+use weir_rpc::membership::PROBE_BOUNDS_US;
 
 use super::{Exporter, Histogram, Metric, Value, seconds};
 use crate::snapshot::{GroupFigures, MembershipFigures};

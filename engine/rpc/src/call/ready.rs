@@ -1,9 +1,9 @@
 //! What a call needs before it is sent: contact, and a credit.
 
 use super::{Asked, Course, Next};
+use crate::admission::{Class, Permit};
+use crate::contact::{PeerState, Session};
 use crate::error::RpcError;
-use crate::quota::{Class, Permit};
-use crate::session::{PeerState, Session};
 use std::rc::Rc;
 use weir_runtime::Elapsed;
 
@@ -21,7 +21,7 @@ impl Asked<'_> {
                 Err(Next::Failed(error)) => return Err(error),
                 Ok(_) | Err(Next::Look(_)) => return Ok(()),
             }
-            if self.inner.rt.now() >= deadline {
+            if self.context.rt.now() >= deadline {
                 let reason = core::mem::take(&mut course.last).into_owned();
                 return Err(RpcError::Unreachable { peer: self.to.clone(), reason });
             }
@@ -45,10 +45,11 @@ impl Asked<'_> {
         };
         if credit.is_none() {
             let class = Class::of(self.options.priority).again();
-            let waited = self.inner.credit(state, self.opcode, class, deadline).await;
+            let waited = self.context.credit(state, self.opcode, class, deadline).await;
             *credit = waited.map_err(|Elapsed| {
                 let (peer, opcode, tries) = (self.to.clone(), self.opcode, course.tries);
-                let (waited, last) = (self.inner.rt.now() - course.start, "waiting for a credit".to_owned());
+                let (waited, last) =
+                    (self.context.rt.now() - course.start, "waiting for a credit".to_owned());
                 Next::Failed(RpcError::TimedOut { peer, opcode, waited, tries, last })
             })?;
         }

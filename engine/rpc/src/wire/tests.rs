@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use weir_fabric::{Access, RemoteRegion};
 
 fn header(kind: Kind) -> Header {
     Header::new(kind, 1, ClientId::new(7), 9, Epoch(11))

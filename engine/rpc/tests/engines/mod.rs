@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use weir_proto::Rank;
-use weir_rpc::group::{Group, Location};
+use weir_rpc::membership::{Group, Location};
 use weir_runtime::sim::{Node, World};
 
 /// Port of each engine.

@@ -136,7 +136,7 @@ fn both_sides_of_a_partition_find_each_other_again() {
 #[test]
 fn equal_seeds_give_equal_runs() {
     let run = |seed| {
-        let mut network = Network::new(64, weir_rpc::group::swim::SwimConfig::default(), 0.05, seed);
+        let mut network = Network::new(64, weir_rpc::membership::swim::SwimConfig::default(), 0.05, seed);
         network.run_for(30 * SECOND);
         network.crash(5);
         network.run_for(10 * SECOND);

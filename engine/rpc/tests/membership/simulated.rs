@@ -14,7 +14,7 @@ use weir_proto::Rank;
 use weir_proto::group::{
     GroupAck, GroupPing, GroupRelay, GroupRelayReply, GroupSync, GroupSyncReply, MemberState,
 };
-use weir_rpc::group::swim::{Action, ProbeId, Swim, SwimConfig};
+use weir_rpc::membership::swim::{Action, ProbeId, Swim, SwimConfig};
 use weir_runtime::Instant;
 use weir_runtime::random::Random;
 

@@ -1,0 +1,212 @@
+//! One context as users of the crate see it.
+
+use crate::call::{self, Bulk};
+use crate::config::{CallOptions, RpcConfig};
+use crate::contact::Peer;
+use crate::context::Context;
+use crate::error::RpcError;
+use crate::metrics::RpcMetrics;
+use crate::reply::Reply;
+use crate::server::{Handler, Served, Server, Standing};
+use crate::wire::ClientId;
+use core::cell::Cell;
+use std::rc::{Rc, Weak};
+use weir_fabric::{Buffer, Endpoint, FabricError};
+use weir_proto::{Clock, Epoch};
+use weir_runtime::Handle;
+
+/// Requests and replies of one context. It ends, with its handlers' tasks left to finish unheard, when dropped.
+pub struct Rpc {
+    pub(crate) context: Rc<Context>,
+    pub(crate) server: Rc<Server>,
+}
+
+impl Rpc {
+    /// An RPC layer on this endpoint, which it takes over: it becomes the endpoint's sink.
+    #[must_use]
+    pub fn new(rt: Handle, endpoint: Rc<dyn Endpoint>, config: RpcConfig) -> Rc<Self> {
+        Self::with_clock(rt, endpoint, config, Rc::default())
+    }
+
+    /// Like [`Rpc::new`], with a clock that the context already uses for its epochs.
+    #[must_use]
+    pub fn with_clock(
+        rt: Handle,
+        endpoint: Rc<dyn Endpoint>,
+        config: RpcConfig,
+        clock: Rc<Clock>,
+    ) -> Rc<Self> {
+        let id = ClientId::new(rt.random_u64());
+        let (pending, seed) = (rt.random_u64(), rt.random_u64());
+        let context = Context::new(rt, endpoint, config, clock, id, (pending, seed));
+        let server = Server::new(Rc::clone(&context), seed);
+        let sink: Weak<Server> = Rc::downgrade(&server);
+        context.endpoint.set_sink(sink);
+        // Last: from here on others may find it.
+        context.endpoint.introduce(id.bits(), context.config.keys.as_ref());
+        Rc::new(Self { context, server })
+    }
+
+    /// Answers requests of this operation from now on.
+    pub fn serve(&self, opcode: u16, handler: Rc<dyn Handler>) {
+        self.server.serve(opcode, Served::new(handler, false));
+    }
+
+    /// The same for a handler that knows by itself what it has executed, or to which that is all one: a repeat whose reply is not
+    /// remembered any more is given to it once more, instead of being refused.
+    pub fn serve_again(&self, opcode: u16, handler: Rc<dyn Handler>) {
+        self.server.serve(opcode, Served { again: true, ..Served::new(handler, false) });
+    }
+
+    /// Says whether more operations will be served in a moment: whoever asks for one of those is told to come again
+    /// instead of that there is none.
+    pub fn set_starting(&self, starting: bool) {
+        self.server.standing.set(if starting { Standing::Starting } else { Standing::Serving });
+    }
+
+    /// Begins nothing more for anybody, but for urgent operations, which others wait for who are there already: whoever asks is
+    /// told to come again, as to a server that starts.
+    pub fn drain(&self) {
+        self.server.standing.set(Standing::Draining);
+    }
+
+    /// Begins nothing more but withdrawals. A request that is still executed and fails from now on, as what it needs ends, is to
+    /// come again, too.
+    pub fn turn_away(&self) {
+        self.server.standing.set(Standing::Ending);
+    }
+
+    /// Answers requests of this operation from now on, also when the server is overloaded: for membership, whose
+    /// requests are few, small and quickly answered, and for what ends work that was admitted before.
+    pub fn serve_urgent(&self, opcode: u16, handler: Rc<dyn Handler>) {
+        self.server.serve(opcode, Served::new(handler, true));
+    }
+
+    /// Sends a request and waits for its reply.
+    ///
+    /// While the deadline lasts it goes on trying: contact is made again after a loss, the name is resolved again,
+    /// and a request that may be retried is sent again under the same id, which the server executes once as long as
+    /// it lives. The memory of `bulk` is exposed to the server for the duration of the call.
+    ///
+    /// When the call fails without a reply, or is dropped, the memory is withdrawn and not used again before no access
+    /// to it can be under way: because the provider says so, or the server does, or the server must have given up. A
+    /// call with memory that is not of the pool fails only then. Otherwise it doesn't wait, and buffers of the pool that
+    /// the server might still write to are replaced by empty ones; those that it might read must not be changed, only
+    /// dropped. A call that another incarnation of the server answers than the only one that has seen its memory ends when
+    /// the accesses that were under way then have ended, a second later at most. With a [`weir_fabric::MrMethod`] that leaves
+    /// memory exposed there is no such protection.
+    ///
+    /// # Errors
+    /// See [`RpcError`].
+    #[inline]
+    pub fn call(
+        &self,
+        to: &Peer,
+        opcode: u16,
+        body: &[u8],
+        bulk: Option<Bulk<'_>>,
+        options: CallOptions,
+    ) -> impl Future<Output = Result<Reply, RpcError>> {
+        call::call(&self.context, to, opcode, body, bulk, options, None)
+    }
+
+    /// The same; `resent` is set when it fails after it was sent more than once: an earlier try may have been executed, whatever
+    /// the last one was answered.
+    ///
+    /// # Errors
+    /// See [`RpcError`].
+    #[inline]
+    pub fn call_noting(
+        &self,
+        to: &Peer,
+        opcode: u16,
+        body: &[u8],
+        bulk: Option<Bulk<'_>>,
+        options: CallOptions,
+        resent: &Cell<bool>,
+    ) -> impl Future<Output = Result<Reply, RpcError>> {
+        call::call(&self.context, to, opcode, body, bulk, options, Some(resent))
+    }
+
+    /// Page-aligned memory that the fabric can move data to and from.
+    ///
+    /// # Errors
+    /// When the pool is used up.
+    pub fn alloc(&self, len: usize) -> Result<Buffer, FabricError> {
+        self.context.endpoint.buffers().alloc(len)
+    }
+
+    /// Gives the system back the memory for transfers that lies ready for the next ones.
+    pub fn rest(&self) {
+        self.context.endpoint.buffers().rest();
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn metrics(&self) -> &RpcMetrics {
+        &self.context.metrics
+    }
+
+    /// Whether a server has turned messages of this context away of late: then data is better fetched by it than sent in the
+    /// message ([`weir_fabric::Endpoint::is_short_of_room`]).
+    #[must_use]
+    pub fn is_short_of_room(&self, peer: &Peer) -> bool {
+        let session = self.context.peer_state(peer).session();
+        session.is_some_and(|session| self.context.endpoint.is_short_of_room(session.id))
+    }
+
+    /// Requests of this context that wait for their replies.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.context.pending.len()
+    }
+
+    /// Requests that have a credit, and those that wait for one.
+    #[must_use]
+    pub fn quota(&self) -> (usize, usize) {
+        (self.context.requests.used(), self.context.requests.waiting())
+    }
+
+    /// Calls whose memory is exposed, and those that wait for leave to expose it.
+    #[must_use]
+    pub fn bulk_quota(&self) -> (usize, usize) {
+        (self.context.bulks.used(), self.context.bulks.waiting())
+    }
+
+    /// Clients that this context remembers as a server, and the bytes of replies kept for them.
+    #[must_use]
+    pub fn remembered(&self) -> (usize, usize) {
+        self.context.clients.borrow().size()
+    }
+
+    /// The endpoint underneath: its capabilities, counters and buffers.
+    #[must_use]
+    pub fn endpoint(&self) -> &Rc<dyn Endpoint> {
+        &self.context.endpoint
+    }
+
+    /// The context's hybrid logical clock, which requests and replies move forward.
+    #[must_use]
+    pub fn clock(&self) -> &Rc<Clock> {
+        &self.context.clock
+    }
+
+    /// A fresh epoch of the context's clock.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.context.epoch()
+    }
+
+    /// The id that clients know this context by; new on every start. The server that it calls first knows it by the same,
+    /// others by others.
+    #[must_use]
+    pub fn id(&self) -> ClientId {
+        self.context.id
+    }
+}
+
+impl Drop for Rpc {
+    fn drop(&mut self) {
+        self.server.close();
+    }
+}
