@@ -63,7 +63,7 @@ check_absent "a lock where small requests pass; name the file in setup/tidy.sh i
     '\b(Mutex|RwLock|Condvar|OnceLock|LazyLock|sync::mpsc)\b' \
     'engine/rpc/src' 'engine/fabric/src' 'engine/runtime/src' 'engine/memory/src' ':!*/tests.rs' \
     ':!engine/runtime/src/real/remote.rs' ':!engine/memory/src/lib.rs' \
-    ':!engine/fabric/src/'{memory/monitor,naming/{resolve,published/teller},libfabric/{survey,guard,door,reference}}.rs
+    ':!engine/fabric/src/'{memory/monitor,naming/{resolve,published/publisher},libfabric/{provider_facts,stale_locks,connection_limit,reference}}.rs
 
 if ((breaches > 0)); then
     printf '%d house rules broken\n' "$breaches" >&2

@@ -10,7 +10,7 @@ use weir_pool::{Engines, Failed};
 use weir_proto::group::{GroupAck, GroupPing, GroupRelay, GroupRelayReply, GroupSync, GroupSyncReply};
 use weir_proto::{Rank, TargetIndex, opcode};
 use weir_rpc::membership::swim::SwimConfig;
-use weir_rpc::membership::{Asked, GroupTransport, Membership};
+use weir_rpc::membership::{GroupTransport, MemberAnswer, Membership};
 use weir_runtime::Handle;
 
 /// Carries membership messages under the system's seal.
@@ -19,7 +19,7 @@ struct Sealed {
 }
 
 impl Sealed {
-    fn ask<Req, Rep>(&self, to: Rank, opcode: u16, request: Req, limit: Duration) -> Asked<Rep>
+    fn ask<Req, Rep>(&self, to: Rank, opcode: u16, request: Req, limit: Duration) -> MemberAnswer<Rep>
     where
         Req: Serialize + 'static,
         Rep: DeserializeOwned + 'static,
@@ -33,15 +33,15 @@ impl Sealed {
 }
 
 impl GroupTransport for Sealed {
-    fn ping(&self, to: Rank, ping: GroupPing, limit: Duration) -> Asked<GroupAck> {
+    fn ping(&self, to: Rank, ping: GroupPing, limit: Duration) -> MemberAnswer<GroupAck> {
         self.ask(to, opcode::GROUP_PING, ping, limit)
     }
 
-    fn relay(&self, via: Rank, relay: GroupRelay, limit: Duration) -> Asked<GroupRelayReply> {
+    fn relay(&self, via: Rank, relay: GroupRelay, limit: Duration) -> MemberAnswer<GroupRelayReply> {
         self.ask(via, opcode::GROUP_RELAY, relay, limit)
     }
 
-    fn sync(&self, to: Rank, sync: GroupSync, limit: Duration) -> Asked<GroupSyncReply> {
+    fn sync(&self, to: Rank, sync: GroupSync, limit: Duration) -> MemberAnswer<GroupSyncReply> {
         self.ask(to, opcode::GROUP_SYNC, sync, limit)
     }
 }

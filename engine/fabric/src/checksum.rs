@@ -1,7 +1,7 @@
-//! CRC-32C of what is a few dozen bytes long: the headers of messages.
+//! CRC-32C of a few dozen bytes: message headers.
 //!
-//! Libraries are made for long inputs, and take longer to find the way for a short one than the processor takes to go it:
-//! two headers are made and two checked for each request.
+//! Libraries are made for long inputs, and take longer to select an algorithm than a short input takes. Each
+//! request makes two headers and checks two.
 #![expect(unsafe_code, reason = "an instruction that not every processor of the architecture has")]
 
 /// CRC-32C (Castagnoli) of the little-endian bytes of these words and of a shorter last one. Their number is part of the

@@ -1,4 +1,4 @@
-//! Which transport a provider's name means.
+//! Selects the transport by a provider's name.
 
 use crate::{Addressing, Endpoint, FabricError, Offer, Options, libfabric};
 use std::rc::Rc;

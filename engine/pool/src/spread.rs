@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use weir_proto::group::{Collective, CollectiveReply, Tree};
 use weir_proto::pool::{PoolSum, TargetPool};
 use weir_proto::{Der, PoolId, Rank, TargetIndex, codec, opcode};
-use weir_rpc::membership::{Asked, CollectiveHandler, CollectiveTransport, Collectives, Outcome};
+use weir_rpc::membership::{CollectiveHandler, CollectiveTransport, Collectives, MemberAnswer, Outcome};
 use weir_rpc::{CallOptions, RpcError};
 use weir_runtime::{LocalBoxFuture, join_all};
 
@@ -250,7 +250,7 @@ impl CollectiveTransport for Sealed {
         to: Rank,
         message: Collective,
         limit: Duration,
-    ) -> Asked<Result<CollectiveReply, Der>> {
+    ) -> MemberAnswer<Result<CollectiveReply, Der>> {
         Box::pin(answer_of(self.engines.clone(), to, message, limit))
     }
 

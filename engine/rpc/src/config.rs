@@ -10,42 +10,42 @@ use weir_runtime::{Handle, Instant};
 /// 100 Gbit/s with inline bodies at 40 µs round trip; what goes beyond waits at the sender.
 pub const CREDITS_DEFAULT: usize = 32;
 
-/// The same where a peer has one queue for all that is sent to it, as providers with a doorbell have (`shm`: 1024 messages).
-/// Such a provider empties its queue whenever it is asked for messages, and doesn't stop while more come; what finds
-/// no receive memory then it copies, each into 32 KiB. So it must be the senders that stop: after this many, for
-/// answers that are sent only when the queue is empty. Eight senders that want more find room for each other.
+/// The same for peers with one queue for all senders, as providers with a doorbell have (`shm`: 1024 messages).
+/// Such a provider takes messages in as long as more come, and copies those without receive memory into 32 KiB
+/// each. So the senders have to stop: after this many, they wait for answers, which are sent when the queue is
+/// empty. Eight senders that want more find room beside each other.
 pub const DOORBELL_CREDITS_MAX: usize = 128;
 
-/// Requests in flight from one context to all its peers (DAOS: `D_QUOTA_RPCS`, default 64): two peers with all their
-/// credits. A context of an engine, which speaks for many clients, has more.
+/// Requests in flight from one context to all its peers (DAOS: `D_QUOTA_RPCS`, default 64): two peers with all
+/// their credits. A context of an engine has more, because it speaks for many clients.
 pub const REQUESTS_MAX_DEFAULT: usize = 64;
 
-/// Calls of one context that expose memory at once (DAOS: `D_QUOTA_BULKS`, default 64): bounds registrations.
+/// Calls of one context that expose memory at once (DAOS: `D_QUOTA_BULKS`, default 64). It bounds registrations.
 pub const BULKS_MAX_DEFAULT: usize = 64;
 
-/// Requests of one client that a server executes at once: all its credits, the reserve for urgent ones, and as many that it
-/// gave up. More are those of a client that keeps to no credits, and the sooner they are sent away the shorter is the
-/// queue in which everybody's requests stand. A client that is configured for more credits needs a server that is, too.
+/// Requests of one client that a server executes at once: all its credits, the urgent reserve, and as many that
+/// it gave up. A client with more ignores its credits; refusing its requests early keeps everybody's queue
+/// short. A client with more credits needs a server that is configured so, too.
 pub const RUNNING_PER_CLIENT_DEFAULT: usize = CREDITS_DEFAULT + 8;
 
 /// Requests that a server executes at once before it answers "overloaded": 32 clients with all their credits.
 pub const RUNNING_MAX_DEFAULT: usize = 1024;
 
-/// Memory for replies that may be asked for again: 4096 replies of the largest inline size.
+/// Memory for replies that may be repeated: 4096 replies of the largest inline size.
 pub const REPLY_CACHE_BYTES_DEFAULT: usize = 64 << 20;
 
-/// Reads and writes of client memory under way at once: with pieces of 1 MiB that is the default buffer pool.
+/// Reads and writes of client memory in flight at once: with fragments of 1 MiB, the default buffer pool.
 pub const TRANSFERS_MAX_DEFAULT: usize = 64;
 
 /// Settings of one [`crate::Rpc`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RpcConfig {
-    /// Requests in flight to one peer; more wait in order.
+    /// Requests in flight to one peer. More wait in order.
     pub credits: usize,
-    /// Requests in flight to all peers; more wait, and peers take turns.
+    /// Requests in flight to all peers. More wait, and peers are served round-robin.
     pub requests_max: usize,
-    /// Calls with exposed memory at once, of which one peer has as many as its credits, and no more than what it leaves to all
-    /// others; more wait, and peers take turns.
+    /// Calls with exposed memory at once. One peer has at most its credits, and no more than it leaves to all
+    /// others. More wait, and peers are served round-robin.
     pub bulks_max: usize,
     /// Requests executed at once as a server.
     pub running_max: usize,
@@ -53,25 +53,24 @@ pub struct RpcConfig {
     pub running_per_client: usize,
     /// Bytes of finished replies kept for retries.
     pub reply_cache_bytes: usize,
-    /// Transfers of client memory under way at once.
+    /// Transfers of client memory in flight at once.
     pub transfers_max: usize,
-    /// How long to wait for a reply before a request is sent again the first time; doubles each time.
+    /// Wait for a reply before a request is sent again the first time. It doubles each time.
     pub attempt_min: Duration,
     /// Longest wait for a reply before a request is sent again.
     pub attempt_max: Duration,
-    /// How long to wait for the answer to a hello before contact counts as failed.
+    /// Wait for the answer to a hello before contact counts as failed.
     pub hello_timeout: Duration,
-    /// First pause after contact failed; doubles each time.
+    /// First pause after contact failed. It doubles each time.
     pub backoff_min: Duration,
     /// Longest pause after contact failed.
     pub backoff_max: Duration,
-    /// Say in each request where this side is, as is needed where servers can't tell senders; for measuring what that
-    /// costs.
+    /// Send the own address in each request, as servers need that can't tell senders. For measuring its cost.
     pub greet_always: bool,
     /// Protocol versions this side speaks.
     pub versions: RangeInclusive<u16>,
-    /// Keys that messages are authenticated with. Without, nothing is: for networks that keep tenants apart
-    /// themselves, and for tests.
+    /// Keys that authenticate messages. `None`: nothing is authenticated, for networks that keep tenants apart,
+    /// and for tests.
     pub keys: Option<Keys>,
 }
 
@@ -100,22 +99,22 @@ impl Default for RpcConfig {
 /// Whether a request may be sent again when its reply doesn't come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Retry {
-    /// It may: a server executes it once while it lives, and executing it once more after a restart is harmless.
+    /// It may: a server executes it once while it lives, and executing it again after a restart is harmless.
     #[default]
     Idempotent,
     /// It may not: when contact breaks, the call fails and the outcome is unknown.
     Never,
 }
 
-/// Whose turn it is first when there are more calls than credits.
+/// Which calls go first when there are more than credits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Priority {
-    /// Everybody's.
+    /// Ordinary calls.
     #[default]
     Normal,
-    /// Before those that begin something, as what was sent before: others wait for it.
+    /// Before calls that begin something: others wait for it, as for what was sent before.
     Early,
-    /// Membership: goes before all others, and may use a small reserve of credits.
+    /// Membership: before all others, and with a small reserve of credits.
     Urgent,
 }
 
@@ -126,7 +125,7 @@ pub struct CallOptions {
     pub deadline: Instant,
     /// Whether to send it again.
     pub retry: Retry,
-    /// Whose turn it is first.
+    /// Which calls it goes before.
     pub priority: Priority,
 }
 

@@ -1,4 +1,4 @@
-//! What a call, and what a handler, can fail with.
+//! Errors of calls and of handlers.
 
 use crate::contact::Peer;
 use core::ops::RangeInclusive;
@@ -60,23 +60,23 @@ pub enum RpcError {
         "{peer} did not answer operation {opcode:#06x} within {waited:?} ({tries} tries, last: {last}); whether it was executed is unknown"
     )]
     TimedOut {
-        /// Who was asked.
+        /// The server.
         peer: Peer,
-        /// For what.
+        /// The operation.
         opcode: u16,
-        /// For how long.
+        /// Time since the call began.
         waited: Duration,
         /// How often the request was sent.
         tries: u32,
-        /// What the last try met.
+        /// Outcome of the last try.
         last: String,
     },
-    /// Contact could not be made, or broke while a request was under way that may not be sent again.
+    /// Contact could not be made, or broke while a request was in flight that must not be repeated.
     #[error("{peer} can't be reached: {reason}")]
     Unreachable {
-        /// Who was asked.
+        /// The server.
         peer: Peer,
-        /// What the fabric said.
+        /// The fabric's reason.
         reason: String,
     },
     /// The server does not accept this side's key.
@@ -84,15 +84,15 @@ pub enum RpcError {
         "{peer} does not know tenant {tenant} by this key; check that the key file is this system's and the tenant's"
     )]
     Denied {
-        /// Who was asked.
+        /// The server.
         peer: Peer,
-        /// As whom.
+        /// The tenant of this side.
         tenant: TenantId,
     },
     /// The two sides have no protocol version in common.
     #[error("{peer} speaks fabric protocol {} to {}, this side {} to {}; upgrade the older one", theirs.start(), theirs.end(), ours.start(), ours.end())]
     Version {
-        /// Who was asked.
+        /// The server.
         peer: Peer,
         /// Versions of this side.
         ours: RangeInclusive<u16>,
@@ -107,7 +107,7 @@ pub enum RpcError {
         /// The limit.
         max: usize,
     },
-    /// The memory is in more pieces than a request has room for.
+    /// The memory is in more parts than a request can name.
     #[error(
         "memory in {count} pieces is more than the {max} that a request may name; join some of them, or make several calls"
     )]
@@ -117,7 +117,7 @@ pub enum RpcError {
         /// The limit.
         max: usize,
     },
-    /// This side's fabric refused, before anything was sent.
+    /// This side's fabric refused before anything was sent.
     #[error("{0}")]
     Fabric(#[from] FabricError),
     /// The context was closed while the call waited.
@@ -126,7 +126,7 @@ pub enum RpcError {
 }
 
 impl RpcError {
-    /// Why a peer could not be reached, where another error says that of which peer.
+    /// The reason alone, for an error that names the peer itself.
     pub(crate) fn into_reason(self) -> String {
         match self {
             Self::Unreachable { reason, .. } => reason,

@@ -28,7 +28,7 @@ pub use contact::Peer;
 pub use error::{RpcError, Status};
 pub use metrics::RpcMetrics;
 pub use reply::Reply;
-pub use request::{Payload, Request, Room};
+pub use request::{Payload, PayloadShare, Request};
 pub use rpc::Rpc;
 pub use server::{Body, Handler, PATIENCE_MAX, WorkQueue};
 pub use weir_fabric::{Buffer, FabricError};

@@ -1,4 +1,4 @@
-//! One context as users of the crate see it.
+//! One context as its users see it.
 
 use crate::call::{self, Bulk};
 use crate::config::{CallOptions, RpcConfig};
@@ -7,7 +7,7 @@ use crate::context::Context;
 use crate::error::RpcError;
 use crate::metrics::RpcMetrics;
 use crate::reply::Reply;
-use crate::server::{Handler, Served, Server, Standing};
+use crate::server::{Handler, Phase, Served, Server};
 use crate::wire::ClientId;
 use core::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -15,7 +15,8 @@ use weir_fabric::{Buffer, Endpoint, FabricError};
 use weir_proto::{Clock, Epoch};
 use weir_runtime::Handle;
 
-/// Requests and replies of one context. It ends, with its handlers' tasks left to finish unheard, when dropped.
+/// Requests and replies of one context. Dropping it ends the context; handlers still run to their end, but
+/// nobody hears of it.
 pub struct Rpc {
     pub(crate) context: Rc<Context>,
     pub(crate) server: Rc<Server>,
@@ -42,7 +43,7 @@ impl Rpc {
         let server = Server::new(Rc::clone(&context), seed);
         let sink: Weak<Server> = Rc::downgrade(&server);
         context.endpoint.set_sink(sink);
-        // Last: from here on others may find it.
+        // Last: from here on others may find the context.
         context.endpoint.introduce(id.bits(), context.config.keys.as_ref());
         Rc::new(Self { context, server })
     }
@@ -52,49 +53,49 @@ impl Rpc {
         self.server.serve(opcode, Served::new(handler, false));
     }
 
-    /// The same for a handler that knows by itself what it has executed, or to which that is all one: a repeat whose reply is not
-    /// remembered any more is given to it once more, instead of being refused.
+    /// The same for a handler that recognizes repeats by itself, or that may execute them again. A repeat whose
+    /// reply is not remembered any more goes to the handler instead of being refused.
     pub fn serve_again(&self, opcode: u16, handler: Rc<dyn Handler>) {
         self.server.serve(opcode, Served { again: true, ..Served::new(handler, false) });
     }
 
-    /// Says whether more operations will be served in a moment: whoever asks for one of those is told to come again
-    /// instead of that there is none.
+    /// Says whether more operations follow in a moment. Requests for operations that are not served are then
+    /// told to come again, instead of being refused.
     pub fn set_starting(&self, starting: bool) {
-        self.server.standing.set(if starting { Standing::Starting } else { Standing::Serving });
+        self.server.phase.set(if starting { Phase::Starting } else { Phase::Serving });
     }
 
-    /// Begins nothing more for anybody, but for urgent operations, which others wait for who are there already: whoever asks is
-    /// told to come again, as to a server that starts.
+    /// Begins only urgent requests, for which others wait that were admitted before. All others are told to come
+    /// again.
     pub fn drain(&self) {
-        self.server.standing.set(Standing::Draining);
+        self.server.phase.set(Phase::Draining);
     }
 
-    /// Begins nothing more but withdrawals. A request that is still executed and fails from now on, as what it needs ends, is to
-    /// come again, too.
+    /// Begins only withdrawals. A running request that fails from now on is told to come again, too, because
+    /// what it needs may have ended.
     pub fn turn_away(&self) {
-        self.server.standing.set(Standing::Ending);
+        self.server.phase.set(Phase::Ending);
     }
 
-    /// Answers requests of this operation from now on, also when the server is overloaded: for membership, whose
-    /// requests are few, small and quickly answered, and for what ends work that was admitted before.
+    /// Answers requests of this operation from now on, also when the server is overloaded. For membership, whose
+    /// requests are few, small and answered at once, and for what ends admitted work.
     pub fn serve_urgent(&self, opcode: u16, handler: Rc<dyn Handler>) {
         self.server.serve(opcode, Served::new(handler, true));
     }
 
     /// Sends a request and waits for its reply.
     ///
-    /// While the deadline lasts it goes on trying: contact is made again after a loss, the name is resolved again,
-    /// and a request that may be retried is sent again under the same id, which the server executes once as long as
-    /// it lives. The memory of `bulk` is exposed to the server for the duration of the call.
+    /// Until the deadline it tries again: contact is made anew after a loss, the name is resolved anew, and a
+    /// request that may be repeated is sent again under the same id. A server executes it once while it lives.
+    /// The memory of `bulk` is exposed to the server during the call.
     ///
-    /// When the call fails without a reply, or is dropped, the memory is withdrawn and not used again before no access
-    /// to it can be under way: because the provider says so, or the server does, or the server must have given up. A
-    /// call with memory that is not of the pool fails only then. Otherwise it doesn't wait, and buffers of the pool that
-    /// the server might still write to are replaced by empty ones; those that it might read must not be changed, only
-    /// dropped. A call that another incarnation of the server answers than the only one that has seen its memory ends when
-    /// the accesses that were under way then have ended, a second later at most. With a [`weir_fabric::MrMethod`] that leaves
-    /// memory exposed there is no such protection.
+    /// When the call fails without a reply, or is dropped, the memory is withdrawn. It is not used again before
+    /// no access to it can be in flight: because the provider says so, or the server does, or the server must
+    /// have given up. A call with memory that is not of the pool waits for that before it fails. Otherwise it
+    /// doesn't wait: buffers of the pool that the server may still write to are replaced by empty ones, and
+    /// those that it may still read must only be dropped. When another incarnation of the server answers than
+    /// the one that knows the memory, the call ends when the accesses in flight have ended, a second later at
+    /// most. With a [`weir_fabric::MrMethod`] that leaves memory exposed there is no such protection.
     ///
     /// # Errors
     /// See [`RpcError`].
@@ -110,8 +111,8 @@ impl Rpc {
         call::call(&self.context, to, opcode, body, bulk, options, None)
     }
 
-    /// The same; `resent` is set when it fails after it was sent more than once: an earlier try may have been executed, whatever
-    /// the last one was answered.
+    /// The same. `resent` is set when the call fails after its request was sent more than once: an earlier try
+    /// may have been executed, whatever the last answer was.
     ///
     /// # Errors
     /// See [`RpcError`].
@@ -136,7 +137,7 @@ impl Rpc {
         self.context.endpoint.buffers().alloc(len)
     }
 
-    /// Gives the system back the memory for transfers that lies ready for the next ones.
+    /// Gives unused memory for transfers back to the system.
     pub fn rest(&self) {
         self.context.endpoint.buffers().rest();
     }
@@ -147,8 +148,8 @@ impl Rpc {
         &self.context.metrics
     }
 
-    /// Whether a server has turned messages of this context away of late: then data is better fetched by it than sent in the
-    /// message ([`weir_fabric::Endpoint::is_short_of_room`]).
+    /// Whether a server has refused messages of this context recently. It then better fetches data than gets it
+    /// in the message ([`weir_fabric::Endpoint::is_short_of_room`]).
     #[must_use]
     pub fn is_short_of_room(&self, peer: &Peer) -> bool {
         let session = self.context.peer_state(peer).session();
@@ -167,7 +168,7 @@ impl Rpc {
         (self.context.requests.used(), self.context.requests.waiting())
     }
 
-    /// Calls whose memory is exposed, and those that wait for leave to expose it.
+    /// Calls whose memory is exposed, and those that wait for permission to expose it.
     #[must_use]
     pub fn bulk_quota(&self) -> (usize, usize) {
         (self.context.bulks.used(), self.context.bulks.waiting())
@@ -197,8 +198,8 @@ impl Rpc {
         self.context.epoch()
     }
 
-    /// The id that clients know this context by; new on every start. The server that it calls first knows it by the same,
-    /// others by others.
+    /// The id of this context as a server, new on every start. As a client, it has the same id at the first
+    /// server that it calls, and others at others.
     #[must_use]
     pub fn id(&self) -> ClientId {
         self.context.id

@@ -11,7 +11,7 @@ use weir_proto::Epoch;
 use weir_proto::capability::SystemKey;
 use weir_proto::limits::PROTOCOL_MAX;
 use weir_rpc::wire::{Header, Kind};
-use weir_rpc::{CallOptions, ClientId, WorkQueue, Handler, Keys, Peer, Request, Rpc, RpcConfig};
+use weir_rpc::{CallOptions, ClientId, Handler, Keys, Peer, Request, Rpc, RpcConfig, WorkQueue};
 use weir_runtime::real::Executor;
 use weir_runtime::sim::{Node, World};
 use weir_runtime::{LocalBoxFuture, join_all};

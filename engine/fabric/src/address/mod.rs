@@ -1,5 +1,5 @@
-//! Addresses of endpoints, and the auth keys that endpoints have on networks with tenants. It calls nothing of this crate. All
-//! rooms above name peers by what is here.
+//! Addresses of endpoints, and the auth keys that endpoints have on networks with tenants. It calls nothing of
+//! this crate. All rooms above name peers by what is here.
 
 mod auth_key;
 
@@ -15,8 +15,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// Longest address of any provider here: a `sockaddr_un`-sized name. Bounds what a hello may carry.
 pub(crate) const ADDRESS_MAX: usize = 128;
 
-/// An endpoint's address in the provider's own format, and on networks with auth keys the one that its messages came
-/// under: the same endpoint under another key is somebody else. Only the provider's bytes travel in messages.
+/// An endpoint's address in the provider's format, with the auth key under which it was met on networks with
+/// keys. The same endpoint under another key is another peer. Only the provider's bytes travel in messages.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Address(#[serde(with = "serde_bytes")] Vec<u8>, #[serde(skip)] Option<AuthKey>);
 
@@ -36,8 +36,8 @@ impl Address {
         Self(self.0, Some(key))
     }
 
-    /// What an endpoint that serves several keys knows the address as, when that is not the address itself: one that was
-    /// found by name is met under the first of the keys. So endpoints with the same keys agree on whom they talk to.
+    /// How an endpoint that serves several keys knows this address, if not by itself: an address that was found
+    /// by name is met under the first of the keys. So endpoints with the same keys agree on their peers.
     pub(crate) fn named_under(&self, first: Option<AuthKey>) -> Option<Self> {
         first.filter(|_| self.1.is_none()).map(|key| self.clone().under(key))
     }

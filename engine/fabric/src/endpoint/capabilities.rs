@@ -1,4 +1,4 @@
-//! What a provider can do: read at start, never assumed.
+//! What a provider can do. It is read at start, never assumed.
 
 use core::fmt;
 
@@ -7,12 +7,12 @@ use core::fmt;
 pub enum Wait {
     /// The completion queue has a descriptor.
     Fd,
-    /// It has several, which are watched only while the context sleeps: who is awake looks at the queue anyway, and the kernel
-    /// need not tell of each packet.
+    /// The queue has several descriptors, which are watched only while the context sleeps: a context that is
+    /// awake polls the queue, and the kernel need not report each packet.
     FdSet,
-    /// The provider has none: senders ring a doorbell of our own.
+    /// There is no descriptor. Senders ring a doorbell.
     Doorbell,
-    /// Virtual time: nothing to wait on.
+    /// Virtual time: there is nothing to wait for.
     Simulated,
 }
 
@@ -43,23 +43,23 @@ pub struct MrMode {
     pub allocated: bool,
 }
 
-/// Who knows whether accesses to a registration that has ended are still under way.
+/// Who knows whether accesses to an ended registration are in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MrAccounting {
-    /// The provider: ending a registration ends every access, or waits for it.
+    /// The provider: ending a registration ends or awaits every access.
     Provider,
-    /// Nobody below: the two sides of a request have to find out (see `weir-rpc`).
+    /// No layer below: the two sides of a request have to find out (see `weir-rpc`).
     Own,
 }
 
-/// How a provider sends messages, where it has several ways. Two endpoints must use the same to reach each other.
+/// How a provider sends messages, where it has several ways. Both endpoints must use the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Protocol {
     /// The provider's own choice.
     #[default]
     Usual,
-    /// All messages go out at once. Those that find no room are turned away, and their sender sends them again, in
-    /// growing steps and for a bounded time (`FI_PROTO_CXI_RNR`; paper §3.4).
+    /// All messages go out at once. Those that find no room are refused, and their sender repeats them in
+    /// growing steps for a bounded time (`FI_PROTO_CXI_RNR`; paper §3.4).
     ReceiverNotReady,
 }
 
@@ -80,20 +80,21 @@ impl Protocol {
 pub enum Ability {
     /// One posted slab takes many messages. Without: a buffer for each.
     MultiRecv,
-    /// Completions name the sender. Without: senders say who they are, in each message.
+    /// Completions name the sender. Without: each message carries its sender's address.
     Source,
     /// Completions of unknown senders carry their address. Without: the first message carries it.
     SourceErr,
-    /// Completions name the sender by a number of ours. Without: the address vector's number is looked up.
+    /// Completions name the sender by a number of this side. Without: the address vector's number is looked up.
     AvUserId,
     /// Small messages go out without a completion. Without: each has one.
     Inject,
-    /// A write has ended only when it has arrived. Without: it may have ended when the system has its bytes. Messages that
-    /// are sent then still arrive after it, unless the connection breaks between the two.
+    /// A write has ended only when it has arrived. Without: it may have ended when the system has its bytes.
+    /// Later messages still arrive after it, unless the connection breaks in between.
     Delivery,
     /// Small messages go through memory that two endpoints of a node share. Without: through the provider.
     Channels,
-    /// The descriptors of a completion queue are watched only during sleep. Without: always, by the library's own one.
+    /// The descriptors of a completion queue are watched only during sleep. Without: always, by the library's
+    /// own one.
     FdSet,
 }
 
@@ -117,10 +118,10 @@ pub struct Capabilities {
     pub av_user_id: bool,
     /// Several auth keys (VNIs) can be served by one endpoint.
     pub auth_keys: bool,
-    /// This endpoint serves several: the network's word on who sent a message is the only one.
+    /// This endpoint serves several keys: only the network's word counts on who sent a message.
     pub serves_auth_keys: bool,
-    /// A message that finds no room is turned away and sent again by its sender, instead of being kept: the provider has
-    /// the protocol, or the endpoint uses it ([`Protocol::ReceiverNotReady`]).
+    /// A message that finds no room is refused, and its sender repeats it, instead of being kept: the provider
+    /// has the protocol, or the endpoint uses it ([`Protocol::ReceiverNotReady`]).
     pub receiver_not_ready: bool,
     /// Reads and writes of remote memory.
     pub rma: bool,
@@ -128,8 +129,8 @@ pub struct Capabilities {
     pub delivery: bool,
     /// Writes and messages to a peer arrive in the order in which they were started: they go through one stream.
     pub ordered_writes: bool,
-    /// Senders put messages into the receiver's queue themselves: one that dies there blocks it, so that the endpoint watches
-    /// itself, and is opened anew when it has to be.
+    /// Senders write into the receiver's queue themselves. A sender that dies there blocks it, so that the
+    /// endpoint watches itself and is reopened if necessary.
     pub shared_queue: bool,
     /// Small messages between two endpoints of a node go through memory that they share, beside the provider's queue.
     pub channels: bool,
@@ -151,8 +152,8 @@ pub struct Capabilities {
     pub max_peers: Option<usize>,
 }
 
-/// Releases of libfabric whose `shm` crashes when an endpoint answers another one of its own process: it never maps it
-/// (`smr_map_to_region` returns before it would).
+/// Releases of libfabric whose `shm` crashes when an endpoint answers another one of its process: it never maps
+/// it (`smr_map_to_region` returns before).
 const SHM_CRASHES_WITHIN_PROCESS: [&str; 2] = ["2.5", "2.6"];
 
 impl Capabilities {

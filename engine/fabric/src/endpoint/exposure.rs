@@ -1,4 +1,4 @@
-//! Memory that peers may reach, and what is certain about their accesses when that ends.
+//! Memory that peers may access, and what is certain about their accesses when that ends.
 
 use super::transfer::Transfer;
 use crate::memory::{Memory, MemoryHold, RemoteRegion};
@@ -13,15 +13,15 @@ use std::rc::Rc;
 pub enum MrMethod {
     /// Each exposure is a registration, which ends with it.
     Uncached,
-    /// The same with the few small keys that hardware resolves without a search; the kernel makes and ends each. They
-    /// are used again at once, so a late access may meet another exposure.
+    /// The same with few small keys that hardware resolves without a search; the kernel makes and ends each.
+    /// They are reused at once, so that a late access may reach another exposure.
     Optimized,
-    /// Such keys that are never ended: for windows that live as long as the process. Unsafe for memory of one call.
+    /// Such keys that never end: for windows that live as long as the process. Unsafe for memory of one call.
     Persistent,
-    /// Keys are kept for the next exposure of the same memory: ending one does nothing, and leaves the memory exposed.
+    /// Keys are kept for the next exposure of the same memory. Ending an exposure does nothing and leaves the
+    /// memory exposed.
     KeyCache,
-    /// Each exposure is a registration, and accesses to it are counted as they begin and end: it has ended when no
-    /// access is under way.
+    /// Each exposure is a registration whose accesses are counted: it has ended when no access is in flight.
     #[default]
     MatchEvents,
 }
@@ -70,11 +70,11 @@ impl fmt::Display for MrMethod {
 
 /// What is certain about peers' accesses when an exposure has ended.
 pub enum Ending {
-    /// None is under way, and none can begin.
+    /// No access is in flight, and none can begin.
     Certain,
-    /// None can begin; the transfer is complete when the last one has ended.
+    /// No access can begin. The transfer completes when the last one has ended.
     Pending(Transfer),
-    /// None can begin; whether one is under way the provider doesn't tell.
+    /// No access can begin. The provider doesn't tell whether one is in flight.
     Untold,
     /// The memory is still exposed: [`MrMethod::leaves_exposed`].
     Exposed,
@@ -93,9 +93,9 @@ impl fmt::Debug for Ending {
 
 /// An exposure that has ended.
 pub struct Closed {
-    /// Keeps the memory, for as long as accesses may be under way.
+    /// Holds the memory while accesses may be in flight.
     pub hold: MemoryHold,
-    /// Whether they may be.
+    /// Whether they may be in flight.
     pub ending: Ending,
 }
 
@@ -104,15 +104,16 @@ pub(crate) trait Registered {
     /// Peers have finished with it: it may be kept for the next exposure.
     fn settle(self: Box<Self>);
 
-    /// Whether [`Registered::close`] leaves open if accesses are under way.
+    /// Whether [`Registered::close`] leaves open if accesses are in flight.
     fn is_untold(&self) -> bool;
 
-    /// Ends it, whatever peers are at.
+    /// Ends it, whatever accesses are in flight.
     fn close(self: Box<Self>) -> Ending;
 }
 
 /// Memory that a peer may access until this is closed, settled or dropped. What is certain then depends on the
-/// provider and on the [`MrMethod`]; where it isn't, the layer above has to find out or to wait (see `weir-rpc`).
+/// provider and on the [`MrMethod`]. Where it isn't, the layer above has to find out or to wait (see
+/// `weir-rpc`).
 pub struct Exposure {
     region: RemoteRegion,
     memory: Rc<Memory>,
@@ -130,29 +131,29 @@ impl Exposure {
         self.region
     }
 
-    /// Whether the memory belongs to somebody outside this program's buffers.
+    /// Whether the memory belongs to the application.
     #[must_use]
     pub fn is_foreign(&self) -> bool {
         self.memory.is_foreign()
     }
 
-    /// Whether ending it would leave open if accesses are under way ([`Ending::Untold`]). Then it is better to find that
-    /// out first: some providers answer an access to a registration that has ended by giving up the connection, and
-    /// `shm` not at all.
+    /// Whether ending it would leave open if accesses are in flight ([`Ending::Untold`]). It is then better to
+    /// find out first: on an access to an ended registration some providers close the connection, and `shm`
+    /// doesn't answer.
     #[must_use]
     pub fn is_untold(&self) -> bool {
         self.registration.as_ref().is_some_and(|registration| registration.is_untold())
     }
 
-    /// Ends the exposure when peers have said that they are done with it. Where registrations are cached, this one may
-    /// serve the next exposure of the same memory.
+    /// Ends the exposure after peers have said that they are done with it. Where registrations are cached, this
+    /// one may serve the next exposure of the same memory.
     pub fn settle(mut self) {
         if let Some(registration) = self.registration.take() {
             registration.settle();
         }
     }
 
-    /// Withdraws the access, and goes on holding the memory.
+    /// Ends the access, and holds the memory on.
     #[must_use]
     pub fn close(mut self) -> Closed {
         let ending = self.registration.take().map_or(Ending::Certain, Registered::close);

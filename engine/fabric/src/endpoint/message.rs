@@ -12,10 +12,10 @@ use std::rc::{Rc, Weak};
 pub enum Source {
     /// A peer that was inserted.
     Peer(PeerId),
-    /// Somebody else; the provider says where it is. Boxed, because it comes once for each peer, and every message has
-    /// room for it.
+    /// Another sender, of this address. Boxed, because it comes once for each peer and every message has room
+    /// for it.
     Address(Box<Address>),
-    /// Somebody else; the provider can't tell who.
+    /// Another sender, whom the provider can't name.
     Unknown,
 }
 
@@ -31,10 +31,10 @@ impl Source {
     }
 }
 
-/// Slabs whose last message is gone, ready to be posted again.
+/// Slabs without messages, ready to be posted again.
 pub(crate) type SlabReturns = RefCell<Vec<Rc<Memory>>>;
 
-/// A posted receive slab. The endpoint and each message in it hold it; when all have let go it is returned.
+/// A posted receive slab. The endpoint and each message in it hold it. It is returned when nobody does.
 pub(crate) struct SlabLease {
     memory: Rc<Memory>,
     returns: Weak<SlabReturns>,
@@ -72,8 +72,8 @@ struct Owned {
     _hold: Option<Box<dyn Any>>,
 }
 
-/// One received message: bytes in a receive slab (not copied), or a copy. It occupies receive memory until dropped. An empty
-/// one of nobody stands where one was taken from.
+/// One received message: bytes in a receive slab, or a copy. It occupies receive memory until it is dropped. The
+/// default is an empty message of an unknown sender.
 pub struct Message {
     source: Source,
     place: Place,
@@ -91,8 +91,8 @@ impl Message {
         Self { source, place: Place::Owned(Rc::new(Owned { bytes, _hold: hold })), offset: 0, len }
     }
 
-    /// Cuts the message at this position, at most its end, and returns what is before it: of the same sender, in the same
-    /// receive memory.
+    /// Splits the message at this position, at most its end, and returns the part before it, of the same sender
+    /// and in the same receive memory.
     #[must_use]
     #[inline]
     pub fn split_to(&mut self, at: usize) -> Self {
@@ -116,7 +116,7 @@ impl Message {
         self.len == 0
     }
 
-    /// Whoever sent it is not known any more.
+    /// Its sender is no longer known.
     pub(crate) fn disown(&mut self) {
         self.source = Source::Unknown;
     }

@@ -33,7 +33,7 @@ use std::rc::Weak;
 use weir_proto::Keys;
 use weir_runtime::LocalBoxFuture;
 
-/// Takes what arrives at an endpoint. Called from the endpoint's progress, on the context's thread; it must not
+/// Takes what arrives at an endpoint. The endpoint's progress calls it on the context's thread. It must not
 /// wait.
 pub trait Sink {
     /// A message arrived. It occupies receive memory until it is dropped.
@@ -43,25 +43,26 @@ pub trait Sink {
     /// [`Endpoint::send`].
     fn send_failed(&self, peer: PeerId, context: u64, error: FabricError);
 
-    /// The endpoint is closed, or its simulated node crashed: nothing will arrive any more. A sink lets go of what it
-    /// holds, which may be what holds the endpoint.
+    /// The endpoint is closed, or its simulated node crashed: nothing arrives any more. The sink drops what it
+    /// holds, which may own the endpoint.
     fn closed(&self) {}
 }
 
-/// What may be gone of a peer that is waited for. What comes later includes what stands before it.
+/// What of an unresponsive peer may be gone. Each variant includes the ones before it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Gone {
-    /// Its host: not even the system answers, for twenty seconds.
+    /// Its host: its system has acknowledged nothing for twenty seconds.
     Host,
-    /// Its process, too: nothing has come from it for half a minute, though its system answers. It may go on later.
+    /// Its process, too: nothing has come from it for half a minute, though its system acknowledges. It may
+    /// continue later.
     Process,
-    /// Its progress, too: whoever asks has waited for a minute for what is under way with it, whatever else it says.
+    /// Its progress, too: an operation with it has been in flight for a minute, whatever else it sends.
     Progress,
 }
 
-/// One context's door to the network.
+/// One context's access to the network.
 ///
-/// Dropping it closes it: peers' operations to it fail, and what it has not sent yet is lost.
+/// Dropping it closes it: peers' operations to it fail, and unsent messages are lost.
 pub trait Endpoint {
     /// What the provider can do.
     fn capabilities(&self) -> &Capabilities;
@@ -80,12 +81,12 @@ pub trait Endpoint {
     /// Page-aligned memory that the endpoint can move data to and from.
     fn buffers(&self) -> &BufferPool;
 
-    /// Says who uses the endpoint: the id by which it answers hellos, and its keys. Where addresses are published, others are
-    /// told this endpoint's from then on, and others' are believed that are sealed with these keys.
+    /// Says who uses the endpoint: the id by which it answers hellos, and its keys. Where addresses are
+    /// published, this one is from then on, and others' are accepted that are sealed with these keys.
     fn introduce(&self, _server: u64, _keys: Option<&Keys>) {}
 
-    /// Finds the address of a listening endpoint by name and port. Asks the system's resolver each time, and where
-    /// addresses are published whoever listens there.
+    /// Finds the address of a listening endpoint by name and port. It asks the system's resolver each time, and
+    /// where addresses are published the TCP socket at that port.
     fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Found, FabricError>>;
 
     /// Makes a peer known. The same address gives the same id, until it is removed.
@@ -99,40 +100,40 @@ pub trait Endpoint {
         None
     }
 
-    /// The address that a peer was made known by, with its key; `None` where the provider doesn't tell senders by theirs.
+    /// The address by which a peer was made known, with its key. `None` where the provider doesn't name senders
+    /// by address.
     fn address_of(&self, _peer: PeerId) -> Option<Address> {
         None
     }
 
-    /// Forgets a peer: its connection is given up if it is stuck, and what is queued for it fails. Transfers that the provider
-    /// has end when it lets go of them: only then nothing is at the peer's memory any more. The next [`Endpoint::insert`]
-    /// starts afresh.
+    /// Forgets a peer: a stuck connection of it is closed, and queued operations fail. Transfers in flight end
+    /// when the provider gives them up; only then no access to the peer's memory is in flight. The next
+    /// [`Endpoint::insert`] starts anew.
     fn remove(&self, peer: PeerId);
 
-    /// Forgets a peer that is only idle, or never was of use: what is queued for it fails, but connections are not looked
-    /// through for one of its that is stuck. That takes as long as there are open files, and idle peers may be thousands.
+    /// Forgets a peer that is idle or was never used. Queued operations fail; connections are not searched for a
+    /// stuck one. Such a search takes time for each open file, and there may be thousands of idle peers.
     fn forget(&self, peer: PeerId) {
         self.remove(peer);
     }
 
-    /// Ends what is under way with a peer whose host has vanished without a word, also for other endpoints of this process:
-    /// operations with it end with an error. A host that is waited for without anything on its way to it is asked for a sign of
-    /// life and given as much time again. With a peer whose process hangs on a host that is there, or that talks and lets
-    /// nothing end, the same is done only on request ([`Gone::Process`], [`Gone::Progress`]). Nothing happens where the provider notices by itself. It takes as long as there are open files.
+    /// Ends operations with a peer whose host has vanished, also those of other endpoints of this process; they
+    /// fail. A host that owes no acknowledgement is probed and given as much time again. Peers whose process
+    /// hangs, or whose operations don't progress, are treated so only on request ([`Gone::Process`],
+    /// [`Gone::Progress`]). Does nothing where the provider notices by itself. Takes time for each open file.
     fn hang_up_if_gone(&self, _peer: PeerId, _gone: Gone) {}
 
-    /// A peer is not waited for any more: its host isn't asked for signs of life any longer. It takes as long as there are open
-    /// files.
+    /// Nobody waits for a peer any more: its host is probed no longer. Takes time for each open file.
     fn stop_asking(&self, _peer: PeerId) {}
 
-    /// Whether there is room for peers that may never be of use. Where the provider has room for few, such are not to take all of
-    /// it from those that are.
+    /// Whether there is room for peers that may never be of use. Where the provider has room for few, part of it
+    /// is for known clients.
     fn has_room_for_strangers(&self) -> bool {
         true
     }
 
-    /// Whether a peer has turned messages away of late, so that small ones reach it sooner: it can fetch the rest when it has
-    /// room. Only known where the provider tells its sender of refusals.
+    /// Whether a peer has refused messages recently. Small messages then reach it sooner, and it can fetch the
+    /// rest when it has room. Known only where the provider reports refusals to the sender.
     fn is_short_of_room(&self, _peer: PeerId) -> bool {
         false
     }
@@ -140,13 +141,15 @@ pub trait Endpoint {
     /// Sets who takes what arrives. Until then, messages stay in the provider.
     fn set_sink(&self, sink: Weak<dyn Sink>);
 
-    /// Sends one message that is put together from `parts`. It is copied, so the parts are free on return.
-    /// Success means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`. With 0 for that it is
-    /// an answer, which whoever asked has a connection for: it waits for none while very many peers do. A receiver drops
-    /// what one sender has waiting there beyond many times its credits; nobody is told of that.
+    /// Sends one message that is assembled from `parts`. They are copied, so that they are free on return.
+    /// Success means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`.
+    /// Context 0 marks an answer: its receiver has a connection already, so that it waits for none even while
+    /// very many peers do. A receiver drops what one sender has waiting there beyond many times its credits,
+    /// without telling anybody.
     ///
     /// # Errors
-    /// When the message is larger than [`Capabilities::max_message`], the peer is unknown, or no buffer is left.
+    /// When the message is larger than [`Capabilities::max_message`], the peer is unknown, or no buffer
+    /// is left.
     fn send(&self, to: PeerId, context: u64, parts: &[&[u8]]) -> Result<(), FabricError>;
 
     /// Lets peers that know the returned region's key read or write a part of a buffer, until the exposure ends.
@@ -163,7 +166,7 @@ pub trait Endpoint {
     /// [`Capabilities::delivery`] says so.
     fn write(&self, peer: PeerId, from: &Buffer, range: Range<usize>, to: RemoteRegion) -> Transfer;
 
-    /// Looks for transfers that have ended, where a provider ends them as they are started. For whoever has nothing else to
-    /// start before: it need not wait for the executor's next look. Messages may be handed to the sink meanwhile.
+    /// Looks for ended transfers, where a provider ends them as they are started. A caller with nothing else to
+    /// start need not wait for the executor's next poll. Messages may be handed to the sink meanwhile.
     fn look_at_once(&self) {}
 }

@@ -1,4 +1,4 @@
-//! Settings of an endpoint, whichever transport it is of.
+//! Settings of an endpoint of any transport.
 
 use super::capabilities::{Ability, Protocol};
 use super::exposure::MrMethod;
@@ -34,7 +34,8 @@ pub enum Bind {
 /// How receive memory is posted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReceiveMode {
-    /// A buffer of the largest message's size for each message: for providers without multi-receive, and to compare.
+    /// One buffer for each message, of the largest message's size: for providers without multi-receive, and to
+    /// compare.
     Standard {
         /// How many are posted.
         buffers: usize,
@@ -58,8 +59,8 @@ impl Default for ReceiveMode {
 }
 
 impl ReceiveMode {
-    /// Slabs of a client, which gets no more than answers: together 1 MiB, as much as the inline bodies of all requests that
-    /// it has under way by default (64 of 16 KiB).
+    /// Slabs of a client, which receives only answers: 1 MiB together, as much as the inline bodies of all
+    /// requests that it has in flight by default (64 of 16 KiB).
     #[must_use]
     pub const fn of_client() -> Self {
         Self::Multi { slabs: 4, slab_bytes: 256 << 10 }
@@ -85,11 +86,12 @@ impl ReceiveMode {
 /// Settings of an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// The provider's name: `tcp`, `shm`, `verbs`, `cxi`, or what libfabric calls a stack of several.
+    /// The provider's name: `tcp`, `shm`, `verbs`, `cxi`, or libfabric's name of a stack of several.
     pub provider: String,
     /// Where to be reached.
     pub bind: Bind,
-    /// The NIC, as libfabric names its domain: `cxi1`, `mlx5_0`, on `tcp` the network interface. None leaves it to the provider.
+    /// The NIC, by libfabric's name of its domain: `cxi1`, `mlx5_0`, on `tcp` the network interface. `None`
+    /// leaves it to the provider.
     pub device: Option<String>,
     /// Bound of the buffer pool in bytes.
     pub buffer_bytes: usize,
@@ -98,20 +100,19 @@ pub struct Options {
     /// Messages are copied out of their slab while no more than this many slabs are posted, so that slow requests
     /// can't pin the last ones.
     pub copy_below: usize,
-    /// Abilities that are not used although the provider has them: around a provider's defect, and to see what they
-    /// are worth.
+    /// Abilities of the provider that are not used: to avoid a defect of it, and to measure what they are worth.
     pub without: Vec<Ability>,
     /// How memory is registered for peers.
     pub mr_method: MrMethod,
-    /// Registrations of memory that are kept for the next exposure of the same memory, at most; 0 keeps none. Worth it
-    /// where registering calls into the kernel. Memory of the application is kept only where the kernel tells when it is
-    /// freed or remapped.
+    /// Most registrations that are kept for the next exposure of the same memory; 0 keeps none. Worth it where
+    /// registering calls into the kernel. Memory of the application is kept only where the kernel reports when
+    /// it is freed or remapped.
     pub mr_cache: usize,
-    /// Auth keys: none leaves it to the provider, a client has one, a server as many as its clients have together.
+    /// Auth keys. Empty leaves it to the provider; a client has one, a server those of all its clients.
     pub auth_keys: Vec<AuthKey>,
     /// How messages are sent, where the provider has several ways.
     pub protocol: Protocol,
-    /// Whether listening endpoints are at the port that is configured, or at an address that is told there.
+    /// Whether listening endpoints are at the configured port, or at an address that is published there.
     pub addressing: Addressing,
 }
 

@@ -1,8 +1,8 @@
-//! Which peers have been short of receive room: learned from the messages that they turned away.
+//! Which peers lack receive room, as the messages show that they refused.
 //!
-//! A large message that is turned away again and again waits longest of all, because it needs the most room at once and the
-//! steps in which it is tried grow. Who knows that a peer is short can send a small message and have the peer fetch
-//! the rest when it has room. Kept by the sender only, a few words for each peer that has turned something away.
+//! A large message that is refused again and again waits longest, because it needs the most room and its retry
+//! steps grow. A sender that knows of the shortage can send a small message, and the peer fetches the rest when
+//! it has room. Only the sender keeps this, a few words for each peer that has refused something.
 
 use crate::address::PeerId;
 use core::cell::RefCell;
@@ -10,20 +10,20 @@ use core::time::Duration;
 use std::collections::HashMap;
 use weir_runtime::Instant;
 
-/// Refusals within [`WINDOW`] that make a peer count as short: one message that is tried for 0.4 ms, or a few at once. A
-/// single one is a burst that passes.
+/// Refusals within [`WINDOW`] after which a peer counts as short: one message retried for 0.4 ms, or a few at
+/// once. A single refusal is a short burst.
 const REFUSALS: u32 = 4;
 
-/// What refusals are counted over: three of the longest steps in which a message is tried again.
+/// The time over which refusals are counted: three of the longest retry steps.
 const WINDOW: Duration = Duration::from_millis(40);
 
-/// How long a peer counts as short after the last refusal, the first time. Each time that it is found short again as soon as
-/// it is tried, it counts for twice as long. Requests to a server that is that short take some milliseconds each, so that less
-/// than one in a hundred is such an attempt.
+/// How long a peer counts as short after the last refusal, at first. It doubles each time the peer is found
+/// short at the first attempt. Requests to such a server take some milliseconds each, so that less than one in a
+/// hundred is such an attempt.
 const RECOVERY_MIN: Duration = Duration::from_secs(1);
 
-/// The longest such time: a peer that is short for good is tried with a large message once in some thousands of requests,
-/// and that one has room again is noticed before a person would.
+/// Longest such time. A peer that stays short gets a large message once in some thousands of requests, and room
+/// is noticed before a person would notice.
 const RECOVERY_MAX: Duration = Duration::from_secs(16);
 
 #[derive(Clone, Copy, Default)]
@@ -34,14 +34,14 @@ struct Record {
     recovery: Duration,
 }
 
-/// What is remembered of peers that turned messages away.
+/// Peers that have refused messages.
 #[derive(Default)]
 pub(crate) struct Shortages {
     peers: RefCell<HashMap<PeerId, Record>>,
 }
 
 impl Shortages {
-    /// A peer has turned a message away.
+    /// A peer has refused a message.
     pub(crate) fn refused(&self, peer: PeerId, now: Instant) {
         let mut peers = self.peers.borrow_mut();
         let record = peers.entry(peer).or_default();
@@ -54,7 +54,7 @@ impl Shortages {
             record.short_until = now + record.recovery;
             return;
         }
-        // Found short again in the first attempt since, or for the first time in a while.
+        // Found short again at the first attempt, or for the first time in a while.
         let again = !record.recovery.is_zero() && now - record.short_until < record.recovery;
         if again || record.refusals >= REFUSALS {
             record.recovery = if again { (record.recovery * 2).min(RECOVERY_MAX) } else { RECOVERY_MIN };
@@ -62,13 +62,13 @@ impl Shortages {
         }
     }
 
-    /// Whether a peer is better sent small messages only.
+    /// Whether a peer should get only small messages.
     pub(crate) fn is_short(&self, peer: PeerId, now: Instant) -> bool {
         let peers = self.peers.borrow();
         peers.get(&peer).is_some_and(|record| now < record.short_until)
     }
 
-    /// A peer is not known any more.
+    /// A peer is no longer known.
     pub(crate) fn forget(&self, peer: PeerId) {
         self.peers.borrow_mut().remove(&peer);
     }

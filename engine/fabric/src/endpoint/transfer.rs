@@ -1,4 +1,4 @@
-//! Reads and writes of remote memory that are under way.
+//! Reads and writes of remote memory in flight.
 
 use crate::error::FabricError;
 use core::cell::RefCell;

@@ -1,17 +1,17 @@
 //! The fabric trait on libfabric.
 
-use super::bell::{self, Rung};
-use super::door::Door;
+use super::connection_limit::ConnectionLimit;
+use super::doorbell::{self, RingOutcome};
 use super::hang_up::{hang_up, hang_up_if_gone, stop_asking};
 use super::ops::Op;
 use super::peers::KnownPeer;
 use super::progress::{Core, JOIN_BYTES, JOIN_MAX};
+use super::provider_names;
 use super::raw::Posted;
-use super::stack;
 use crate::counters::add;
 use crate::endpoint::Exposure;
 use crate::memory::{Access, Buffer, RemoteRegion};
-use crate::naming::{Asker, Teller, Told, ask, resolve};
+use crate::naming::{PublishedAddress, Publisher, Querier, query, resolve};
 use crate::{
     Address, AuthKey, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, Gone, PeerId,
     Sink, Transfer, Wait,
@@ -26,27 +26,27 @@ use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
 /// What an endpoint needs whose peers are found by asking for their addresses.
 pub(super) struct Published {
     /// As which it asks, without the key.
-    anybody: Asker,
+    anybody: Querier,
     /// As which it asks once it was introduced.
-    asker: OnceCell<Asker>,
+    querier: OnceCell<Querier>,
     /// Where its own address is told, when it listens.
-    teller: Option<Teller>,
+    publisher: Option<Publisher>,
 }
 
 impl Published {
-    pub(super) fn new(provider: &str, format: u32, teller: Option<Teller>) -> Self {
-        let provider = stack::offered_as(provider).to_owned();
-        Self { anybody: Asker { provider, format, key: None }, asker: OnceCell::new(), teller }
+    pub(super) fn new(provider: &str, format: u32, publisher: Option<Publisher>) -> Self {
+        let provider = provider_names::offered_as(provider).to_owned();
+        Self { anybody: Querier { provider, format, key: None }, querier: OnceCell::new(), publisher }
     }
 
     fn introduce(&self, address: Address, server: u64, keys: Option<&Keys>) {
-        let Asker { provider, format, .. } = self.anybody.clone();
-        if let Some(teller) = &self.teller {
-            let told = Told { server, provider: provider.clone(), format, address };
-            teller.begin(told, keys.cloned());
+        let Querier { provider, format, .. } = self.anybody.clone();
+        if let Some(publisher) = &self.publisher {
+            let told = PublishedAddress { server, provider: provider.clone(), format, address };
+            publisher.begin(told, keys.cloned());
         }
         // The first one stays: an endpoint has one owner for its whole life.
-        let _ = self.asker.set(Asker { provider, format, key: keys.map(Keys::own) });
+        let _ = self.querier.set(Querier { provider, format, key: keys.map(Keys::own) });
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) struct LibfabricEndpoint {
     spelled: String,
     published: Option<Published>,
     /// Looks after connections to it, until it is dropped.
-    _door: Option<Door>,
+    _connection_limit: Option<ConnectionLimit>,
 }
 
 impl LibfabricEndpoint {
@@ -73,7 +73,7 @@ impl LibfabricEndpoint {
         core: Rc<Core>,
         spelled: String,
         published: Option<Published>,
-        door: Option<Door>,
+        connection_limit: Option<ConnectionLimit>,
     ) -> Result<Rc<dyn Endpoint>, FabricError> {
         let source = rt.add_source(Rc::clone(&core) as Rc<dyn EventSource>).map_err(|error| {
             FabricError::Provider {
@@ -83,7 +83,14 @@ impl LibfabricEndpoint {
                 provider: core.capabilities.provider.clone(),
             }
         })?;
-        Ok(Rc::new(Self { core, rt: rt.clone(), source, spelled, published, _door: door }))
+        Ok(Rc::new(Self {
+            core,
+            rt: rt.clone(),
+            source,
+            spelled,
+            published,
+            _connection_limit: connection_limit,
+        }))
     }
 
     /// Whether an operation to this peer makes sense.
@@ -94,7 +101,7 @@ impl LibfabricEndpoint {
     /// Whether the peer's process is still there, where that can be seen.
     #[inline]
     fn alive(&self, peer: &KnownPeer) -> Result<(), FabricError> {
-        if peer.ringer.is_some() && peer.is_dead(self.rt.now()) {
+        if peer.peer_doorbell.is_some() && peer.is_dead(self.rt.now()) {
             return Err(FabricError::Unreachable { reason: "the peer's process has ended".to_owned() });
         }
         Ok(())
@@ -154,8 +161,8 @@ impl LibfabricEndpoint {
         if !put && posted.is_none() {
             return Ok(None);
         }
-        if let Some(ringer) = &peer.ringer
-            && core.ring(ringer) == Rung::Moved
+        if let Some(peer_doorbell) = &peer.peer_doorbell
+            && core.ring(peer_doorbell) == RingOutcome::Moved
         {
             drop(peers);
             core.follow(to)?;
@@ -173,7 +180,7 @@ impl LibfabricEndpoint {
     /// Puts a message into the peer's channel, if there is one that has room.
     #[inline]
     fn put(&self, peer: &KnownPeer, parts: &[&[u8]], len: usize) -> bool {
-        let Some(channel) = peer.way.open().filter(|_| len <= JOIN_BYTES) else { return false };
+        let Some(channel) = peer.peer_channel.open().filter(|_| len <= JOIN_BYTES) else { return false };
         channel.put(whole(&mut self.core.join.borrow_mut()[..], parts, len), self.core.channels.turn())
     }
 
@@ -233,8 +240,8 @@ impl Endpoint for LibfabricEndpoint {
 
     fn counters(&self) -> &FabricCounters {
         let counters = &self.core.counters;
-        if let Some(teller) = self.published.as_ref().and_then(|published| published.teller.as_ref()) {
-            let (told, refused) = teller.counts();
+        if let Some(publisher) = self.published.as_ref().and_then(|published| published.publisher.as_ref()) {
+            let (told, refused) = publisher.counts();
             counters.addresses_told.set(told);
             counters.addresses_refused.set(refused);
         }
@@ -253,13 +260,17 @@ impl Endpoint for LibfabricEndpoint {
 
     fn resolve(&self, host: &str, port: u16) -> LocalBoxFuture<'static, Result<Found, FabricError>> {
         let host = host.to_owned();
-        if let Some(Published { anybody, asker, .. }) = &self.published {
+        if let Some(Published { anybody, querier, .. }) = &self.published {
             let nonce = u128::from(self.rt.random_u64()) << 64 | u128::from(self.rt.random_u64());
-            let asker = asker.get().unwrap_or(anybody).clone();
-            return Box::pin(ask(asker, host, port, nonce.to_le_bytes()));
+            let querier = querier.get().unwrap_or(anybody).clone();
+            return Box::pin(query(querier, host, port, nonce.to_le_bytes()));
         }
         if self.core.capabilities.wait != Wait::Doorbell {
-            let own = self.core.address.socket().filter(|_| !stack::has_loopback(self.core.raw.provider()));
+            let own = self
+                .core
+                .address
+                .socket()
+                .filter(|_| !provider_names::has_loopback(self.core.raw.provider()));
             return Box::pin(async move {
                 let found = resolve::resolve(host, port).await?;
                 // Who is asked for at loopback is on this node, and so at the address of the same device.
@@ -269,7 +280,7 @@ impl Endpoint for LibfabricEndpoint {
             });
         }
         // All peers of a doorbell provider are on this node, whatever the host is called.
-        let found = bell::lookup(port).and_then(|name| Address::from_bytes(name.as_bytes()));
+        let found = doorbell::lookup(port).and_then(|name| Address::from_bytes(name.as_bytes()));
         let reason = "no endpoint on this node listens there".to_owned();
         let result = found.map(Found::from).ok_or(FabricError::Resolve { host, port, reason });
         Box::pin(core::future::ready(result))
@@ -305,7 +316,7 @@ impl Endpoint for LibfabricEndpoint {
         let Some(gone) = gone else { return };
         let has_ended = gone.has_ended();
         add(&self.core.counters.peers_removed, 1);
-        self.core.intake.borrow_mut().disown(peer);
+        self.core.receive_queue.borrow_mut().disown(peer);
         if !gone.waiting.is_empty() {
             self.core.stop_dialling(Some(&gone.address));
         }

@@ -1,7 +1,8 @@
-//! Files in shared memory's folder with whatever content: what a fuzzer plays the processes with that make such.
+//! Files in the folder of shared memory with any content: with these a fuzzer plays the processes that make such
+//! files.
 
-use super::bell::{self, Ringer, Rung};
 use super::channel;
+use super::doorbell::{self, PeerDoorbell, RingOutcome};
 use crate::FabricError;
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs;
@@ -10,26 +11,26 @@ use std::path::{Path, PathBuf};
 
 /// Words of a bell's page that are read, by their numbers: what the owner does, its generation, the form of channels that it
 /// takes, whether it has the lock.
-pub const WORDS: [usize; 4] = [bell::STATE, bell::GENERATION, bell::CHANNELS, bell::LOCK];
+pub const WORDS: [usize; 4] = [doorbell::STATE, doorbell::GENERATION, doorbell::CHANNELS, doorbell::LOCK];
 
 /// What these words say of an owner that sleeps, that has moved, takes channels, has the lock.
-pub const ASLEEP: u32 = bell::ASLEEP;
+pub const ASLEEP: u32 = doorbell::ASLEEP;
 /// See [`ASLEEP`].
-pub const MOVED: u32 = bell::MOVED;
+pub const MOVED: u32 = doorbell::MOVED;
 /// See [`ASLEEP`].
 pub const CHANNELS: u32 = channel::VERSION;
 /// See [`ASLEEP`].
-pub const LOCKED: u32 = bell::LOCKED;
+pub const LOCKED: u32 = doorbell::LOCKED;
 
 /// The name in a port's file, if an endpoint can have it.
 #[must_use]
 pub fn holder(path: &Path) -> Option<String> {
-    bell::holder(path)
+    doorbell::holder(path)
 }
 
 /// What a process makes of another one's bell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bell {
+pub struct Doorbell {
     /// The generation of its owner's endpoint.
     pub generation: u32,
     /// Whether the owner takes channels.
@@ -55,8 +56,8 @@ impl Foreign {
     pub fn new(content: &[u8]) -> io::Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let name = format!("weir-{}-{process}-{number:016x}", bell::namespace() + 1);
-        let path = bell::bell_path(&name);
+        let name = format!("weir-{}-{process}-{number:016x}", doorbell::namespace() + 1);
+        let path = doorbell::page_path(&name);
         fs::write(&path, content)?;
         Ok(Self { name, path })
     }
@@ -64,20 +65,20 @@ impl Foreign {
     /// Whether its owner counts as dead.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        bell::is_dead(&self.name)
+        doorbell::is_dead(&self.name)
     }
 
     /// Goes to the bell and rings.
     ///
     /// # Errors
     /// When that is no bell.
-    pub fn ring(&self) -> Result<Bell, FabricError> {
-        let ringer = Ringer::new(&self.name)?;
-        let (generation, takes_channels) = (ringer.generation(), ringer.takes_channels());
-        let rung = ringer.ring();
-        let moved = ringer.has_moved();
-        debug_assert_eq!(moved, rung == Rung::Moved, "{rung:?}");
-        Ok(Bell { generation, takes_channels, woken: rung == Rung::Yes, moved })
+    pub fn ring(&self) -> Result<Doorbell, FabricError> {
+        let peer_doorbell = PeerDoorbell::new(&self.name)?;
+        let (generation, takes_channels) = (peer_doorbell.generation(), peer_doorbell.takes_channels());
+        let rung = peer_doorbell.ring();
+        let moved = peer_doorbell.has_moved();
+        debug_assert_eq!(moved, rung == RingOutcome::Moved, "{rung:?}");
+        Ok(Doorbell { generation, takes_channels, woken: rung == RingOutcome::Yes, moved })
     }
 
     /// What is in the file by now.

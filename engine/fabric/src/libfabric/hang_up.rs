@@ -1,12 +1,12 @@
-//! Ending connections that the provider still believes in.
+//! Closing connections that the provider still believes in.
 //!
-//! When a host vanishes without a word, TCP goes on retransmitting for a quarter of an hour, and the provider keeps the
-//! connection as long, whatever is removed from its address vector. So when a peer is given up, this process's
-//! connections to it that are stuck are shut down; the provider notices and makes new ones with the next message. Those
-//! that the host acknowledges stay: other threads use them, and may have made them just now.
+//! When a host vanishes, TCP retransmits for a quarter of an hour. The provider keeps the connection as long,
+//! whatever is removed from its address vector. So when a peer is given up, this process shuts down its stuck
+//! connections to it. The provider notices, and makes new ones with the next message. Connections that the host
+//! acknowledges stay: other threads use them, and may have made them just now.
 //!
-//! A server that has a transfer with a client under way doesn't give it up: its memory stays lent until the provider ends the
-//! transfer. So it may ask whether the client's host has vanished, which takes a longer silence.
+//! A server doesn't give up a client with a transfer in flight, because its memory is in use until the provider
+//! ends the transfer. It may ask whether the client's host has vanished, which takes a longer silence.
 #![expect(unsafe_code, reason = "descriptors that belong to the provider are borrowed")]
 
 use super::sys::{self, Progress};

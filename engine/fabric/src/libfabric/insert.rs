@@ -1,6 +1,6 @@
 //! Making peers known, and following those that have opened their endpoints anew.
 
-use super::bell::{self, Ringer};
+use super::doorbell::{self, PeerDoorbell};
 use super::peers::{KnownPeer, Peers, Retained};
 use super::progress::Core;
 use super::sys;
@@ -19,7 +19,7 @@ fn named(address: &Address, generation: u32) -> Cow<'_, Address> {
     if generation == 0 {
         return Cow::Borrowed(address);
     }
-    let name = name_in(address).map(|name| bell::provider_name(name, generation));
+    let name = name_in(address).map(|name| doorbell::provider_name(name, generation));
     let named = name.and_then(|name| Address::from_bytes(name.as_bytes()));
     named.map_or(Cow::Borrowed(address), Cow::Owned)
 }
@@ -31,16 +31,16 @@ impl Core {
     }
 
     /// Checks an address before libfabric sees it: addresses come from the network.
-    fn check(&self, address: &Address) -> Result<Option<Rc<Ringer>>, FabricError> {
+    fn check(&self, address: &Address) -> Result<Option<Rc<PeerDoorbell>>, FabricError> {
         let own = &self.address;
         if self.capabilities.wait == Wait::Doorbell {
-            let name = name_in(address).filter(|name| bell::is_name(name));
+            let name = name_in(address).filter(|name| doorbell::is_name(name));
             let name = name.ok_or_else(|| self.bad_address(address))?;
-            if bell::is_own(name) && !self.capabilities.within_process() {
+            if doorbell::is_own(name) && !self.capabilities.within_process() {
                 let Capabilities { provider, library, .. } = &self.capabilities;
                 return Err(FabricError::OwnProcess { provider: provider.clone(), library: library.clone() });
             }
-            return Ok(Some(Rc::new(Ringer::new(name)?)));
+            return Ok(Some(Rc::new(PeerDoorbell::new(name)?)));
         }
         let usable = match (own.socket(), address.socket()) {
             (Some(own), Some(socket)) => {
@@ -82,8 +82,8 @@ impl Core {
             }
             return Ok(known);
         }
-        let ringer = self.check(address)?;
-        let generation = ringer.as_ref().map_or(0, |ringer| ringer.generation());
+        let peer_doorbell = self.check(address)?;
+        let generation = peer_doorbell.as_ref().map_or(0, |peer_doorbell| peer_doorbell.generation());
         let peers = &mut *self.peers.borrow_mut();
         let (fi_addr, slot) = match peers.retained(address) {
             Some(Retained { fi_addr, slot, generation: same })
@@ -99,7 +99,7 @@ impl Core {
             None => self.insert_raw(peers, &named(address, generation))?,
         };
         add(&self.counters.peers_inserted, 1);
-        Ok(peers.add(slot, address, fi_addr, ringer))
+        Ok(peers.add(slot, address, fi_addr, peer_doorbell))
     }
 
     /// Another entry of the address vector for a slot, whose peer is of this generation now.
@@ -118,16 +118,16 @@ impl Core {
         let lost = || FabricError::Unreachable { reason: "the peer's endpoint was closed".to_owned() };
         let address = self.peers.borrow().get(id).map(|peer| peer.address.clone());
         let address = address.ok_or(FabricError::UnknownPeer)?;
-        let ringer = Ringer::new(name_in(&address).ok_or_else(lost)?).map_err(|_| lost())?;
-        if ringer.has_moved() {
+        let peer_doorbell = PeerDoorbell::new(name_in(&address).ok_or_else(lost)?).map_err(|_| lost())?;
+        if peer_doorbell.has_moved() {
             return Err(lost());
         }
         self.leave_channel_of(id);
         let peers = &mut *self.peers.borrow_mut();
-        let (slot, generation) = (Peers::slot_of(id), ringer.generation());
+        let (slot, generation) = (Peers::slot_of(id), peer_doorbell.generation());
         let fi_addr = self.insert_at(peers.has_user_ids(), slot, &address, generation)?;
         tracing::debug!(peer = %address, generation, "a peer has opened its endpoint anew");
-        peers.renew(id, fi_addr, Rc::new(ringer));
+        peers.renew(id, fi_addr, Rc::new(peer_doorbell));
         Ok(())
     }
 
@@ -141,9 +141,10 @@ impl Core {
             }
             // Its own bell is another one now; others' may be.
             if peer.has_moved()
-                && let Some(ringer) = name_in(&peer.address).and_then(|name| Ringer::new(name).ok())
+                && let Some(peer_doorbell) =
+                    name_in(&peer.address).and_then(|name| PeerDoorbell::new(name).ok())
             {
-                peer.ringer = Some(Rc::new(ringer));
+                peer.peer_doorbell = Some(Rc::new(peer_doorbell));
             }
             let inserted = self.insert_at(has_user_ids, slot, &peer.address, peer.generation());
             inserted.unwrap_or_else(|error| {

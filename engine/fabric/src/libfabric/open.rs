@@ -1,16 +1,16 @@
 //! Opening an endpoint: which provider, which address, what it can do.
 
-use super::bell::{self, Bell};
-use super::door::Door;
+use super::connection_limit::ConnectionLimit;
+use super::doorbell::{self, Doorbell};
 use super::endpoint::{LibfabricEndpoint, Published};
 use super::progress::Core;
+use super::provider_facts::ProviderFacts;
 use super::raw::{OpenArgs, Raw};
-use super::survey::Facts;
-use super::{raw, stack, survey, sys};
+use super::{provider_facts, provider_names, raw, sys};
 use crate::address::{Address, AuthKey};
 use crate::endpoint::{Ability, Bind, Endpoint, Options, Own, Wait, own_socket};
 use crate::error::FabricError;
-use crate::naming::Teller;
+use crate::naming::Publisher;
 use std::rc::Rc;
 use weir_runtime::Handle;
 
@@ -35,7 +35,7 @@ pub(super) fn place(form: u32, published: bool, options: &Options) -> Result<Own
 #[must_use]
 pub fn usable_keys(provider: &str, keys: Vec<AuthKey>) -> Vec<AuthKey> {
     let lacks = provider.starts_with("mercury/")
-        || survey::facts(provider, &keys).is_ok_and(|facts| !facts.has_auth_keys());
+        || provider_facts::facts(provider, &keys).is_ok_and(|facts| !facts.has_auth_keys());
     if keys.is_empty() || !lacks {
         return keys;
     }
@@ -52,8 +52,8 @@ pub fn usable_keys(provider: &str, keys: Vec<AuthKey>) -> Vec<AuthKey> {
 /// # Errors
 /// When the provider is missing, the address is in use or not local, or the executor is a simulated one.
 pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricError> {
-    survey::probe_with(&options.provider, &options.auth_keys).map_err(advise)?;
-    let facts = survey::facts(&options.provider, &options.auth_keys)?.without(&options.without);
+    provider_facts::probe_with(&options.provider, &options.auth_keys).map_err(advise)?;
+    let facts = provider_facts::facts(&options.provider, &options.auth_keys)?.without(&options.without);
     if !options.auth_keys.is_empty() && !facts.has_auth_keys() {
         return Err(FabricError::NoAuthKeys { provider: options.provider.clone() });
     }
@@ -64,11 +64,11 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     let published = facts.publishes(&options.provider, options.addressing)?;
     let wait = facts.wait();
     let own = place(facts.address_form(), published, options)?;
-    let (mut name, mut bell) = (None, None);
+    let (mut name, mut doorbell) = (None, None);
     if wait == Wait::Doorbell {
-        bell::sweep();
-        let fresh = bell::fresh_name(rt.random_u64());
-        bell = Some(Bell::new(&fresh)?);
+        doorbell::sweep();
+        let fresh = doorbell::fresh_name(rt.random_u64());
+        doorbell = Some(Doorbell::new(&fresh)?);
         name = Some(fresh);
     }
     let args = OpenArgs {
@@ -95,10 +95,12 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         provider: options.provider.clone(),
     })?;
     // Last, so that whoever finds the port finds an endpoint that works.
-    let teller = match (&options.bind, &mut bell) {
-        (Bind::Listen { host, port }, _) if published => Some(Teller::start(host, *port, &options.provider)?),
-        (Bind::Listen { port, .. }, Some(bell)) => {
-            bell.listen(*port)?;
+    let at_port = match (&options.bind, &mut doorbell) {
+        (Bind::Listen { host, port }, _) if published => {
+            Some(Publisher::start(host, *port, &options.provider)?)
+        }
+        (Bind::Listen { port, .. }, Some(doorbell)) => {
+            doorbell.listen(*port)?;
             None
         }
         _ => None,
@@ -106,25 +108,25 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
     let is_foreign = facts.address_form() == sys::ADDRESSES_FOREIGN;
     let spelled = if is_foreign { raw.spell(&address) } else { None };
     let spelled = spelled.unwrap_or_else(|| address.to_string());
-    let published = published.then(|| Published::new(&options.provider, caps.address_format, teller));
-    let mut capabilities = survey::capabilities(&options.provider, &caps, facts);
+    let published = published.then(|| Published::new(&options.provider, caps.address_format, at_port));
+    let mut capabilities = provider_facts::capabilities(&options.provider, &caps, facts);
     if options.without.contains(&Ability::Inject) {
         capabilities.inject = 0;
     }
-    if let Some(bell) = bell.as_ref().filter(|_| capabilities.channels) {
-        bell.welcome_channels();
+    if let Some(doorbell) = doorbell.as_ref().filter(|_| capabilities.channels) {
+        doorbell.welcome_channels();
     }
     tracing::info!(
         address = spelled, published = published.is_some(), %capabilities, "fabric endpoint opened"
     );
     let is_server = matches!(options.bind, Bind::Listen { .. });
-    let door = address.socket().filter(|_| is_server).map(Door::new);
-    let core = Core::new(rt, raw, capabilities, address, bell, options)?;
-    LibfabricEndpoint::start(rt, core, spelled, published, door)
+    let connection_limit = address.socket().filter(|_| is_server).map(ConnectionLimit::new);
+    let core = Core::new(rt, raw, capabilities, address, doorbell, options)?;
+    LibfabricEndpoint::start(rt, core, spelled, published, connection_limit)
 }
 
 /// A NIC that is asked for has to be there: where it isn't, the provider's own answer is only that it offers nothing like that.
-fn check_device(options: &Options, facts: Facts) -> Result<(), FabricError> {
+fn check_device(options: &Options, facts: ProviderFacts) -> Result<(), FabricError> {
     match &options.device {
         Some(device) if !raw::has_device(&options.provider, &facts.needs(), device)? => {
             Err(FabricError::NoDevice { device: device.clone(), provider: options.provider.clone() })
@@ -134,7 +136,7 @@ fn check_device(options: &Options, facts: Facts) -> Result<(), FabricError> {
 }
 
 /// The keys have to be no more than an endpoint can have: the provider's own answer is the same as above.
-fn check_keys(options: &Options, facts: Facts) -> Result<(), FabricError> {
+fn check_keys(options: &Options, facts: ProviderFacts) -> Result<(), FabricError> {
     let (provider, given) = (&options.provider, options.auth_keys.len());
     let takes = |count: usize| {
         let auth_keys = u32::try_from(count).unwrap_or(u32::MAX);
@@ -151,7 +153,7 @@ fn check_keys(options: &Options, facts: Facts) -> Result<(), FabricError> {
 fn advise(error: FabricError) -> FabricError {
     match error {
         FabricError::Provider { call, code, reason, provider } => {
-            let advice = stack::advice(&provider, call, code).map(|advice| format!("; {advice}"));
+            let advice = provider_names::advice(&provider, call, code).map(|advice| format!("; {advice}"));
             let reason = reason + &advice.unwrap_or_default();
             FabricError::Provider { call, code, reason, provider }
         }

@@ -1,10 +1,10 @@
 //! The peers that an endpoint knows, with what waits for each.
 
-use super::bell::{self, Ringer};
-use super::channel::Way;
+use super::channel::PeerChannel;
+use super::doorbell::{self, PeerDoorbell};
 use super::ops::{Backlog, OpId};
+use super::retry_queue::{RetryQueue, RetryTime};
 use super::sys;
-use super::waiting::{Turn, Waiting};
 use crate::{Address, PeerId};
 use core::cell::Cell;
 use core::time::Duration;
@@ -19,9 +19,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 pub(super) struct KnownPeer {
     pub(super) fi_addr: u64,
     pub(super) address: Address,
-    pub(super) ringer: Option<Rc<Ringer>>,
+    pub(super) peer_doorbell: Option<Rc<PeerDoorbell>>,
     /// How small messages get there, where it is within the node.
-    pub(super) way: Way,
+    pub(super) peer_channel: PeerChannel,
     /// What it was sent and has not taken.
     pub(super) backlog: Backlog,
     /// Operations that the provider had no room for, oldest first, and since when they wait.
@@ -31,7 +31,7 @@ pub(super) struct KnownPeer {
     /// When it was last seen.
     seen: Cell<Instant>,
     /// When they are tried again.
-    pub(super) turn: Turn,
+    pub(super) retry_time: RetryTime,
 }
 
 impl KnownPeer {
@@ -46,12 +46,13 @@ impl KnownPeer {
 
     /// Which generation of its endpoint the entry is of.
     pub(super) fn generation(&self) -> u32 {
-        self.ringer.as_ref().map_or(0, |ringer| ringer.generation())
+        self.peer_doorbell.as_ref().map_or(0, |peer_doorbell| peer_doorbell.generation())
     }
 
     /// Whether it has opened its endpoint anew since the entry was made, or has no entry because none could be made.
     pub(super) fn has_moved(&self) -> bool {
-        self.fi_addr == sys::FI_ADDR_NOTAVAIL || self.ringer.as_ref().is_some_and(|ringer| ringer.has_moved())
+        self.fi_addr == sys::FI_ADDR_NOTAVAIL
+            || self.peer_doorbell.as_ref().is_some_and(|peer_doorbell| peer_doorbell.has_moved())
     }
 
     /// Whether what was posted to an entry of the address vector can still end: it stands for the peer's endpoint of now, and
@@ -62,7 +63,7 @@ impl KnownPeer {
 
     /// Whether its process has ended, as far as that can be seen.
     pub(super) fn has_ended(&self) -> bool {
-        self.ringer.is_some() && is_gone(&self.address)
+        self.peer_doorbell.is_some() && is_gone(&self.address)
     }
 }
 
@@ -96,7 +97,7 @@ const NEARLY_ALL: usize = ENTRIES_MAX - ENTRIES_MAX / 8;
 
 /// Whether the peer within the node at this address is gone.
 pub(super) fn is_gone(address: &Address) -> bool {
-    str::from_utf8(address.as_bytes()).is_ok_and(bell::is_dead)
+    str::from_utf8(address.as_bytes()).is_ok_and(doorbell::is_dead)
 }
 
 /// An entry of the address vector that a peer given up has left behind.
@@ -125,7 +126,7 @@ pub(super) struct Peers {
     /// Completions name peers by their slot, because entries were inserted with it as user id.
     user_ids: bool,
     /// Peers with a waiting queue that isn't empty.
-    pub(super) waiting: Waiting,
+    pub(super) waiting: RetryQueue,
 }
 
 fn id_of(index: u32, generation: u32) -> PeerId {
@@ -146,7 +147,7 @@ impl Peers {
 
     /// Each peer has a connection of its own, which is made when something is for it.
     pub(super) fn set_connected(&mut self) {
-        self.waiting = Waiting::for_connections();
+        self.waiting = RetryQueue::for_connections();
     }
 
     /// Whether completions name peers by the user id that was inserted with them.
@@ -216,21 +217,22 @@ impl Peers {
         index: u32,
         address: &Address,
         fi_addr: u64,
-        ringer: Option<Rc<Ringer>>,
+        peer_doorbell: Option<Rc<PeerDoorbell>>,
     ) -> PeerId {
-        let process = ringer.as_ref().and_then(|_| bell::process(str::from_utf8(address.as_bytes()).ok()?));
+        let process =
+            peer_doorbell.as_ref().and_then(|_| doorbell::process(str::from_utf8(address.as_bytes()).ok()?));
         let slot = &mut self.slots[index as usize];
         let id = id_of(index, slot.generation);
         slot.peer = Some(KnownPeer {
             fi_addr,
             address: address.clone(),
             process,
-            ringer,
-            way: Way::default(),
+            peer_doorbell,
+            peer_channel: PeerChannel::default(),
             backlog: Backlog::default(),
             waiting: VecDeque::new(),
             seen: Cell::default(),
-            turn: Turn::default(),
+            retry_time: RetryTime::default(),
         });
         self.by_address.insert(address.clone(), id);
         self.retained.remove(address);
@@ -246,7 +248,7 @@ impl Peers {
         slot.generation = slot.generation.wrapping_add(1);
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         self.by_address.remove(&peer.address);
-        self.waiting.remove(id, peer.turn);
+        self.waiting.remove(id, peer.retry_time);
         if retain {
             let generation = peer.generation();
             let retained = Retained { fi_addr: peer.fi_addr, slot: index, generation };
@@ -288,11 +290,11 @@ impl Peers {
     }
 
     /// A peer has opened its endpoint anew, and has another entry in the address vector.
-    pub(super) fn renew(&mut self, id: PeerId, fi_addr: u64, ringer: Rc<Ringer>) {
+    pub(super) fn renew(&mut self, id: PeerId, fi_addr: u64, peer_doorbell: Rc<PeerDoorbell>) {
         let slot = Self::slot_of(id);
         let Some(peer) = self.get_mut(id) else { return };
         let before = core::mem::replace(&mut peer.fi_addr, fi_addr);
-        peer.ringer = Some(ringer);
+        peer.peer_doorbell = Some(peer_doorbell);
         self.leave(slot, before);
         self.note_source(fi_addr, slot + 1);
     }
@@ -309,7 +311,7 @@ impl Peers {
         for (index, slot) in (0u32..).zip(&mut self.slots) {
             let Some(peer) = &mut slot.peer else { continue };
             peer.waiting.clear();
-            peer.turn = Turn::default();
+            peer.retry_time = RetryTime::default();
             peer.fi_addr = insert(index, peer);
             entries.push((peer.fi_addr, index + 1));
         }
@@ -329,7 +331,7 @@ impl Peers {
     }
 
     /// A peer, with those that wait.
-    fn with_waiting(&mut self, id: PeerId) -> Option<(&mut KnownPeer, &mut Waiting)> {
+    fn with_waiting(&mut self, id: PeerId) -> Option<(&mut KnownPeer, &mut RetryQueue)> {
         let (index, generation) = parts(id);
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
         Some((slot.peer.as_mut()?, &mut self.waiting))
@@ -347,7 +349,7 @@ impl Peers {
     /// The provider has no room for what waits for a peer.
     pub(super) fn back_off(&mut self, id: PeerId, now: Instant) {
         if let Some((peer, waiting)) = self.with_waiting(id) {
-            waiting.back_off((id, peer.ringer.is_some()), &mut peer.turn, now);
+            waiting.back_off((id, peer.peer_doorbell.is_some()), &mut peer.retry_time, now);
         }
     }
 
@@ -355,22 +357,22 @@ impl Peers {
     pub(super) fn go_on(&mut self, id: PeerId, had_room: bool) {
         let Some((peer, waiting)) = self.with_waiting(id) else { return };
         peer.waiting.pop_front();
-        waiting.remove(id, peer.turn);
+        waiting.remove(id, peer.retry_time);
         if had_room {
-            peer.turn = Turn::default();
+            peer.retry_time = RetryTime::default();
         }
     }
 
     /// What waits for a peer may get through now.
     pub(super) fn hasten(&mut self, id: PeerId, now: Instant) {
         if let Some((peer, waiting)) = self.with_waiting(id) {
-            waiting.hasten(id, &mut peer.turn, now);
+            waiting.hasten(id, &mut peer.retry_time, now);
         }
     }
 
     /// Something has completed: so may what waits for others.
     pub(super) fn hasten_others(&mut self, now: Instant) {
-        let is_brief = |id| self.get(id).is_some_and(|peer| peer.turn.is_brief());
+        let is_brief = |id| self.get(id).is_some_and(|peer| peer.retry_time.is_brief());
         for id in self.waiting.hopeful(is_brief) {
             self.hasten(id, now);
         }
@@ -438,12 +440,12 @@ mod tests {
 
     #[test]
     fn entries_that_have_no_use_any_more_are_counted_also_those_of_peers_given_up() {
-        let name = bell::fresh_name(32);
-        let _bell = bell::Bell::new(&name).expect("a bell");
+        let name = doorbell::fresh_name(32);
+        let _bell = doorbell::Doorbell::new(&name).expect("a bell");
         let mut peers = Peers::with_user_ids(false);
         let (a, b) = (add(&mut peers, "a", 3), add(&mut peers, "b", 4));
         let renew = |peers: &mut Peers, id, entry| {
-            peers.renew(id, entry, Rc::new(Ringer::new(&name).expect("its bell")));
+            peers.renew(id, entry, Rc::new(PeerDoorbell::new(&name).expect("its bell")));
         };
         renew(&mut peers, a, 13);
         renew(&mut peers, b, 14);
@@ -511,15 +513,15 @@ mod tests {
     fn only_what_was_posted_to_a_peer_before_it_moved_never_ends() {
         let mut peers = Peers::with_user_ids(true);
         let id = add(&mut peers, "a", 3);
-        let name = bell::fresh_name(31);
-        let bell = bell::Bell::new(&name).expect("a bell");
-        let ringer = || Rc::new(Ringer::new(&name).expect("its bell"));
-        peers.renew(id, 4, ringer());
+        let name = doorbell::fresh_name(31);
+        let doorbell = doorbell::Doorbell::new(&name).expect("a bell");
+        let peer_doorbell = || Rc::new(PeerDoorbell::new(&name).expect("its bell"));
+        peers.renew(id, 4, peer_doorbell());
         let is_at = |peers: &Peers, entry| peers.get(id).is_some_and(|peer| peer.is_at(entry));
         assert!(!is_at(&peers, 3) && is_at(&peers, 4));
-        bell.advance(bell.next_generation()).expect("another bell");
+        doorbell.advance(doorbell.next_generation()).expect("another bell");
         assert!(!is_at(&peers, 4), "it has moved, and nobody has followed it yet");
-        peers.renew(id, 5, ringer());
+        peers.renew(id, 5, peer_doorbell());
         assert!(!is_at(&peers, 4) && is_at(&peers, 5));
     }
 

@@ -1,7 +1,7 @@
 //! Giving operations to the provider: posting, queueing what finds no room, trying it again.
 #![expect(unsafe_code, reason = "posting memory to libfabric")]
 
-use super::bell::{Ringer, Rung};
+use super::doorbell::{PeerDoorbell, RingOutcome};
 use super::ops::{Op, OpId, Unsent};
 use super::peers::KnownPeer;
 use super::progress::{Core, is_contact_loss};
@@ -173,14 +173,14 @@ impl Core {
         if moved && self.follow(to).is_err() {
             return Posted::Failed(LOST);
         }
-        let Some((fi_addr, ringer)) =
-            self.peers.borrow().get(to).map(|peer| (peer.fi_addr, peer.ringer.clone()))
+        let Some((fi_addr, peer_doorbell)) =
+            self.peers.borrow().get(to).map(|peer| (peer.fi_addr, peer.peer_doorbell.clone()))
         else {
             return Posted::Failed(CANCELLED);
         };
         let transfers = matches!(call, Call::Transfer { .. });
         // SAFETY (both): the operation in the table holds the memory and the slot until its completion or until the
-        // endpoint is stopped or replaced, and `Remains` then holds the memory on; ranges were checked when it was added.
+        // endpoint is stopped or replaced, and `RetiredEndpoint` then holds the memory on; ranges were checked when it was added.
         let posted = match call {
             Call::Send { memory, len, .. } => self.local_desc(&memory, Usage::Send).map(|desc| {
                 // SAFETY: as above.
@@ -199,11 +199,11 @@ impl Core {
         if posted == Posted::Yes {
             self.ops.posted(id, fi_addr);
         }
-        if let Some(ringer) = ringer {
+        if let Some(peer_doorbell) = peer_doorbell {
             if transfers && posted == Posted::Yes {
                 self.unrung.borrow_mut().push((to, id));
             } else {
-                self.ring(&ringer);
+                self.ring(&peer_doorbell);
             }
         }
         posted
@@ -217,18 +217,18 @@ impl Core {
             let next = self.unrung.borrow_mut().pop();
             let Some((to, id)) = next else { return };
             let under_way = self.ops.with(id, |op| op.peer() == Some(to)).unwrap_or(false);
-            let ringer = self.peers.borrow().get(to).and_then(|peer| peer.ringer.clone());
-            if let Some(ringer) = ringer.filter(|_| under_way) {
-                self.ring(&ringer);
+            let peer_doorbell = self.peers.borrow().get(to).and_then(|peer| peer.peer_doorbell.clone());
+            if let Some(peer_doorbell) = peer_doorbell.filter(|_| under_way) {
+                self.ring(&peer_doorbell);
             }
         }
     }
 
     /// Wakes a peer that may be asleep. Also after a full queue: only the peer can empty it.
     #[inline]
-    pub(super) fn ring(&self, ringer: &Ringer) -> Rung {
-        let rung = ringer.ring();
-        if rung == Rung::Yes {
+    pub(super) fn ring(&self, peer_doorbell: &PeerDoorbell) -> RingOutcome {
+        let rung = peer_doorbell.ring();
+        if rung == RingOutcome::Yes {
             add(&self.counters.doorbells, 1);
         }
         rung
@@ -270,7 +270,7 @@ impl Core {
     pub(super) fn stop_dialling(&self, address: Option<&Address>) {
         let socket = address.filter(|_| self.capabilities.connects()).and_then(Address::socket);
         if let Some(socket) = socket {
-            self.dials.give_up(&self.rt, socket);
+            self.connect_attempts.give_up(&self.rt, socket);
         }
     }
 

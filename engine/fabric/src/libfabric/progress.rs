@@ -1,18 +1,18 @@
 //! What happens when an endpoint is polled: completions, slabs, operations that are tried again.
 
-use super::bell::Bell;
 use super::channel::{self, Channels};
-use super::dial::Dials;
+use super::connect_attempts::ConnectAttempts;
+use super::doorbell::Doorbell;
 use super::expose::Exposing;
-use super::guard::Region;
-use super::intake::{HANDED_MAX, Intake};
 use super::ops::{KeySource, Op, OpId, Ops};
 use super::peers::Peers;
 use super::raw::{Raw, reason};
-use super::reopen::Remains;
+use super::receive_queue::{HANDED_MAX, ReceiveQueue};
+use super::reopen::RetiredEndpoint;
 use super::sleep::Waker;
+use super::stale_locks::LockRegion;
 use super::watch::{self, Polls, QUESTION, Watch};
-use super::{stranger, sys};
+use super::{sys, unknown_source};
 use crate::counters::{add, raise};
 use crate::endpoint::{Message, Options, ReceiveMode, SlabLease, SlabReturns, Source};
 use crate::memory::{Access, Memory};
@@ -75,17 +75,17 @@ pub(super) struct Core {
     pub(super) keys: KeySource,
     pub(super) exposing: Exposing,
     pub(super) peers: RefCell<Peers>,
-    pub(super) dials: Rc<Dials>,
+    pub(super) connect_attempts: Rc<ConnectAttempts>,
     pub(super) sink: OnceCell<Weak<dyn Sink>>,
     /// What wakes it, where the completion queue does.
     waker: Option<Waker>,
-    pub(super) bell: Option<Bell>,
+    pub(super) doorbell: Option<Doorbell>,
     /// Ways to peers of the node beside the provider's.
     pub(super) channels: Channels,
     /// The endpoint's watch over itself, where peers can block its queue.
     pub(super) watch: Option<Watch>,
     /// Where the lock of its queue's buffers is, where there is one that is known.
-    pub(super) region: RefCell<Option<Arc<Region>>>,
+    pub(super) region: RefCell<Option<Arc<LockRegion>>>,
     /// Polls so far, where the endpoint looks after itself.
     polls: Polls,
     /// Something was thrown away because the lock was broken: the endpoint has to be looked after at once.
@@ -95,7 +95,7 @@ pub(super) struct Core {
     /// It was closed for good.
     closed: Cell<bool>,
     /// What was left behind when the endpoint was opened anew, oldest first.
-    pub(super) remains: RefCell<VecDeque<Remains>>,
+    pub(super) retired: RefCell<VecDeque<RetiredEndpoint>>,
     /// Operations that have ended.
     pub(super) ended: Cell<u64>,
     armed: Cell<bool>,
@@ -106,7 +106,7 @@ pub(super) struct Core {
     pub(super) returns: Rc<SlabReturns>,
     batch: Cell<Option<Box<Batch>>>,
     /// Messages beyond those that were handed out in this turn.
-    pub(super) intake: RefCell<Intake>,
+    pub(super) receive_queue: RefCell<ReceiveQueue>,
     /// Messages handed out in this turn.
     handed: Cell<usize>,
     /// Completions and messages are being handed out.
@@ -124,10 +124,10 @@ impl Core {
         raw: Rc<Raw>,
         capabilities: Capabilities,
         address: Address,
-        bell: Option<Bell>,
+        doorbell: Option<Doorbell>,
         options: &Options,
     ) -> Result<Rc<Self>, FabricError> {
-        let waker = if bell.is_none() { Some(Waker::new(&raw, capabilities.wait)?) } else { None };
+        let waker = if doorbell.is_none() { Some(Waker::new(&raw, capabilities.wait)?) } else { None };
         let receive = if capabilities.multi_recv { options.receive } else { ReceiveMode::standard() };
         let (slabs, slab_bytes) = receive.shape();
         let slab_pool = BufferPool::new(slabs * slab_bytes);
@@ -135,7 +135,7 @@ impl Core {
         let copies = matches!(receive, ReceiveMode::Multi { .. });
         let user_ids = capabilities.av_user_id;
         let watches = capabilities.shared_queue && capabilities.within_process();
-        let region = bell.as_ref().filter(|_| watches).and_then(Bell::region);
+        let region = doorbell.as_ref().filter(|_| watches).and_then(Doorbell::region);
         let exposing = Exposing::new(options.mr_method, capabilities.mr_accounting, options.mr_cache);
         let mut peers = Peers::with_user_ids(user_ids);
         if capabilities.connects() {
@@ -155,10 +155,10 @@ impl Core {
             keys: KeySource::default(),
             exposing,
             peers: RefCell::new(peers),
-            dials: Rc::default(),
+            connect_attempts: Rc::default(),
             sink: OnceCell::new(),
             waker,
-            bell,
+            doorbell,
             channels: Channels::new(rt.now()),
             watch: watches.then(|| Watch::new([rt.random_u64(), rt.random_u64()])),
             region: RefCell::new(region),
@@ -166,14 +166,14 @@ impl Core {
             distrusted: Cell::new(false),
             down: Cell::new(None),
             closed: Cell::new(false),
-            remains: RefCell::default(),
+            retired: RefCell::default(),
             ended: Cell::new(0),
             armed: Cell::new(false),
             drowsy: Cell::new(false),
             unrung: RefCell::default(),
             returns: Rc::default(),
             batch: Cell::default(),
-            intake: RefCell::default(),
+            receive_queue: RefCell::default(),
             handed: Cell::new(0),
             reaping: Cell::new(false),
             posted: Cell::new(0),
@@ -220,7 +220,7 @@ impl Core {
 
     /// Takes what has come, by channels and from the provider. Returns whether there was anything.
     fn look(&self) -> bool {
-        if self.bell.as_ref().is_some_and(Bell::has_offers) {
+        if self.doorbell.as_ref().is_some_and(Doorbell::has_offers) {
             self.answer_offers();
         }
         if self.channels.count() == 0 {
@@ -238,7 +238,7 @@ impl Core {
     /// Takes what has completed, and hands out messages as far as a turn goes. Returns whether there was anything.
     fn reap(&self) -> bool {
         let within = self.reaping.replace(true);
-        let any = !self.intake.borrow().is_full() && self.reap_batches();
+        let any = !self.receive_queue.borrow().is_full() && self.reap_batches();
         let any = self.hand_out() || any;
         self.reaping.set(within);
         any
@@ -255,7 +255,7 @@ impl Core {
     /// Takes what has completed, where that may be what was started just now: within a node the provider copies before it
     /// returns, and whoever waits need not go through the executor to learn of it.
     pub(super) fn reap_at_once(&self) {
-        if self.bell.is_some() && !self.reaping.get() {
+        if self.doorbell.is_some() && !self.reaping.get() {
             self.reap();
         }
     }
@@ -373,7 +373,7 @@ impl Core {
                 Message::slab(source, lease, start, len)
             }
         };
-        if self.handed.get() >= HANDED_MAX || !self.intake.borrow().is_empty() {
+        if self.handed.get() >= HANDED_MAX || !self.receive_queue.borrow().is_empty() {
             self.keep(source, message);
             return;
         }
@@ -385,14 +385,14 @@ impl Core {
 
     /// Has a message wait until it can be handed out, unless too many of its sender's do.
     pub(super) fn keep(&self, source: Source, message: impl FnOnce(Source) -> Message) {
-        let mut intake = self.intake.borrow_mut();
-        if intake.has_room(&source) {
-            intake.push(message(source));
+        let mut receive_queue = self.receive_queue.borrow_mut();
+        if receive_queue.has_room(&source) {
+            receive_queue.push(message(source));
         } else {
             add(&self.counters.intake_dropped, 1);
             tracing::debug!("a message was dropped: its sender has too many waiting here");
         }
-        raise(&self.counters.intake_max, intake.len() as u64);
+        raise(&self.counters.intake_max, receive_queue.len() as u64);
     }
 
     #[inline]
@@ -405,11 +405,11 @@ impl Core {
 
     /// Hands out what waits, as far as a turn goes. Returns whether anything waited.
     fn hand_out(&self) -> bool {
-        if self.intake.borrow().is_empty() {
+        if self.receive_queue.borrow().is_empty() {
             return false;
         }
         while self.handed.get() < HANDED_MAX {
-            let next = self.intake.borrow_mut().pop();
+            let next = self.receive_queue.borrow_mut().pop();
             let Some(message) = next else { break };
             self.hand_over(message);
         }
@@ -431,7 +431,7 @@ impl Core {
             }
             if failure.code == sys::FI_EADDRNOTAVAIL && !buf.is_null() {
                 // The network says under which of the endpoint's keys the message came.
-                let source = stranger::source(failure, self.raw.key_of(failure.source));
+                let source = unknown_source::source(failure, self.raw.key_of(failure.source));
                 self.received(lease, buf, failure.len, source);
             }
             return;
@@ -451,8 +451,8 @@ impl Core {
     /// Whoever slept is awake.
     #[cold]
     fn disarm(&self) {
-        match (&self.bell, &self.waker) {
-            (Some(bell), _) => bell.disarm(),
+        match (&self.doorbell, &self.waker) {
+            (Some(doorbell), _) => doorbell.disarm(),
             (None, Some(waker)) => waker.disarm(),
             (None, None) => {}
         }
@@ -468,18 +468,18 @@ impl Core {
         // Nobody uses them again. Those in use end with the endpoint where they are bound to it.
         self.pool.forget_kept();
         self.exposing.forget();
-        if let Some(bell) = &self.bell {
-            bell.retire();
+        if let Some(doorbell) = &self.doorbell {
+            doorbell.retire();
         }
         self.leave_channels();
         // First the provider lets go of all memory, then the memory may go.
         self.raw.stop();
-        drop(self.intake.take());
+        drop(self.receive_queue.take());
         for op in self.ops.drain() {
             drop(op);
         }
         self.returns.borrow_mut().clear();
-        self.remains.borrow_mut().clear();
+        self.retired.borrow_mut().clear();
     }
 }
 
@@ -499,7 +499,7 @@ impl EventSource for Core {
         }
         self.handed.set(0);
         let progress = self.look();
-        if self.bell.is_some() && self.polls.are_many() || self.distrusted.take() {
+        if self.doorbell.is_some() && self.polls.are_many() || self.distrusted.take() {
             self.look_after();
         }
         if !self.unrung.borrow().is_empty() {
@@ -513,8 +513,8 @@ impl EventSource for Core {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        if let Some(bell) = &self.bell {
-            return Some(bell.fd());
+        if let Some(doorbell) = &self.doorbell {
+            return Some(doorbell.fd());
         }
         // The executor asks at registration and at removal, both before the endpoint is closed.
         self.waker.as_ref().filter(|_| !self.raw.is_stopped()).map(Waker::fd)
@@ -529,13 +529,13 @@ impl EventSource for Core {
             self.drowsy.set(waker.arm().is_err());
             return self.raw.trywait();
         }
-        if let Some(bell) = &self.bell {
-            bell.arm();
+        if let Some(doorbell) = &self.doorbell {
+            doorbell.arm();
         }
         if self.channels.count() > 0 {
             self.tend_channels();
         }
-        if self.look() || self.bell.is_some() && self.look_after() {
+        if self.look() || self.doorbell.is_some() && self.look_after() {
             self.armed.set(false);
             self.disarm();
             return false;
@@ -549,7 +549,7 @@ impl EventSource for Core {
         }
         let retry = self.peers.borrow().waiting.next().map(|at| at - self.rt.now());
         // The other side of a doorbell provider completes our operations in memory, without ringing.
-        let nap = (self.bell.is_some() && self.ops.under_way() > 0).then_some(DOORBELL_NAP);
+        let nap = (self.doorbell.is_some() && self.ops.under_way() > 0).then_some(DOORBELL_NAP);
         let drowsy = self.drowsy.get().then_some(DOORBELL_NAP);
         let asked = self.watch.as_ref().is_some_and(Watch::is_waiting).then_some(watch::LOOK_EVERY);
         [retry, nap, drowsy, asked].into_iter().flatten().min()

@@ -1,7 +1,7 @@
 //! Owned libfabric objects, and their calls with Rust types.
 #![expect(unsafe_code, reason = "calls into libfabric")]
 
-use super::{stack, sys};
+use super::{provider_names, sys};
 use crate::memory::{Access, Memory};
 use crate::{Address, AuthKey, FabricError, MrMethod, Wait};
 use core::cell::Cell;
@@ -71,7 +71,7 @@ fn text(value: &str) -> Result<CString, FabricError> {
 
 /// A provider's name as the library has it.
 fn provider_name(provider: &str) -> Result<CString, FabricError> {
-    text(stack::offered_as(provider))
+    text(provider_names::offered_as(provider))
 }
 
 /// Asks a provider for an offer.
@@ -549,12 +549,12 @@ impl Drop for Registration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::survey;
+    use super::super::provider_facts;
     use super::*;
 
     #[test]
     fn the_library_is_asked_for_the_device_by_name() {
-        let facts = survey::facts("tcp", &[]).expect("built in");
+        let facts = provider_facts::facts("tcp", &[]).expect("built in");
         let on = |device| {
             let args = OpenArgs { device: Some(device), ..facts.on_loopback() };
             Raw::open(&args).map(|_| ()).map_err(|error| error.to_string())
@@ -567,8 +567,8 @@ mod tests {
 
     #[test]
     fn an_address_is_spelled_as_the_provider_does() {
-        let (raw, _) =
-            Raw::open(&survey::facts("tcp", &[]).expect("built in").on_loopback()).expect("an endpoint");
+        let (raw, _) = Raw::open(&provider_facts::facts("tcp", &[]).expect("built in").on_loopback())
+            .expect("an endpoint");
         let own = Address::from_bytes(&raw.name().expect("a name")).expect("short enough");
         assert_eq!(raw.spell(&own), Some(format!("fi_sockaddr_in://{own}")));
         raw.stop();

@@ -1,14 +1,14 @@
-//! Opening an endpoint anew under its own address, when a peer that died has blocked it.
+//! Reopening an endpoint under its own address when a dead peer has blocked it.
 //!
-//! What was under way is lost, as when a process is started again: operations fail, messages that were not taken are gone, and
-//! whoever sent them sends them again. Everything else stays: who the peers are, what is exposed to them, what has been
-//! received. Peers learn of it from the bell, and find the endpoint's next generation by the same address.
+//! Operations in flight are lost, as after a restart of the process: they fail, messages that were not taken are
+//! gone, and their senders repeat them. Everything else stays: known peers, exposures, received messages. Peers
+//! learn of it from the doorbell, and find the next generation at the same address.
 
-use super::bell::Bell;
-use super::guard::Region;
+use super::doorbell::Doorbell;
 use super::ops::Op;
 use super::progress::Core;
 use super::raw::Posted;
+use super::stale_locks::LockRegion;
 use super::watch::{Advice, PostedOps, Signs, Watch};
 use crate::FabricError;
 use crate::counters::add;
@@ -27,12 +27,12 @@ const KEPT_FOR: Duration = Duration::from_secs(30);
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// What an endpoint has left behind, beside the shared memory that the provider keeps.
-pub(super) struct Remains {
+pub(super) struct RetiredEndpoint {
     since: Instant,
     /// Of what was under way.
     _memory: Vec<Rc<Memory>>,
     /// Other threads of this process may need its lock.
-    _region: Option<Arc<Region>>,
+    _region: Option<Arc<LockRegion>>,
 }
 
 impl Core {
@@ -62,7 +62,7 @@ impl Core {
             self.reopen("a process ended with the lock of its queue");
             return true;
         }
-        if !self.remains.borrow().is_empty() {
+        if !self.retired.borrow().is_empty() {
             self.bury();
         }
         let met = self.region.borrow().as_ref().and_then(|region| region.peers(&self.raw));
@@ -73,7 +73,7 @@ impl Core {
             return true;
         }
         let Some(watch) = &self.watch else { return false };
-        if self.posted.get() == 0 || self.intake.borrow().is_full() {
+        if self.posted.get() == 0 || self.receive_queue.borrow().is_full() {
             // Nothing is taken, neither a message nor the answer to a question.
             watch.answered();
             return false;
@@ -132,27 +132,28 @@ impl Core {
     /// Lets go of what was left behind long ago.
     fn bury(&self) {
         let now = self.rt.now();
-        let mut remains = self.remains.borrow_mut();
-        let old = remains.iter().take_while(|remains| now - remains.since > KEPT_FOR).count();
+        let mut retired = self.retired.borrow_mut();
+        let old = retired.iter().take_while(|retired| now - retired.since > KEPT_FOR).count();
         if old > 0 {
-            self.raw.bury(remains.len() - old);
-            let old: Vec<Remains> = remains.drain(..old).collect();
-            drop(remains);
+            self.raw.bury(retired.len() - old);
+            let old: Vec<RetiredEndpoint> = retired.drain(..old).collect();
+            drop(retired);
             drop(old);
         }
     }
 
     /// Opens the endpoint's next generation, and has peers find it.
-    fn open_next(&self, bell: &Bell) -> Result<(), FabricError> {
-        let generation = bell.next_generation();
-        let opened = self.raw.reopen(&bell.provider_name(generation)).and_then(|()| bell.advance(generation));
+    fn open_next(&self, doorbell: &Doorbell) -> Result<(), FabricError> {
+        let generation = doorbell.next_generation();
+        let opened =
+            self.raw.reopen(&doorbell.provider_name(generation)).and_then(|()| doorbell.advance(generation));
         match &opened {
             Ok(()) => add(&self.counters.reopened, 1),
             Err(error) => {
                 tracing::error!(address = %self.address, %error, "the endpoint could not be opened anew; it is tried again");
                 self.raw.abandon();
                 // Who goes on sending to the old one would not learn that nobody reads it.
-                bell.retire();
+                doorbell.retire();
                 self.down.set(Some(self.rt.now() + TRY_AGAIN));
             }
         }
@@ -161,14 +162,14 @@ impl Core {
 
     /// Opens the endpoint anew.
     fn reopen(&self, why: &str) {
-        let Some(bell) = &self.bell else { return };
+        let Some(doorbell) = &self.doorbell else { return };
         tracing::warn!(address = %self.address, "the endpoint is opened anew: {why}");
         let was_open = !self.raw.is_stopped();
         // What was posted to others may still be done by them, and what they have taken ends.
         self.ring_for_transfers();
         let region = self.region.take();
         self.leave_channels();
-        let opened = self.open_next(bell);
+        let opened = self.open_next(doorbell);
         // The old endpoint does nothing any more, also after an error.
         let (lost, slabs): (Vec<Op>, Vec<Op>) =
             self.ops.drain().into_iter().partition(|op| op.peer().is_some());
@@ -179,14 +180,14 @@ impl Core {
         }
         self.insert_all_again();
         if opened.is_ok() {
-            self.region.replace(bell.region());
+            self.region.replace(doorbell.region());
             self.post_slabs();
         }
         // One for each endpoint that the provider keeps.
         if was_open {
             let memory = lost.iter().filter_map(Op::memory).cloned().collect();
-            let remains = Remains { since: self.rt.now(), _memory: memory, _region: region };
-            self.remains.borrow_mut().push_back(remains);
+            let retired = RetiredEndpoint { since: self.rt.now(), _memory: memory, _region: region };
+            self.retired.borrow_mut().push_back(retired);
         }
         // Whoever hears of it may start something new, or end the endpoint.
         for op in lost {
@@ -198,7 +199,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use crate::libfabric::bell::{self, Ringer};
+    use crate::libfabric::doorbell::{self, PeerDoorbell};
     use crate::libfabric::shared::{PAGE, Shared};
     use crate::{Ability, Access, Endpoint, FabricError, Message, Options, PeerId, Sink, open};
     use core::cell::Cell;
@@ -256,7 +257,7 @@ mod tests {
 
         /// The head of its shared memory in this generation.
         fn head(&self, generation: u32) -> Shared {
-            let path = Path::new(bell::DIRECTORY).join(bell::provider_name(&self.name, generation));
+            let path = Path::new(doorbell::DIRECTORY).join(doorbell::provider_name(&self.name, generation));
             let file = rustix::fs::open(path, OFlags::RDWR, Mode::empty()).expect("it is there");
             Shared::map(&file, PAGE).expect("mapped")
         }
@@ -432,14 +433,14 @@ mod tests {
     fn one_that_is_down(executor: &Executor) -> Option<(Party, Party, PathBuf)> {
         let (server, client) = parties(executor)?;
         reach(executor, &client, &server);
-        let ringer = Ringer::new(&server.name).expect("its bell");
-        let obstacle = bell::draft_path(&server.name);
+        let peer_doorbell = PeerDoorbell::new(&server.name).expect("its bell");
+        let obstacle = doorbell::draft_path(&server.name);
         std::fs::create_dir(&obstacle).expect("nobody has that name");
         take_a_place(&server.head(0));
         let rt = executor.handle();
         let until = rt.now() + PATIENCE;
         executor.block_on(async {
-            while !ringer.has_moved() {
+            while !peer_doorbell.has_moved() {
                 assert!(rt.now() < until, "nobody learns that it is down");
                 rt.sleep(Duration::from_millis(50)).await;
             }
@@ -458,7 +459,7 @@ mod tests {
         reach(&executor, &client, &server);
         reach(&executor, &server, &client);
         assert_eq!(server.reopened(), 1);
-        let first_try = Path::new(bell::DIRECTORY).join(bell::provider_name(&server.name, 1));
+        let first_try = Path::new(doorbell::DIRECTORY).join(doorbell::provider_name(&server.name, 1));
         assert!(!first_try.exists(), "the provider has that name for an endpoint that is closed");
     }
 
@@ -466,7 +467,7 @@ mod tests {
     fn an_endpoint_that_is_closed_before_it_could_be_opened_anew_lets_go_of_everything() {
         let executor = Executor::new().expect("an executor");
         let Some((server, client, obstacle)) = one_that_is_down(&executor) else { return };
-        let provider_file = Path::new(bell::DIRECTORY).join(&server.name);
+        let provider_file = Path::new(doorbell::DIRECTORY).join(&server.name);
         assert!(provider_file.exists(), "threads of this process may be writing there");
         let memory = server.endpoint.buffers().alloc(4096).expect("memory");
         drop((memory, server));

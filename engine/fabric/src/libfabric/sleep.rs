@@ -1,8 +1,8 @@
-//! How a context is woken by a completion queue.
+//! How a completion queue wakes a context.
 //!
-//! A descriptor that the executor watches costs something for each packet that comes, also while nobody sleeps: the kernel
-//! goes through every set that it is in. So where a queue has several descriptors, the one that packets make readable is
-//! watched only during sleep, in a set of our own.
+//! A descriptor that the executor watches has a cost for each packet, also while nobody sleeps, because the
+//! kernel walks every set that it is in. So where a queue has several descriptors, the one that packets make
+//! readable is watched only during sleep, in a set of its own.
 #![expect(unsafe_code, reason = "the completion queue's descriptors are borrowed from libfabric")]
 
 use super::raw::Raw;
@@ -85,7 +85,7 @@ impl Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::libfabric::{open, survey};
+    use crate::libfabric::{open, provider_facts};
     use crate::{Ability, Endpoint, Message, Options, PeerId, Sink};
     use core::cell::Cell;
     use core::time::Duration;
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_packets_make_readable_is_watched_only_during_sleep() {
-        let facts = survey::facts("tcp", &[]).expect("built in");
+        let facts = provider_facts::facts("tcp", &[]).expect("built in");
         assert_eq!(facts.wait(), Wait::FdSet);
         let (raw, _) = Raw::open(&facts.on_loopback()).expect("an endpoint");
         let waker = Waker::new(&raw, Wait::FdSet).expect("a set");

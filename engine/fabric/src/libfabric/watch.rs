@@ -1,14 +1,14 @@
-//! Whether an endpoint still receives, and still gets rid of what it sends.
+//! Whether an endpoint still receives, and still completes what it sends.
 //!
-//! Where senders put messages into the receiver's queue themselves, one that is killed, or stopped, between taking a place
-//! there and filling it blocks all that come after it. The endpoint can't see that: its queue looks empty. So when
-//! nothing has arrived for a while it sends itself a message. If that comes back, or anything else arrives, all is well. If
-//! nothing does although it goes on looking, the queue is blocked.
+//! Where senders write into the receiver's queue themselves, a sender that is killed or stopped between taking a
+//! slot and filling it blocks all later ones. To the endpoint its queue looks empty. So when nothing has arrived
+//! for a while it sends itself a message. If anything arrives, all is well. If nothing does although the
+//! endpoint goes on polling, the queue is blocked.
 //!
-//! In the same way a peer that is killed, or stopped, before it has taken a large message holds up the ends of all that were
-//! sent after it, to anybody, because the provider hands them out in order. That does no harm until it has no more room; but
-//! who waits for them doesn't sleep well, so that the endpoint gets rid of those of a peer that has gone as soon as nobody
-//! would notice.
+//! In the same way a peer that is killed or stopped before it has taken a large message delays the completions
+//! of everything sent after it, to any peer, because the provider reports them in order. That is harmless while
+//! there is room, but waiting for them keeps the endpoint awake. So it drops those of a dead peer as soon as
+//! nobody would notice.
 
 use core::cell::Cell;
 use core::time::Duration;

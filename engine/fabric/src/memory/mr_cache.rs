@@ -1,8 +1,8 @@
-//! Registrations of the application's memory that serve again.
+//! Registrations of the application's memory, kept for reuse.
 //!
-//! An entry is taken out while it is in use and put back when the peers are done with it. It counts only as long as the
-//! [`Monitor`] knows that nothing has happened to its memory: what was unmapped, moved or discarded is registered anew,
-//! and its old registration ends. Where memory can't be watched nothing is kept.
+//! An entry is taken out while it is in use, and put back when the peers are done with it. It is valid only
+//! while the [`Monitor`] knows that nothing has happened to its memory. Memory that was unmapped, moved or
+//! discarded is registered anew, and its old registration ends. Where memory can't be watched nothing is kept.
 
 use super::Access;
 use super::monitor::{Monitor, Stamp};
@@ -24,9 +24,9 @@ struct Entry<T> {
 
 /// What a look-up found.
 pub(crate) enum Found<T> {
-    /// A registration that holds, and when it was made.
+    /// A valid registration, and when it was made.
     Kept(T, Stamp),
-    /// None; what is made now may be kept under this stamp, if there is one.
+    /// None. A new one may be kept under this stamp, if there is one.
     Nothing(Option<Stamp>),
 }
 
@@ -47,7 +47,7 @@ impl<T> MrCache<T> {
         Some(Self { monitor, limit, entries: HashMap::new(), used: 0, stale: 0 })
     }
 
-    /// Takes the registration of this memory out.
+    /// Takes out the registration of this memory.
     pub(crate) fn take(&mut self, key: &CacheKey) -> Found<T> {
         if let Some(mut entry) = self.entries.remove(key) {
             if self.monitor.is_untouched(&key.range, &mut entry.stamp) {
@@ -59,7 +59,7 @@ impl<T> MrCache<T> {
         Found::Nothing(self.monitor.watch(&key.range))
     }
 
-    /// Puts a registration back that was made, or taken out, under this stamp. It is returned when it can't be kept.
+    /// Puts back a registration that was made or taken out under this stamp. Returns one that can't be kept.
     pub(crate) fn put(&mut self, key: CacheKey, registration: T, mut stamp: Stamp) -> Option<T> {
         if !self.monitor.is_untouched(&key.range, &mut stamp) {
             self.stale += 1;

@@ -39,14 +39,14 @@ fn class(len: usize) -> Option<(usize, usize)> {
 }
 
 impl BufferPool {
-    /// A pool that hands out and keeps at most `limit` bytes, on huge pages what is large enough for RMA. Those are no more
-    /// than the limit, too; what finds no room on them because they are in pieces is on plain ones.
+    /// A pool that hands out and keeps at most `limit` bytes. Buffers large enough for RMA are on huge pages,
+    /// which take no more than the limit, too; when these are fragmented the rest is on plain pages.
     #[must_use]
     pub fn new(limit: usize) -> Self {
         Self::of(limit, Some(Regions::within(limit)))
     }
 
-    /// The same on plain pages: for many pools of which each holds little.
+    /// The same on plain pages, for many pools that each hold little.
     #[must_use]
     pub(crate) fn of_plain_pages(limit: usize) -> Self {
         Self::of(limit, None)
@@ -84,7 +84,7 @@ impl BufferPool {
         Ok(Buffer::new(memory, len))
     }
 
-    /// Gives the system back what lies ready for the next users.
+    /// Gives unused memory back to the system.
     pub fn rest(&self) {
         self.inner.trim(self.inner.limit);
     }
@@ -103,7 +103,7 @@ impl BufferPool {
 }
 
 impl BufferPool {
-    /// Ends the registrations that memory which nobody has keeps.
+    /// Ends the registrations of unused memory.
     pub(crate) fn forget_kept(&self) {
         self.inner.free.borrow().iter().flatten().for_each(|memory| memory.forget_kept());
     }
@@ -131,7 +131,7 @@ impl PoolInner {
         }
     }
 
-    /// Takes memory that nobody has.
+    /// Takes back unused memory.
     pub(crate) fn give_back(&self, memory: Rc<Memory>) {
         let size = memory.len();
         self.used.set(self.used.get().saturating_sub(size));
@@ -196,7 +196,7 @@ mod tests {
     fn what_finds_no_room_on_huge_pages_is_on_plain_ones() {
         let pool = BufferPool::new(HUGE);
         let parts: Vec<_> = (0..16).map(|_| pool.alloc(HUGE / 16).expect("within the limit")).collect();
-        // Every other one is given back and goes, for the sake of a larger one, which fits into none of the gaps.
+        // Every other one is freed, for a larger one that fits into none of the gaps.
         let kept: Vec<_> = parts.into_iter().step_by(2).collect();
         let mut large = pool.alloc(HUGE / 2).expect("half of the limit is free");
         large.fill(7);

@@ -9,8 +9,8 @@ use crate::counters::add;
 use crate::endpoint::{Ending, Exposure, Registered};
 use crate::libfabric::hang_up::{cut_off, hang_up, hang_up_if_gone, stop_asking};
 use crate::memory::{Access, Buffer, Memory, PAGE, RemoteRegion};
+use crate::mercury_wire::fragments::Head;
 use crate::mercury_wire::names::Name;
-use crate::mercury_wire::pieces::Head;
 use crate::naming::resolve;
 use crate::{
     Address, BufferPool, Capabilities, Endpoint, FabricCounters, FabricError, Found, Gone, PeerId, Sink,
@@ -243,19 +243,25 @@ impl MercuryEndpoint {
         Ok(known.is_self)
     }
 
-    /// Whether a message of so many pieces may go out to a peer.
-    fn has_room(&self, to: PeerId, pieces: usize) -> Result<(), FabricError> {
+    /// Whether a message of so many fragments may go out to a peer.
+    fn has_room(&self, to: PeerId, fragments: usize) -> Result<(), FabricError> {
         let core = &self.core;
         let known = core.peers.borrow().get(to).ok_or(FabricError::UnknownPeer)?;
-        core.ops.room(&known.queue, pieces).map_err(|(used, limit)| FabricError::NoBuffers {
-            wanted: pieces * core.piece,
-            used: used * core.piece,
-            limit: limit * core.piece,
+        core.ops.room(&known.queue, fragments).map_err(|(used, limit)| FabricError::NoBuffers {
+            wanted: fragments * core.fragment,
+            used: used * core.fragment,
+            limit: limit * core.fragment,
         })
     }
 
-    /// Sends one request: a message or a piece of one, for which there is room.
-    fn send_piece(&self, to: PeerId, context: u64, head: Head, parts: &[&[u8]]) -> Result<(), FabricError> {
+    /// Sends one request: a message or a fragment of one, for which there is room.
+    fn send_fragment(
+        &self,
+        to: PeerId,
+        context: u64,
+        head: Head,
+        parts: &[&[u8]],
+    ) -> Result<(), FabricError> {
         let core = &self.core;
         let known = core.peers.borrow().get(to).ok_or(FabricError::UnknownPeer)?;
         let queued = Queued::new(&known.queue);
@@ -373,17 +379,17 @@ impl Endpoint for MercuryEndpoint {
             return Err(FabricError::TooLarge { len, max: core.capabilities.max_message });
         }
         self.reachable(to)?;
-        self.has_room(to, len.div_ceil(core.piece).max(1))?;
+        self.has_room(to, len.div_ceil(core.fragment).max(1))?;
         let message = core.next_message.get();
         core.next_message.set(message.wrapping_add(1));
-        if len <= core.piece {
-            self.send_piece(to, context, Head { message, index: 0, count: 1 }, parts)?;
+        if len <= core.fragment {
+            self.send_fragment(to, context, Head { message, index: 0, count: 1 }, parts)?;
         } else {
             let whole = parts.concat();
-            let pieces = whole.chunks(core.piece);
-            let count = u16::try_from(pieces.len()).unwrap_or(u16::MAX);
-            for (index, piece) in (0u16..).zip(pieces) {
-                self.send_piece(to, context, Head { message, index, count }, &[piece])?;
+            let fragments = whole.chunks(core.fragment);
+            let count = u16::try_from(fragments.len()).unwrap_or(u16::MAX);
+            for (index, fragment) in (0u16..).zip(fragments) {
+                self.send_fragment(to, context, Head { message, index, count }, &[fragment])?;
             }
         }
         add(&core.counters.messages_sent, 1);

@@ -6,8 +6,8 @@ use super::progress::{Core, Parts};
 use super::raw::{Raw, failure, version};
 use super::{PREFIX, PROTOCOLS, remains};
 use crate::endpoint::{Bind, MESSAGE_MAX, Options, own_socket};
+use crate::mercury_wire::fragments::HEAD_LEN;
 use crate::mercury_wire::names::Name;
-use crate::mercury_wire::pieces::HEAD_LEN;
 use crate::{
     Ability, BufferPool, Capabilities, Endpoint, FabricError, MrAccounting, MrMode, Offer, Wait, libfabric,
 };
@@ -120,9 +120,9 @@ pub(crate) fn open(rt: &Handle, protocol: &str, options: &Options) -> Result<Rc<
     let fd = fd.ok_or_else(|| {
         closing(wrong("HG_Event_get_wait_fd", "there is no descriptor to sleep on".to_owned()))
     })?;
-    let piece = raw.message_max().saturating_sub(HEAD_LEN).min(MESSAGE_MAX);
-    if piece < MESSAGE_MAX / 16 {
-        return Err(closing(wrong("HG_Init", format!("its requests carry only {piece} bytes"))));
+    let fragment = raw.message_max().saturating_sub(HEAD_LEN).min(MESSAGE_MAX);
+    if fragment < MESSAGE_MAX / 16 {
+        return Err(closing(wrong("HG_Init", format!("its requests carry only {fragment} bytes"))));
     }
     let port = match &options.bind {
         Bind::Listen { port, .. } if name.socket().is_none() => {
@@ -135,7 +135,7 @@ pub(crate) fn open(rt: &Handle, protocol: &str, options: &Options) -> Result<Rc<
     let capabilities = capabilities(protocol, virt_addr, !hide);
     tracing::info!(%address, %capabilities, "fabric endpoint opened");
     let pool = BufferPool::new(options.buffer_bytes);
-    let core = Core::new(rt, Parts { raw, capabilities, name, address, pool, piece, hide, fd });
+    let core = Core::new(rt, Parts { raw, capabilities, name, address, pool, fragment, hide, fd });
     MercuryEndpoint::start(rt, core, port)
 }
 

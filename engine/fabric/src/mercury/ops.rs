@@ -10,7 +10,7 @@ use core::time::Duration;
 use std::rc::Rc;
 use weir_runtime::Instant;
 
-/// Longest time that an operation waits for room or a connection, as on libfabric, and takes: a piece of a bulk transfer is a
+/// Longest time that an operation waits for room or a connection, as on libfabric, and takes: a fragment of a bulk transfer is a
 /// MiB. Mercury doesn't tell waiting from being under way.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -46,7 +46,7 @@ impl Drop for Queued {
 
 /// What an operation is, with everything that has to live until it ends.
 pub(super) enum Kind {
-    /// A message, or a piece of one.
+    /// A message, or a fragment of one.
     Send { context: u64, handle: *mut HgHandle, _queued: Queued },
     /// A read or write of a peer's memory. Without a completer nobody waits for it any more.
     Transfer {
@@ -188,7 +188,7 @@ mod tests {
         }
         let counts = queues.each_ref().map(|queue| queue.0.get());
         assert!(counts[0] >= 1024 && counts.iter().all(|count| *count > 0), "{counts:?}");
-        // One of the longest messages, in pieces.
+        // One of the longest messages, in fragments.
         let late = Queue::default();
         assert!(ops.room(&late, 20).is_ok(), "{counts:?}");
         assert_eq!(ops.room(&late, SENDS_MAX), Err((tokens.len(), SENDS_MAX)));

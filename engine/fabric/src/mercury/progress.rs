@@ -9,8 +9,8 @@ use crate::counters::add;
 use crate::endpoint::{Message, Source};
 use crate::libfabric::hang_up::cut_off;
 use crate::memory::{Access, Memory};
+use crate::mercury_wire::fragments::{Assembly, Head};
 use crate::mercury_wire::names::Name;
-use crate::mercury_wire::pieces::{Assembly, Head};
 use crate::{Address, BufferPool, Capabilities, FabricCounters, FabricError, Sink};
 use core::cell::{Cell, OnceCell, RefCell};
 use core::time::Duration;
@@ -72,7 +72,7 @@ pub(super) struct Core {
     /// By key: what an endpoint's transfers to itself are checked against.
     pub(super) exposed: RefCell<HashMap<u64, Exposed>>,
     /// Bytes of a message in one request.
-    pub(super) piece: usize,
+    pub(super) fragment: usize,
     /// Names senders to nobody.
     pub(super) hide: bool,
     pub(super) next_message: Cell<u32>,
@@ -102,7 +102,7 @@ pub(super) struct Parts {
     pub(super) name: Name,
     pub(super) address: Address,
     pub(super) pool: BufferPool,
-    pub(super) piece: usize,
+    pub(super) fragment: usize,
     pub(super) hide: bool,
     pub(super) fd: i32,
 }
@@ -121,7 +121,7 @@ impl Core {
             peers: RefCell::default(),
             sink: OnceCell::new(),
             exposed: RefCell::default(),
-            piece: parts.piece,
+            fragment: parts.fragment,
             hide: parts.hide,
             next_message: Cell::new(0),
             fd: parts.fd,

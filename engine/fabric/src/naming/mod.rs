@@ -7,4 +7,4 @@ pub(crate) mod resolve;
 
 pub use published::{Addressing, Found};
 
-pub(crate) use published::{Asker, Teller, Told, ask};
+pub(crate) use published::{PublishedAddress, Publisher, Querier, query};

@@ -1,7 +1,8 @@
-//! Files in shared memory's folder that stand for ports: each holds the address of the endpoint that listens there.
+//! Files in the folder of shared memory that stand for ports. Each holds the address of the endpoint that
+//! listens there.
 //!
-//! Everybody may make files in that folder, of whatever kind and of any name. Nothing that stands in the place of such a file
-//! holds up who looks for it or makes it, or leads it elsewhere.
+//! Everybody may make files of any kind and name in that folder. Whatever is in the place of such a file must
+//! not delay who reads or makes it, or lead it elsewhere.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
@@ -11,8 +12,8 @@ use std::path::Path;
 /// Longest content that is read, in bytes: a name has fewer than 60, an address of Mercury's fewer than 100.
 const CONTENT_MAX: u64 = 128;
 
-/// What a port's file holds, as far as it is text. Neither a pipe, which nobody may ever write to, nor a file without end, nor
-/// the end of somebody's lease is waited for.
+/// The content of a port's file, if it is text. It waits neither for the writer of a pipe, nor for the end of an
+/// endless file, nor for the end of a lease.
 pub(crate) fn read(path: &Path) -> Option<String> {
     let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
@@ -21,13 +22,13 @@ pub(crate) fn read(path: &Path) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Makes a port's file, in the place of one that is there. It is written as `scratch`, so that readers see all of it or
-/// nothing.
+/// Makes a port's file, replacing an existing one. It is written as `scratch` and renamed, so that readers see
+/// all of it or nothing.
 ///
 /// # Errors
-/// Those of the files, such as when `scratch` is somebody else's.
+/// Those of the files, such as when `scratch` belongs to somebody else.
 pub(crate) fn write(path: &Path, scratch: &Path, content: &str) -> io::Result<()> {
-    // What an earlier try has left; what can't be removed is found right below.
+    // Left by an earlier try. A file that can't be removed is found below.
     let _ = fs::remove_file(scratch);
     File::create_new(scratch)?.write_all(content.as_bytes())?;
     fs::rename(scratch, path)

@@ -1,4 +1,4 @@
-//! Names to addresses. The system's resolver blocks, so it runs on a thread of its own.
+//! Names to addresses. The system's resolver blocks, so that it runs on a thread of its own.
 
 use crate::{Address, FabricError};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -6,18 +6,18 @@ use core::task::{Poll, Waker};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Most threads of the process that wait for a name service. One that answers nobody holds each for many seconds, and who
-/// looks for thousands of peers asks again meanwhile.
+/// Most threads of the process that wait for a name service. A service that doesn't answer holds each for many
+/// seconds, and a process that looks for thousands of peers asks again meanwhile.
 const THREADS_MAX: usize = 64;
 
-/// How many there are.
+/// Threads that wait now.
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// One of the threads that a count has.
+/// A thread that is counted.
 struct Counted(&'static AtomicUsize);
 
 impl Counted {
-    /// One more, unless there are enough.
+    /// Counts one more, unless there are enough.
     fn among(threads: &'static AtomicUsize) -> Option<Self> {
         let count = |count| (count < THREADS_MAX).then_some(count + 1);
         threads.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count).ok().map(|_| Self(threads))
@@ -50,7 +50,7 @@ struct Shared<T> {
     waker: Option<Waker>,
 }
 
-/// Does something about a name that blocks, without blocking this thread.
+/// Does blocking work about a name on another thread.
 pub(crate) async fn elsewhere<T: Send + 'static>(
     host: String,
     port: u16,

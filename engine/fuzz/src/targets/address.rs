@@ -2,7 +2,7 @@
 
 use crate::source::Source;
 use weir_fabric::Address;
-use weir_fabric::published::{ANSWER_MAX, QUESTION_LEN, Question, Told, refusal};
+use weir_fabric::published::{ANSWER_MAX, PublishedAddress, QUESTION_LEN, Question, refusal};
 use weir_proto::TenantId;
 use weir_proto::capability::SystemKey;
 
@@ -23,10 +23,11 @@ pub fn run(input: &[u8]) {
     check(input, &question, port, Some(&key.cloned().unwrap_or(SystemKey([4; 32]).tenant(TenantId(1)))));
     let name: String = source.bytes(70).iter().map(|byte| char::from(b'!' + byte % 90)).collect();
     let Some(address) = Address::from_bytes(&source.bytes(Address::MAX)) else { return };
-    let told = Told { server: source.number(), provider: name, format: source.number32(), address };
+    let told =
+        PublishedAddress { server: source.number(), provider: name, format: source.number32(), address };
     let Some(mut answer) = told.encode(&question, port, key) else { return };
     assert!(answer.len() <= ANSWER_MAX, "an answer of {} bytes", answer.len());
-    assert_eq!(Told::decode(&answer, &question, port, key), Ok(told), "what is written is read");
+    assert_eq!(PublishedAddress::decode(&answer, &question, port, key), Ok(told), "what is written is read");
     if source.chance(20) {
         answer = refusal();
     }
@@ -46,7 +47,7 @@ pub fn run(input: &[u8]) {
 
 /// Reads an answer; what was read is written in the same way.
 fn check(answer: &[u8], question: &Question, port: u16, key: Option<&weir_proto::TenantKey>) {
-    let Ok(told) = Told::decode(answer, question, port, key) else { return };
+    let Ok(told) = PublishedAddress::decode(answer, question, port, key) else { return };
     assert!(!told.address.as_bytes().is_empty() && told.address.as_bytes().len() <= Address::MAX);
     let again = told.encode(question, port, key).expect("its lengths were read");
     // Who has no key doesn't look at the seal.

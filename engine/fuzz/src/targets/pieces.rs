@@ -3,8 +3,8 @@
 use crate::source::Source;
 use std::collections::HashMap;
 use weir_fabric::Address;
+use weir_fabric::mercury_wire::fragments::{Assembly, FRAGMENTS_MAX, HEAD_LEN, Head, PARTIAL_MAX};
 use weir_fabric::mercury_wire::names::Name;
-use weir_fabric::mercury_wire::pieces::{Assembly, HEAD_LEN, Head, PARTIAL_MAX, PIECES_MAX};
 
 /// Longest message.
 const MESSAGE_MAX: usize = 200;
@@ -12,7 +12,7 @@ const MESSAGE_MAX: usize = 200;
 pub fn run(input: &[u8]) {
     if let Some((head, body)) = Head::decode(input) {
         assert_eq!([&head.encode()[..], body].concat(), input, "a head that decodes is what encodes to it");
-        assert!(head.index < head.count && head.count <= PIECES_MAX);
+        assert!(head.index < head.count && head.count <= FRAGMENTS_MAX);
     }
     let mut source = Source::new(input);
     assemble(&mut source);
@@ -49,7 +49,7 @@ fn assemble(source: &mut Source<'_>) {
                 let whole = assembly.take(1 + source.below(3), head, body, MESSAGE_MAX);
                 assert!(whole.is_none_or(|whole| whole.len() <= MESSAGE_MAX), "longer than a message may be");
             } else {
-                assert!(index >= count || count > PIECES_MAX, "a piece is taken for none");
+                assert!(index >= count || count > FRAGMENTS_MAX, "a piece is taken for none");
             }
         } else {
             if honest.is_empty() || source.chance(60) && honest.len() < 8 {

@@ -1,4 +1,4 @@
-//! Requests that were admitted and wait for a worker: the clients take turns, one request each.
+//! Admitted requests that wait for a worker. Clients are served round-robin, one request each.
 
 use crate::maps::IdMap;
 use crate::wire::Caller;
@@ -7,20 +7,20 @@ use core::cell::Cell;
 use core::hash::BuildHasher;
 use std::collections::VecDeque;
 
-/// Clients with waiting requests, and the order of their turns.
+/// One queue for each client that has waiting requests, and the round-robin order of these clients.
 pub(crate) struct FairQueue<T> {
     waiting: IdMap<Caller, VecDeque<T>>,
-    /// Each of them once, next one first.
+    /// Each client with a queue stands here once; the front is served next.
     ring: VecDeque<Caller>,
 }
 
 impl<T> FairQueue<T> {
-    /// An empty queue; `seed` is secret.
+    /// An empty queue. `seed` is secret: clients choose the keys that are hashed.
     pub(crate) fn new(seed: u64) -> Self {
         Self { waiting: IdMap::with_hasher(seed.into()), ring: VecDeque::new() }
     }
 
-    /// Where a name falls.
+    /// The hash of a client's name.
     #[cfg(test)]
     pub(crate) fn hash(&self, client: Caller) -> u64 {
         self.waiting.hasher().hash_one(client)
@@ -50,26 +50,26 @@ impl<T> FairQueue<T> {
         waiting
     }
 
-    /// Takes everything out. Returned to be dropped by the caller, because requests come back to their queue.
+    /// Removes all requests. The caller drops them, because dropping a request may call this queue.
     pub(crate) fn clear(&mut self) -> impl Sized + use<T> {
         self.ring.clear();
         core::mem::take(&mut self.waiting)
     }
 }
 
-/// How many requests are between a worker that was woken and their beginning.
+/// Counts requests from the waking of their worker to their beginning.
 #[derive(Default)]
 pub(crate) struct Backlog {
-    /// Requests whose workers are awake and that have not begun.
+    /// Requests whose worker is awake and that have not begun.
     woken: Cell<usize>,
-    /// Those among them that move no memory.
+    /// Requests among them that move no client memory.
     small: Cell<usize>,
     /// Requests that have begun so far.
     begun: Cell<u64>,
 }
 
 impl Backlog {
-    /// Requests whose workers are awake and that have not begun.
+    /// Requests whose worker is awake and that have not begun.
     pub(crate) fn woken(&self) -> usize {
         self.woken.get()
     }
@@ -79,18 +79,18 @@ impl Backlog {
         self.begun.get()
     }
 
-    /// Whether a request that moves no memory is about to begin.
+    /// Whether a request that moves no client memory is about to begin.
     pub(crate) fn has_small(&self) -> bool {
         self.small.get() > 0
     }
 
-    /// A worker is woken for a request, which moves no memory if it is `small`.
+    /// A worker is woken for a request. `small`: the request moves no client memory.
     pub(crate) fn wake(&self, small: bool) {
         self.woken.set(self.woken.get() + 1);
         self.small.set(self.small.get() + usize::from(small));
     }
 
-    /// A request begins that a worker was woken for. Returns how many had begun before.
+    /// A request begins whose worker was woken. Returns how many requests had begun before.
     #[inline]
     pub(crate) fn begin(&self, small: bool) -> u64 {
         debug_assert!(self.woken.get() > 0, "a request begins for which no worker was woken");

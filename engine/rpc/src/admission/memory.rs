@@ -1,8 +1,9 @@
-//! Memory for what moves between clients' memory and this server: bounded, shared between tenants and clients, and waited for
-//! within a request's deadline.
+//! Bounds the memory of payloads, which move between clients' memory and this server. Tenants and clients share
+//! it, and a request waits for it until its deadline.
 //!
-//! A client that has stopped holds its memory until its transfers end, which takes half a minute at least, and longer where nobody
-//! else waits for memory. So whoever has some leaves more to others, tenants as well as clients, and what is short has memory of its own, which nothing long takes up.
+//! A client that has stopped holds its memory until its transfers end. That takes at least half a minute, and
+//! longer while nobody else waits for memory. So a client or tenant that holds memory must leave a part of the
+//! rest to others. Short payloads have memory of their own, which no long payload takes.
 
 use crate::maps::IdMap;
 use crate::wire::Caller;
@@ -16,69 +17,71 @@ use std::rc::Rc;
 use weir_proto::TenantId;
 use weir_runtime::{Elapsed, Handle, Instant};
 
-/// Unit of the bound in bytes: the smallest piece that the fabric's pool hands out.
+/// Unit of the bound in bytes: the smallest block that the fabric's pool hands out.
 const UNIT: usize = 4096;
 
-/// Part of the fabric's pool that payloads may take; the rest is for messages.
+/// Part of the fabric's pool that payloads may take. The rest is for messages.
 const SHARE: (usize, usize) = (3, 4);
 
-/// Payloads up to this many units are short, 256 KiB.
+/// Payloads of up to this many units (256 KiB) are short.
 const SHORT_MAX: usize = 64;
 
-/// Part of the bound that is for short payloads alone.
+/// Part of the bound that only short payloads use.
 const SHORT_DIVISOR: usize = 6;
 
-/// A client that has some may have as much as this part of what it leaves free: two of the longest payloads, of the longest pool.
+/// A client that holds memory may hold up to this part of what it leaves free: two of the longest payloads in
+/// the largest pool.
 const CLIENT_SHARE: (usize, usize) = (3, 4);
 
-/// A tenant that has some may have so many times what it leaves free, where tenants are told apart.
+/// Where tenants are told apart, a tenant that holds memory may hold up to this many times what it leaves free.
 const TENANT_FACTOR: usize = 3;
 
 /// Bounds the memory of payloads in flight.
-pub(crate) struct Payloads {
-    short: Rc<Line>,
-    long: Rc<Line>,
+pub(crate) struct PayloadMemory {
+    short: Rc<MemoryClass>,
+    long: Rc<MemoryClass>,
 }
 
-impl Payloads {
-    /// For a pool of so many bytes, of a server that does or doesn't tell tenants apart; `seed` is secret.
+impl PayloadMemory {
+    /// For a pool of `pool` bytes. `tells_tenants`: this server tells tenants apart. `seed` is secret.
     pub(crate) fn new(pool: usize, tells_tenants: bool, seed: u64) -> Self {
         let all = pool / UNIT * SHARE.0 / SHARE.1;
         let short = all / SHORT_DIVISOR;
         Self {
-            short: Line::new(short, tells_tenants, seed),
-            long: Line::new(all - short, tells_tenants, seed),
+            short: MemoryClass::new(short, tells_tenants, seed),
+            long: MemoryClass::new(all - short, tells_tenants, seed),
         }
     }
 
-    /// Whether anybody else waits for memory of a kind that this client has.
+    /// Whether another client waits for memory of a class that this client holds.
     pub(crate) fn others_wait(&self, caller: Caller) -> bool {
-        [&self.short, &self.long].iter().any(|line| line.others_wait(caller))
+        [&self.short, &self.long].iter().any(|class| class.others_wait(caller))
     }
 
-    /// A share for a payload of `len` bytes, once it is its turn.
+    /// Waits for the memory of a payload of `len` bytes.
     ///
     /// # Errors
-    /// When that was not so before the deadline.
+    /// When none was granted before the deadline.
     pub(crate) async fn share(
         &self,
         rt: &Handle,
         caller: Caller,
         (len, deadline): (usize, Instant),
-    ) -> Result<Share, Elapsed> {
+    ) -> Result<MemoryShare, Elapsed> {
         // The pool hands out powers of two.
         let units = len.max(UNIT).next_power_of_two() / UNIT;
-        let line = if units <= SHORT_MAX.min(self.short.limits.all) { &self.short } else { &self.long };
-        let units = units.min(line.limits.all);
-        if let Some(share) = line.try_take(caller, units) {
+        let class = if units <= SHORT_MAX.min(self.short.limits.all) { &self.short } else { &self.long };
+        let units = units.min(class.limits.all);
+        if let Some(share) = class.try_take(caller, units) {
             return Ok(share);
         }
-        rt.timeout_at(deadline, line.wait(caller, units)).await
+        rt.timeout_at(deadline, class.wait(caller, units)).await
     }
 }
 
-/// Memory that is handed out in the order in which it was asked for, but for those who have too much of it already.
-struct Line {
+/// Memory of one class. Requests get it in order of arrival; a request whose client or tenant holds too much is
+/// passed over.
+struct MemoryClass {
     limits: Limits,
     state: RefCell<State>,
 }
@@ -96,7 +99,7 @@ struct State {
     queue: VecDeque<Rc<Waiter>>,
 }
 
-/// Who waits.
+/// A request that waits for memory.
 struct Waiter {
     caller: Caller,
     units: usize,
@@ -104,33 +107,33 @@ struct Waiter {
     waker: RefCell<Option<Waker>>,
 }
 
-/// Why somebody gets nothing now.
+/// Why a request gets no memory now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Refusal {
-    /// The client would leave too little to others.
+    /// Its client would leave too little to others.
     Client,
-    /// Its tenant would.
+    /// Its tenant would leave too little to others.
     Tenant,
-    /// So much isn't free.
+    /// Not enough is free.
     Full,
 }
 
-/// What one request has. Returns when dropped.
-pub(crate) struct Share {
-    line: Rc<Line>,
+/// The memory that one request holds. It is given back when this is dropped.
+pub(crate) struct MemoryShare {
+    class: Rc<MemoryClass>,
     caller: Caller,
     units: usize,
 }
 
-impl Drop for Share {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
-        let state = &mut *self.line.state.borrow_mut();
+        let state = &mut *self.class.state.borrow_mut();
         state.give_back(self.caller, self.units);
-        state.serve(self.line.limits);
+        state.serve(self.class.limits);
     }
 }
 
-impl Line {
+impl MemoryClass {
     fn new(all: usize, tells_tenants: bool, seed: u64) -> Rc<Self> {
         Rc::new(Self { limits: Limits { all, tells_tenants }, state: RefCell::new(State::new(seed)) })
     }
@@ -140,12 +143,12 @@ impl Line {
         state.clients.contains_key(&caller) && state.queue.iter().any(|waiter| waiter.caller != caller)
     }
 
-    fn share(self: &Rc<Self>, caller: Caller, units: usize) -> Share {
-        Share { line: Rc::clone(self), caller, units }
+    fn share(self: &Rc<Self>, caller: Caller, units: usize) -> MemoryShare {
+        MemoryShare { class: Rc::clone(self), caller, units }
     }
 
-    /// Takes so many units, if nobody waits and the rules allow it.
-    fn try_take(self: &Rc<Self>, caller: Caller, units: usize) -> Option<Share> {
+    /// Takes this many units if no request waits and the limits allow it.
+    fn try_take(self: &Rc<Self>, caller: Caller, units: usize) -> Option<MemoryShare> {
         let mut state = self.state.borrow_mut();
         if !state.queue.is_empty() || state.judge(caller, units, self.limits).is_err() {
             return None;
@@ -154,13 +157,13 @@ impl Line {
         Some(self.share(caller, units))
     }
 
-    /// Waits for so many units.
-    fn wait(self: &Rc<Self>, caller: Caller, units: usize) -> Wait {
+    /// Waits for this many units.
+    fn wait(self: &Rc<Self>, caller: Caller, units: usize) -> WaitForMemory {
         let waiter = Rc::new(Waiter { caller, units, granted: Cell::new(false), waker: RefCell::default() });
         let state = &mut *self.state.borrow_mut();
         state.queue.push_back(Rc::clone(&waiter));
         state.serve(self.limits);
-        Wait { line: Rc::clone(self), waiter: Some(waiter) }
+        WaitForMemory { class: Rc::clone(self), waiter: Some(waiter) }
     }
 }
 
@@ -196,8 +199,8 @@ impl State {
         subtract(&mut self.tenants, caller.tenant, units);
     }
 
-    /// Gives those who wait what they may have, first come, first served within each tenant, and among all where memory is
-    /// short. A client that has too much holds up itself alone.
+    /// Grants memory to waiting requests. Order is first come, first served within a tenant, and among all
+    /// tenants while memory is short. A client that holds too much delays only itself.
     fn serve(&mut self, limits: Limits) {
         let (mut at, mut held_up) = (0, Vec::new());
         while let Some(waiter) = self.queue.get(at) {
@@ -233,19 +236,19 @@ fn subtract<K: Eq + Hash>(held: &mut IdMap<K, usize>, of: K, units: usize) {
     }
 }
 
-/// Waits in a line. Dropped, it leaves it.
-struct Wait {
-    line: Rc<Line>,
-    /// `None`: its turn has come.
+/// Waits for memory. Dropping it leaves the queue.
+struct WaitForMemory {
+    class: Rc<MemoryClass>,
+    /// `None`: the memory was handed over.
     waiter: Option<Rc<Waiter>>,
 }
 
-impl Future for Wait {
-    type Output = Share;
+impl Future for WaitForMemory {
+    type Output = MemoryShare;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Share> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<MemoryShare> {
         if let Some(waiter) = self.waiter.take_if(|waiter| waiter.granted.get()) {
-            return Poll::Ready(self.line.share(waiter.caller, waiter.units));
+            return Poll::Ready(self.class.share(waiter.caller, waiter.units));
         }
         if let Some(waiter) = &self.waiter {
             waiter.waker.replace(Some(cx.waker().clone()));
@@ -254,17 +257,17 @@ impl Future for Wait {
     }
 }
 
-impl Drop for Wait {
+impl Drop for WaitForMemory {
     fn drop(&mut self) {
         let Some(waiter) = self.waiter.take() else { return };
         if waiter.granted.get() {
-            // Nobody has taken it up.
-            return drop(self.line.share(waiter.caller, waiter.units));
+            // The grant was never taken up.
+            return drop(self.class.share(waiter.caller, waiter.units));
         }
-        let state = &mut *self.line.state.borrow_mut();
+        let state = &mut *self.class.state.borrow_mut();
         state.queue.retain(|other| !Rc::ptr_eq(other, &waiter));
-        // Others may have waited for this one's turn.
-        state.serve(self.line.limits);
+        // The requests behind may have waited for this one.
+        state.serve(self.class.limits);
     }
 }
 
@@ -278,12 +281,12 @@ mod tests {
         Caller { tenant: TenantId(tenant), id: ClientId::new(id) }
     }
 
-    fn taken(line: &Line) -> usize {
-        line.state.borrow().taken
+    fn taken(class: &MemoryClass) -> usize {
+        class.state.borrow().taken
     }
 
-    /// What a wait gets now.
-    fn look(wait: &mut Wait) -> Option<Share> {
+    /// Polls a wait once.
+    fn look(wait: &mut WaitForMemory) -> Option<MemoryShare> {
         match Pin::new(wait).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(share) => Some(share),
             Poll::Pending => None,
@@ -292,63 +295,63 @@ mod tests {
 
     #[test]
     fn clients_that_give_nothing_back_leave_room_for_others() {
-        let line = Line::new(1000, false, 7);
+        let class = MemoryClass::new(1000, false, 7);
         let mut stuck = Vec::new();
         for client in 1..=3 {
             let before = stuck.len();
-            stuck.extend(core::iter::from_fn(|| line.try_take(caller(0, client), 10)));
+            stuck.extend(core::iter::from_fn(|| class.try_take(caller(0, client), 10)));
             assert!(stuck.len() > before, "a client that has none may have some");
         }
-        assert!((500..900).contains(&taken(&line)), "{} are taken", taken(&line));
+        assert!((500..900).contains(&taken(&class)), "{} are taken", taken(&class));
         let late = caller(0, 5);
-        let first = line.try_take(late, 10).expect("it has none");
-        let second = line.try_take(late, 10).expect("there is more");
+        let first = class.try_take(late, 10).expect("it has none");
+        let second = class.try_take(late, 10).expect("there is more");
         drop((stuck, first, second));
-        assert!(taken(&line) == 0 && line.state.borrow().clients.is_empty());
-        let alone = core::iter::from_fn(|| line.try_take(late, 10)).collect::<Vec<_>>();
+        assert!(taken(&class) == 0 && class.state.borrow().clients.is_empty());
+        let alone = core::iter::from_fn(|| class.try_take(late, 10)).collect::<Vec<_>>();
         assert_eq!(alone.len(), 42, "three sevenths, as long as nobody else has any");
     }
 
     #[test]
     fn a_tenant_whose_clients_all_stop_leaves_room_for_other_tenants() {
-        let line = Line::new(1000, true, 7);
-        let stuck: Vec<_> = (0..).map_while(|id| line.try_take(caller(1, id), 10)).collect();
+        let class = MemoryClass::new(1000, true, 7);
+        let stuck: Vec<_> = (0..).map_while(|id| class.try_take(caller(1, id), 10)).collect();
         assert_eq!(stuck.len(), 75);
-        let mut lined_up = line.wait(caller(1, 5000), 10);
+        let mut lined_up = class.wait(caller(1, 5000), 10);
         assert!(look(&mut lined_up).is_none());
-        let mut other = line.wait(caller(2, 1), 10);
+        let mut other = class.wait(caller(2, 1), 10);
         assert!(look(&mut other).is_some(), "who waits for its own tenant holds up no other");
-        let long = Line::new(1000, true, 7);
+        let long = MemoryClass::new(1000, true, 7);
         let _all = long.try_take(caller(1, 1), 1000).expect("the first one may be as long as can be");
     }
 
     #[test]
     fn who_wants_more_than_is_free_is_not_overtaken_by_who_wants_less() {
-        let line = Line::new(100, false, 7);
-        let first = line.try_take(caller(0, 1), 50).expect("it is free");
-        let mut long = line.wait(caller(0, 2), 80);
-        let mut short = line.wait(caller(0, 3), 1);
+        let class = MemoryClass::new(100, false, 7);
+        let first = class.try_take(caller(0, 1), 50).expect("it is free");
+        let mut long = class.wait(caller(0, 2), 80);
+        let mut short = class.wait(caller(0, 3), 1);
         assert!(look(&mut long).is_none() && look(&mut short).is_none());
-        assert!(line.try_take(caller(0, 4), 1).is_none(), "it stands behind them");
+        assert!(class.try_take(caller(0, 4), 1).is_none(), "it stands behind them");
         drop(first);
         let long = look(&mut long).expect("its turn");
         assert!(look(&mut short).is_some());
-        // One that gives up lets those behind it go on.
-        let mut again = line.wait(caller(0, 5), 100);
-        let mut behind = line.wait(caller(0, 6), 1);
+        // A request that gives up lets those behind it go on.
+        let mut again = class.wait(caller(0, 5), 100);
+        let mut behind = class.wait(caller(0, 6), 1);
         assert!(look(&mut again).is_none() && look(&mut behind).is_none());
         drop(again);
         assert!(look(&mut behind).is_some());
         drop((long, behind));
-        assert_eq!(taken(&line), 0);
+        assert_eq!(taken(&class), 0);
     }
 
     #[test]
     fn a_client_that_has_too_much_holds_up_itself_alone() {
-        let line = Line::new(100, false, 7);
-        let much = line.try_take(caller(0, 1), 40).expect("it is free");
-        let mut more = line.wait(caller(0, 1), 20);
-        let mut other = line.wait(caller(0, 2), 20);
+        let class = MemoryClass::new(100, false, 7);
+        let much = class.try_take(caller(0, 1), 40).expect("it is free");
+        let mut more = class.wait(caller(0, 1), 20);
+        let mut other = class.wait(caller(0, 2), 20);
         assert!(look(&mut more).is_none());
         assert!(look(&mut other).is_some());
         drop(much);
@@ -361,24 +364,24 @@ mod tests {
             tells in any::<bool>(),
             steps in prop::collection::vec((0u64..3, 0u64..4, 1usize..90, 0u8..4), 1..200),
         ) {
-            let line = Line::new(100, tells, 7);
+            let class = MemoryClass::new(100, tells, 7);
             let (mut waits, mut shares) = (VecDeque::new(), VecDeque::new());
             for (tenant, id, units, what) in steps {
                 match what {
                     0 => drop(shares.pop_front()),
                     1 => drop(waits.pop_front()),
-                    _ => waits.push_back(line.wait(caller(tenant, id), units)),
+                    _ => waits.push_back(class.wait(caller(tenant, id), units)),
                 }
                 waits.retain_mut(|wait| look(wait).map(|share| shares.push_back(share)).is_none());
-                prop_assert!(taken(&line) <= 100);
-                prop_assert_eq!(taken(&line), shares.iter().map(|share| share.units).sum::<usize>());
+                prop_assert!(taken(&class) <= 100);
+                prop_assert_eq!(taken(&class), shares.iter().map(|share| share.units).sum::<usize>());
             }
             while !waits.is_empty() {
                 prop_assert!(shares.pop_front().is_some(), "somebody waits for nothing");
                 waits.retain_mut(|wait| look(wait).map(|share| shares.push_back(share)).is_none());
             }
             shares.clear();
-            let state = line.state.borrow();
+            let state = class.state.borrow();
             prop_assert!(state.taken == 0 && state.clients.is_empty() && state.tenants.is_empty());
         }
     }

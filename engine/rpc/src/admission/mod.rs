@@ -1,15 +1,15 @@
-//! What bounds the work that is under way: credits and quotas of a client, and of a server the order of its requests, the pace and the
-//! memory of transfers, and when a client that found no room is to ask again. It calls the maps, the settings and the wire's names.
-//! Calls, requests and the server ask it before they begin anything.
+//! Bounds the work in flight: a client's credits and quotas; a server's order of requests, pace of transfers and
+//! payload memory; and when a refused client asks again. It calls the maps, the settings and the names of the
+//! wire format. Calls, requests and the server ask it before they start anything.
 
 mod fair_queue;
-mod load;
 mod memory;
 mod pace;
 mod quota;
+mod retry_schedule;
 
 pub(crate) use fair_queue::{Backlog, FairQueue};
-pub(crate) use load::{Load, PAUSE_MAX, Slot};
-pub(crate) use memory::{Payloads, Share};
-pub(crate) use pace::{Leave, Pace, Paces};
-pub(crate) use quota::{Class, LaneId, Permit, Place, Quota};
+pub(crate) use memory::{MemoryShare, PayloadMemory};
+pub(crate) use pace::{Pacing, TransferPacing, TransferPermit};
+pub(crate) use quota::{Class, LaneId, PeerQuota, Permit, Quota};
+pub(crate) use retry_schedule::{PAUSE_MAX, RetrySchedule, RetrySlot};

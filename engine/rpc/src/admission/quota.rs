@@ -1,8 +1,8 @@
-//! How much a context has under way: credits for each peer, and a quota over all of them.
+//! Bounds the requests that a context has in flight: credits for each peer, and a quota over all peers.
 //!
-//! What goes beyond waits here, not at the server. Peers take turns, so that a long queue for one doesn't hold up a
-//! single request to another; urgent requests go first, then those that are tried again, then the rest. Urgent ones may
-//! also use a small reserve, because membership has to be known just when everything else is stuck.
+//! Requests beyond that wait here and not at the server. Peers are served round-robin, so that a long queue for
+//! one peer doesn't delay a request to another. Urgent requests go first, then retries, then the rest. Urgent
+//! requests may also use a small reserve, because membership matters most when everything else is stuck.
 
 use crate::config::Priority;
 use core::cell::RefCell;
@@ -11,26 +11,26 @@ use core::task::{Context, Poll, Waker};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Credits of a peer, and of the whole quota, that only urgent requests may use: a ping, an answer to one on behalf of
-/// somebody else, and a suspicion.
+/// Credits of a peer, and of the quota, that only urgent requests may use: a ping, a relayed ping and a
+/// suspicion.
 const URGENT_RESERVE: usize = 4;
 
-/// Waiters that gave up before the queue is cleared of them.
+/// Waiters that gave up before they are removed from a queue.
 const DEAD_MAX: usize = 32;
 
-/// Whose turn it is first.
+/// Scheduling class of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Class {
-    /// Membership.
+    /// Membership messages.
     Urgent = 0,
-    /// Requests that were sent before, or end what was begun before.
+    /// Retries, and requests that complete earlier work.
     Retry = 1,
-    /// The rest.
+    /// All others.
     Normal = 2,
 }
 
 impl Class {
-    /// Of a call's first try.
+    /// Class of a call's first try.
     pub(crate) const fn of(priority: Priority) -> Self {
         match priority {
             Priority::Urgent => Self::Urgent,
@@ -39,7 +39,7 @@ impl Class {
         }
     }
 
-    /// Of the same request when it is sent again.
+    /// Class of the same request when it is sent again.
     pub(crate) const fn again(self) -> Self {
         match self {
             Self::Urgent => Self::Urgent,
@@ -47,7 +47,7 @@ impl Class {
         }
     }
 
-    /// What it may use beyond the limits.
+    /// Permits beyond the limits that this class may use.
     const fn reserve(self) -> usize {
         match self {
             Self::Urgent => URGENT_RESERVE,
@@ -58,25 +58,25 @@ impl Class {
 
 const CLASSES: [Class; 3] = [Class::Urgent, Class::Retry, Class::Normal];
 
-/// How somebody stands who waits for a turn.
-enum Standing {
+/// State of a waiter.
+enum WaiterState {
     Waiting(Option<Waker>),
-    /// It is its turn, which it hasn't noticed yet.
+    /// It holds a permit that it has not taken up yet.
     Granted,
-    /// It is still in its queue.
+    /// It gave up, and still stands in its queue.
     GaveUp,
 }
 
-/// Those that wait, in places that serve later ones: in steady state, waiting allocates nothing.
+/// Waiters, in reused slots: in steady state, waiting allocates nothing.
 #[derive(Default)]
 struct Waiters {
-    all: Vec<Standing>,
+    all: Vec<WaiterState>,
     free: Vec<usize>,
 }
 
 impl Waiters {
     fn add(&mut self) -> usize {
-        let standing = Standing::Waiting(None);
+        let standing = WaiterState::Waiting(None);
         if let Some(at) = self.free.pop() {
             self.all[at] = standing;
             return at;
@@ -86,16 +86,16 @@ impl Waiters {
     }
 
     fn has_given_up(&self, waiter: usize) -> bool {
-        matches!(self.all[waiter], Standing::GaveUp)
+        matches!(self.all[waiter], WaiterState::GaveUp)
     }
 }
 
 #[derive(Default)]
 struct Lane {
-    /// In flight.
+    /// Requests in flight.
     used: usize,
     waiting: [VecDeque<usize>; CLASSES.len()],
-    /// Waiters that gave up and are still in a queue, at most.
+    /// Upper bound of the waiters that gave up and still stand in a queue.
     dead: usize,
     /// Whether the lane is in the ring of a class.
     listed: [bool; CLASSES.len()],
@@ -110,36 +110,36 @@ impl Lane {
         self.waiting.iter().all(VecDeque::is_empty)
     }
 
-    /// Those that wait, with those that gave up and were not cleared away.
+    /// Waiters, with those that gave up and were not removed yet.
     fn len(&self) -> usize {
         self.waiting.iter().map(VecDeque::len).sum()
     }
 }
 
 struct State {
-    /// In flight to a single peer, at most.
+    /// Most requests in flight to a single peer.
     credits: usize,
-    /// In flight to all, at most.
+    /// Most requests in flight to all peers.
     total: usize,
     used: usize,
-    /// No peer has more than what it leaves to others.
+    /// No peer may have more in flight than it leaves to all others.
     leaves_room: bool,
     lanes: Vec<Lane>,
     waiters: Waiters,
-    /// Lanes that nobody has.
+    /// Lanes without a peer.
     free: Vec<usize>,
-    /// Requests that wait, those that gave up among them until they are cleared away: when there is none, there is nobody
-    /// to have a turn.
+    /// Waiters in all queues, with those that gave up and were not removed yet. At 0 there is nobody to grant a
+    /// permit to.
     queued: usize,
-    /// For each class the peers whose turn it can be, next one first: those with a waiter and a credit.
+    /// For each class the lanes that have a waiter and a credit, in round-robin order.
     rings: [VecDeque<usize>; CLASSES.len()],
 }
 
-/// Credits for each peer (a lane) and a quota over all. Cheap to clone: clones are the same quota.
+/// Credits for each peer (a lane) and a quota over all of them. Clones are the same quota.
 #[derive(Clone)]
 pub(crate) struct Quota(Rc<RefCell<State>>);
 
-/// Names a peer's lane.
+/// Identifies a peer's lane.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LaneId(usize);
 
@@ -159,8 +159,8 @@ impl Quota {
         })))
     }
 
-    /// The same, where a peer has no more than what it leaves to all others. Peers that give nothing back then leave room to the
-    /// next one: a half, a quarter, … as long as there is any.
+    /// The same, where a peer may have no more in flight than it leaves to all others. Peers that return nothing
+    /// then leave room to the next peer: a half, a quarter, and so on while any is left.
     pub(crate) fn leaving_room(credits: usize, total: usize) -> Self {
         let quota = Self::new(credits, total);
         quota.0.borrow_mut().leaves_room = true;
@@ -177,18 +177,19 @@ impl Quota {
         LaneId(state.lanes.len() - 1)
     }
 
-    /// A place for one more peer.
-    pub(crate) fn place(&self) -> Place {
-        Place { quota: self.clone(), lane: self.lane() }
+    /// Registers one more peer.
+    pub(crate) fn place(&self) -> PeerQuota {
+        PeerQuota { quota: self.clone(), lane: self.lane() }
     }
 
-    /// The peer is gone. What it still had under way, or waiting, counts against whoever gets its lane until it ends.
+    /// The peer is gone. What it still has in flight or waiting counts against the next peer of its lane until
+    /// it ends.
     fn vacate(&self, lane: LaneId) {
         self.clear(lane);
         self.0.borrow_mut().free.push(lane.0);
     }
 
-    /// Takes those out of a lane's queues who gave up.
+    /// Removes the waiters of a lane that gave up.
     fn clear(&self, lane: LaneId) {
         let state = &mut *self.0.borrow_mut();
         let (waiters, queued) = (&mut state.waiters, &mut state.queued);
@@ -206,7 +207,7 @@ impl Quota {
         }
     }
 
-    /// The lane's turn, when there is nothing to wait for.
+    /// A permit of this lane, if it need not wait for one.
     #[inline(always)]
     pub(crate) fn try_acquire(&self, lane: LaneId, class: Class) -> Option<Permit> {
         let mut state = self.0.borrow_mut();
@@ -223,15 +224,15 @@ impl Quota {
         Some(Permit { quota: self.clone(), lane })
     }
 
-    /// Waits for the lane's turn.
-    pub(crate) fn acquire(&self, lane: LaneId, class: Class) -> Turn {
+    /// Waits for a permit of this lane.
+    pub(crate) fn acquire(&self, lane: LaneId, class: Class) -> Acquire {
         if let Some(permit) = self.try_acquire(lane, class) {
-            return Turn { permit: Some(permit), waiting: None };
+            return Acquire { permit: Some(permit), waiting: None };
         }
         let waiter = self.0.borrow_mut().enqueue(lane.0, class);
-        // An urgent one need not wait for those before it.
+        // An urgent waiter may use the reserve at once.
         self.grant();
-        Turn { permit: None, waiting: Some((self.clone(), lane, waiter)) }
+        Acquire { permit: None, waiting: Some((self.clone(), lane, waiter)) }
     }
 
     /// Requests in flight.
@@ -239,13 +240,13 @@ impl Quota {
         self.0.borrow().used
     }
 
-    /// Requests that wait; some may have given up.
+    /// Waiters; some may have given up.
     pub(crate) fn waiting(&self) -> usize {
         let state = self.0.borrow();
         state.lanes.iter().map(Lane::len).sum()
     }
 
-    /// Lanes that there are.
+    /// Number of lanes.
     #[cfg(test)]
     pub(crate) fn lanes(&self) -> usize {
         self.0.borrow().lanes.len()
@@ -263,15 +264,15 @@ impl Quota {
         self.grant();
     }
 
-    /// Hands out turns as far as they go.
+    /// Grants permits to waiters while there are any.
     fn grant(&self) {
         loop {
             let granted = {
                 let mut state = self.0.borrow_mut();
                 let Some(next) = state.next() else { return };
-                core::mem::replace(&mut state.waiters.all[next], Standing::Granted)
+                core::mem::replace(&mut state.waiters.all[next], WaiterState::Granted)
             };
-            if let Standing::Waiting(Some(waker)) = granted {
+            if let WaiterState::Waiting(Some(waker)) = granted {
                 waker.wake();
             }
         }
@@ -296,7 +297,7 @@ impl State {
         self.used < self.total + class.reserve()
     }
 
-    /// Whether a peer with so many in flight leaves enough to others with one more.
+    /// Whether a peer with this many requests in flight leaves enough to others when it has one more.
     fn may_grow(&self, used: usize, class: Class) -> bool {
         !self.leaves_room
             || class == Class::Urgent
@@ -306,19 +307,17 @@ impl State {
 
     fn take(&mut self, lane: usize) {
         self.used += 1;
-        if let Some(entry) = self.lanes.get_mut(lane) {
-            entry.used += 1;
-        }
+        self.lanes[lane].used += 1;
     }
 
     fn give_back(&mut self, lane: usize) {
-        self.used = self.used.saturating_sub(1);
-        if let Some(entry) = self.lanes.get_mut(lane) {
-            entry.used = entry.used.saturating_sub(1);
-        }
+        let entry = &mut self.lanes[lane];
+        debug_assert!(entry.used > 0 && self.used >= entry.used, "a credit returns that nobody has taken");
+        self.used -= 1;
+        entry.used -= 1;
     }
 
-    /// Lets somebody wait for a lane's turn.
+    /// Adds a waiter to a lane.
     fn enqueue(&mut self, lane: usize, class: Class) -> usize {
         let waiter = self.waiters.add();
         if let Some(entry) = self.lanes.get_mut(lane) {
@@ -329,7 +328,7 @@ impl State {
         waiter
     }
 
-    /// Puts a lane into the rings where it can have a turn and isn't in yet.
+    /// Adds a lane to the rings of the classes for which it has a waiter and a credit.
     fn list(&mut self, lane: usize) {
         let credits = self.credits;
         let Some(entry) = self.lanes.get_mut(lane) else { return };
@@ -342,7 +341,7 @@ impl State {
         }
     }
 
-    /// Whose turn it is, if there is room. The turn is taken.
+    /// Takes a permit for the waiter that is next, if there is room.
     fn next(&mut self) -> Option<usize> {
         for class in CLASSES {
             let at = class as usize;
@@ -380,25 +379,25 @@ impl State {
     }
 }
 
-/// A peer's place in a quota. Another peer gets its lane when this is dropped.
-pub(crate) struct Place {
+/// A peer's registration in a quota. Another peer gets its lane when this is dropped.
+pub(crate) struct PeerQuota {
     quota: Quota,
     lane: LaneId,
 }
 
-impl Place {
+impl PeerQuota {
     pub(crate) fn lane(&self) -> LaneId {
         self.lane
     }
 }
 
-impl Drop for Place {
+impl Drop for PeerQuota {
     fn drop(&mut self) {
         self.quota.vacate(self.lane);
     }
 }
 
-/// A request in flight; the credit returns when it is dropped.
+/// A request in flight. The credit returns when this is dropped.
 pub(crate) struct Permit {
     quota: Quota,
     lane: LaneId,
@@ -410,20 +409,20 @@ impl Drop for Permit {
     }
 }
 
-/// Waits for a turn; dropping it leaves the queue.
-pub(crate) struct Turn {
+/// Waits for a permit. Dropping it leaves the queue.
+pub(crate) struct Acquire {
     permit: Option<Permit>,
     waiting: Option<(Quota, LaneId, usize)>,
 }
 
-impl Turn {
-    /// The turn, when there was nothing to wait for.
+impl Acquire {
+    /// The permit, if there was nothing to wait for.
     pub(crate) fn ready(&mut self) -> Option<Permit> {
         self.permit.take()
     }
 }
 
-impl Future for Turn {
+impl Future for Acquire {
     type Output = Permit;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Permit> {
@@ -431,7 +430,7 @@ impl Future for Turn {
             return Poll::Ready(permit);
         }
         let Some((quota, lane, waiter)) = &self.waiting else { return Poll::Pending };
-        if let Standing::Waiting(waker) = &mut quota.0.borrow_mut().waiters.all[*waiter] {
+        if let WaiterState::Waiting(waker) = &mut quota.0.borrow_mut().waiters.all[*waiter] {
             match waker {
                 Some(known) => known.clone_from(cx.waker()),
                 None => *waker = Some(cx.waker().clone()),
@@ -445,20 +444,20 @@ impl Future for Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for Acquire {
     fn drop(&mut self) {
         let Some((quota, lane, waiter)) = self.waiting.take() else { return };
         let granted = {
             let waiters = &mut quota.0.borrow_mut().waiters;
-            let before = core::mem::replace(&mut waiters.all[waiter], Standing::GaveUp);
-            let granted = matches!(before, Standing::Granted);
+            let before = core::mem::replace(&mut waiters.all[waiter], WaiterState::GaveUp);
+            let granted = matches!(before, WaiterState::Granted);
             if granted {
                 waiters.free.push(waiter);
             }
             granted
         };
         if granted {
-            // It was this one's turn, unnoticed.
+            // The grant was never taken up.
             drop(Permit { quota, lane });
         } else {
             quota.give_up(lane);
@@ -472,7 +471,7 @@ mod tests {
     use core::pin::pin;
     use core::task::Waker;
 
-    fn poll(turn: Pin<&mut Turn>) -> Option<Permit> {
+    fn poll(turn: Pin<&mut Acquire>) -> Option<Permit> {
         match turn.poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(permit) => Some(permit),
             Poll::Pending => None,
@@ -485,12 +484,13 @@ mod tests {
         let [busy, idle] = [quota.lane(), quota.lane()];
         let mut first: Vec<Permit> =
             (0..2).map(|_| quota.acquire(busy, Class::Normal).ready().expect("free")).collect();
-        let mut queue: Vec<Turn> = (0..5).map(|_| quota.acquire(busy, Class::Normal)).collect();
+        let mut queue: Vec<Acquire> = (0..5).map(|_| quota.acquire(busy, Class::Normal)).collect();
         let other = quota.acquire(idle, Class::Normal).ready().expect("the other peer's credit is free");
         let mut late = pin!(quota.acquire(idle, Class::Normal));
         assert!(poll(late.as_mut()).is_none(), "the quota is used up");
         first.pop();
-        // Five wait for the busy peer, longer than the one for the idle peer; but that one's turn is next.
+        // Five waiters of the busy peer are older than the one of the idle peer, whose lane is next all the
+        // same.
         let mut waits = || queue.iter_mut().filter_map(|turn| poll(Pin::new(turn))).collect::<Vec<_>>();
         assert_eq!(waits().len(), 0);
         let late = poll(late.as_mut()).expect("the idle peer's turn");
@@ -508,12 +508,12 @@ mod tests {
         let take = |lane: &LaneId| core::iter::from_fn(|| quota.try_acquire(*lane, Class::Normal)).collect();
         let mut stuck: Vec<Vec<Permit>> = lanes.iter().map(take).collect();
         assert_eq!(stuck.iter().map(Vec::len).collect::<Vec<_>>(), [32, 16, 8, 4, 2]);
-        let mut queue: Vec<Turn> = (0..4).map(|_| quota.acquire(lanes[1], Class::Normal)).collect();
+        let mut queue: Vec<Acquire> = (0..4).map(|_| quota.acquire(lanes[1], Class::Normal)).collect();
         let mut came = || queue.iter_mut().filter_map(|turn| poll(Pin::new(turn))).collect::<Vec<_>>();
         assert!(came().is_empty());
         let mut late = pin!(quota.acquire(lanes[4], Class::Normal));
         assert!(poll(late.as_mut()).is_none());
-        // Two more, of which the one that has least may have one.
+        // Two permits are free; the lane with the fewest in flight may have one.
         stuck[0].truncate(30);
         assert!(came().is_empty() && poll(late.as_mut()).is_some());
         stuck[0].truncate(10);
@@ -529,7 +529,8 @@ mod tests {
         let mut retry = pin!(quota.acquire(lane, Class::Retry));
         assert!(poll(normal.as_mut()).is_none() && poll(retry.as_mut()).is_none());
         let mut urgent = Vec::new();
-        let mut turns: Vec<Turn> = (0..=URGENT_RESERVE).map(|_| quota.acquire(lane, Class::Urgent)).collect();
+        let mut turns: Vec<Acquire> =
+            (0..=URGENT_RESERVE).map(|_| quota.acquire(lane, Class::Urgent)).collect();
         urgent.extend(turns.iter_mut().filter_map(|turn| poll(Pin::new(turn))));
         assert_eq!(urgent.len(), URGENT_RESERVE, "as many as the reserve has");
         drop(turns);

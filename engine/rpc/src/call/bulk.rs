@@ -1,4 +1,4 @@
-//! Client memory that a server may read or write during one call.
+//! Client memory that a server may read or write during one call, and its withdrawal when the call fails.
 
 use super::call_uncounted;
 use crate::admission::Permit;
@@ -8,7 +8,7 @@ use crate::context::Context;
 use crate::error::RpcError;
 use crate::metrics::add;
 use crate::reply::Reply;
-use crate::transfer::{Lists, PIECE_TIME, WITHDRAWAL_GRACE};
+use crate::transfer::{ExposureLists, FRAGMENT_TIME, WITHDRAWAL_GRACE};
 use crate::wire::{ClientId, SEGMENT_LEN, SEGMENTS_MAX, encode_segment};
 use core::cell::Cell;
 use core::ops::Range;
@@ -19,37 +19,37 @@ use weir_fabric::{Access, Buffer, Closed, Ending, Exposure, MemoryHold, Transfer
 use weir_proto::opcode::REQUEST_WITHDRAW;
 use weir_runtime::{Attention, Instant};
 
-enum Lent<'a> {
+enum SegmentBuffer<'a> {
     Read(&'a Buffer),
     Write(&'a mut Buffer),
 }
 
 struct Segment<'a> {
-    lent: Lent<'a>,
+    buffer: SegmentBuffer<'a>,
     range: Range<usize>,
 }
 
 impl Segment<'_> {
     fn buffer(&self) -> &Buffer {
-        match &self.lent {
-            Lent::Read(buffer) => buffer,
-            Lent::Write(buffer) => buffer,
+        match &self.buffer {
+            SegmentBuffer::Read(buffer) => buffer,
+            SegmentBuffer::Write(buffer) => buffer,
         }
     }
 
     const fn access(&self) -> Access {
-        match self.lent {
-            Lent::Read(_) => Access::Read,
-            Lent::Write(_) => Access::Write,
+        match self.buffer {
+            SegmentBuffer::Read(_) => Access::Read,
+            SegmentBuffer::Write(_) => Access::Write,
         }
     }
 }
 
-/// Memory of the caller that the server may read or write while the call lasts: a list of segments. Offsets that the
-/// server uses count over all readable segments one after another, and separately over all writable ones.
+/// Memory of the caller that the server may read or write during the call, as a list of segments. The server's
+/// offsets count over all readable segments in their order, and separately over all writable segments.
 #[derive(Default)]
 pub struct Bulk<'a> {
-    /// Most calls lend one.
+    /// Most calls have one.
     segments: SmallVec<[Segment<'a>; 1]>,
 }
 
@@ -76,14 +76,14 @@ impl<'a> Bulk<'a> {
     /// Adds a part of a buffer that the server may read.
     #[must_use]
     pub fn and_read(mut self, buffer: &'a Buffer, range: Range<usize>) -> Self {
-        self.segments.push(Segment { lent: Lent::Read(buffer), range });
+        self.segments.push(Segment { buffer: SegmentBuffer::Read(buffer), range });
         self
     }
 
     /// Adds a part of a buffer that the server may write to.
     #[must_use]
     pub fn and_write(mut self, buffer: &'a mut Buffer, range: Range<usize>) -> Self {
-        self.segments.push(Segment { lent: Lent::Write(buffer), range });
+        self.segments.push(Segment { buffer: SegmentBuffer::Write(buffer), range });
         self
     }
 
@@ -100,33 +100,34 @@ impl<'a> Bulk<'a> {
     }
 }
 
-/// Which incarnation of the server has seen the descriptors of a call's memory. It can speak for itself only.
+/// Which incarnation of the server has received the descriptors of a call's memory. An incarnation can speak
+/// only for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Seen {
     /// None yet.
     Nobody,
     /// This one.
     By(ClientId),
-    /// Several, of which only the last can be asked.
+    /// Several; only the last of them can be asked.
     BySeveral,
 }
 
-/// The registrations of one call. Whatever way the call ends, its memory is not used again before no access to it can be
-/// under way.
+/// The exposures of one call. However the call ends, its memory is not used again while an access to it can be
+/// in flight.
 pub(crate) struct Exposed<'a, 'b> {
     context: &'a Rc<Context>,
     state: Rc<PeerState>,
     request: u64,
-    /// Where the call has it: it is not moved.
+    /// Borrowed from the call, so that it isn't moved.
     bulk: &'a mut Bulk<'b>,
-    /// Leave to have memory exposed, for as long as it is.
-    leave: Option<Permit>,
-    lists: Lists,
+    /// Permission to expose memory, held as long as memory is exposed.
+    permit: Option<Permit>,
+    lists: ExposureLists,
     deadline: Instant,
     seen: Cell<Seen>,
-    /// What is left to find out once the exposures have ended.
+    /// What is left to find out after the exposures have ended.
     withdrawal: Option<Box<Withdrawal>>,
-    /// The reply comes when the server has moved the data, which takes less than to wake this thread.
+    /// Keeps this thread from sleeping: the reply comes sooner than the thread could be woken.
     _attention: Attention,
 }
 
@@ -135,7 +136,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
         context: &'a Rc<Context>,
         state: &Rc<PeerState>,
         request: u64,
-        (bulk, leave): (&'a mut Bulk<'b>, Permit),
+        (bulk, permit): (&'a mut Bulk<'b>, Permit),
         deadline: Instant,
     ) -> Result<Self, RpcError> {
         let lists = context.spare_lists.take().unwrap_or_default();
@@ -145,7 +146,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
             state: Rc::clone(state),
             request,
             bulk,
-            leave: Some(leave),
+            permit: Some(permit),
             lists,
             deadline,
             seen,
@@ -158,7 +159,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
         }
         exposed.lists.descriptors.reserve(count * SEGMENT_LEN);
         for segment in exposed.bulk.segments.iter().filter(|segment| !segment.range.is_empty()) {
-            // What was exposed before is withdrawn when this fails.
+            // On failure, dropping `exposed` withdraws the earlier segments.
             let exposure =
                 context.endpoint.expose(segment.buffer(), segment.range.clone(), segment.access())?;
             exposed.lists.descriptors.extend(encode_segment(exposure.region(), segment.access()));
@@ -172,10 +173,14 @@ impl<'a, 'b> Exposed<'a, 'b> {
     }
 
     pub(crate) fn count(&self) -> u16 {
-        u16::try_from(self.lists.exposures.len()).unwrap_or(0)
+        let count = self.lists.exposures.len();
+        debug_assert!(count <= SEGMENTS_MAX, "more segments than a request names");
+        #[expect(clippy::cast_possible_truncation, reason = "there are at most SEGMENTS_MAX")]
+        let count = count as u16;
+        count
     }
 
-    /// The request went out to this incarnation of the server.
+    /// The request was sent to this incarnation of the server.
     pub(crate) fn sent_to(&self, server: ClientId) {
         self.seen.set(match self.seen.get() {
             Seen::Nobody => Seen::By(server),
@@ -184,8 +189,8 @@ impl<'a, 'b> Exposed<'a, 'b> {
         });
     }
 
-    /// This incarnation of the server has answered, if any: it has finished with the memory. `false`: another one may not
-    /// have.
+    /// This incarnation of the server has answered, if any, and is done with the memory. Returns `false` when
+    /// another incarnation may still access it.
     pub(crate) fn settle(&mut self, by: Option<ClientId>) -> bool {
         let settled = match self.seen.get() {
             Seen::Nobody => true,
@@ -198,18 +203,18 @@ impl<'a, 'b> Exposed<'a, 'b> {
         settled
     }
 
-    /// The call was answered, and another incarnation than answered may be at the memory. It begins no access any more; waits
-    /// for those under way.
-    pub(crate) async fn outlast(mut self) {
-        self.withdrawal = self.cut_off().map(Box::new);
+    /// The call was answered by another incarnation than the one that may access the memory. Ends the exposures,
+    /// so that no access begins, and waits for those in flight.
+    pub(crate) async fn close_and_wait(mut self) {
+        self.withdrawal = self.close_all().map(Box::new);
         if let Some(withdrawal) = &mut self.withdrawal {
             withdrawal.wait().await;
         }
         self.withdrawal = None;
     }
 
-    /// Ends the exposures, whoever is at them. Returns what has to be waited for.
-    fn cut_off(&mut self) -> Option<Withdrawal> {
+    /// Ends the exposures, whoever accesses them. Returns what has to be waited for.
+    fn close_all(&mut self) -> Option<Withdrawal> {
         let mut withdrawal = self.withdrawal();
         for exposure in self.lists.exposures.drain(..) {
             let Closed { hold, ending } = exposure.close();
@@ -223,16 +228,17 @@ impl<'a, 'b> Exposed<'a, 'b> {
         withdrawal.begin()
     }
 
-    /// A withdrawal of what is to be put into it.
+    /// An empty withdrawal of this call's memory.
     fn withdrawal(&mut self) -> Withdrawal {
-        let closed_until = self.context.rt.now() + PIECE_TIME;
+        let closed_until = self.context.rt.now() + FRAGMENT_TIME;
         Withdrawal {
             context: Rc::clone(self.context),
             state: Rc::clone(&self.state),
             request: self.request,
-            _leave: self.leave.take(),
+            _permit: self.permit.take(),
             seen: self.seen.get(),
-            // A client that has stood still finds its deadline long past, and has held up what is written to its memory.
+            // The deadline of a client that was suspended is long past. Writes to its memory were delayed as
+            // long.
             until: (self.deadline + WITHDRAWAL_GRACE).max(closed_until),
             counted: Vec::new(),
             closed_until,
@@ -241,8 +247,8 @@ impl<'a, 'b> Exposed<'a, 'b> {
         }
     }
 
-    /// The call failed and the server may be at work. Waits where the memory is the application's, and where the
-    /// provider counts accesses, which are short. Else this goes on in the background.
+    /// The call failed, and the server may be executing it. Waits if the memory is the application's, or if the
+    /// provider counts accesses, which takes little time. Otherwise this goes on in the background.
     pub(crate) async fn withdraw(mut self) {
         let foreign = self.lists.exposures.iter().any(Exposure::is_foreign);
         self.withdrawal = self.end().map(Box::new);
@@ -254,8 +260,8 @@ impl<'a, 'b> Exposed<'a, 'b> {
         }
     }
 
-    /// Ends the exposures, those of which the provider will not tell only when the server has been asked. Returns what is
-    /// left to find out.
+    /// Ends the exposures. Those of which the provider doesn't tell accesses end only when the server has
+    /// confirmed. Returns what is left to find out.
     fn end(&mut self) -> Option<Withdrawal> {
         let nobody = self.seen.get() == Seen::Nobody;
         let mut withdrawal = self.withdrawal();
@@ -274,10 +280,10 @@ impl<'a, 'b> Exposed<'a, 'b> {
         withdrawal.begin()
     }
 
-    /// Finds out in the background. What the server may still write to is not the caller's any more.
-    fn leave(&mut self, withdrawal: Withdrawal) {
+    /// Goes on in the background. The caller loses the buffers that the server may still write to.
+    fn finish_in_background(&mut self, withdrawal: Withdrawal) {
         for segment in &mut self.bulk.segments {
-            if let Lent::Write(buffer) = &mut segment.lent {
+            if let SegmentBuffer::Write(buffer) = &mut segment.buffer {
                 **buffer = Buffer::empty();
             }
         }
@@ -286,39 +292,39 @@ impl<'a, 'b> Exposed<'a, 'b> {
 }
 
 impl Drop for Exposed<'_, '_> {
-    /// Nobody waits for what is left to find out: the call was dropped, or goes on without.
+    /// The call was dropped, or doesn't wait for what is left to find out.
     fn drop(&mut self) {
         let begun = self.withdrawal.take().map(|withdrawal| *withdrawal);
         if let Some(withdrawal) = begun.or_else(|| self.end()) {
-            self.leave(withdrawal);
+            self.finish_in_background(withdrawal);
         }
-        // The exposures have ended, or are the withdrawal's.
+        // The exposures have ended, or belong to the withdrawal.
         self.lists.descriptors.clear();
         self.context.spare_lists.put(core::mem::take(&mut self.lists));
     }
 }
 
-/// Memory of a call that has ended, which a server may still be at.
+/// Memory of a call that has ended, which the server may still access.
 struct Withdrawal {
     context: Rc<Context>,
     state: Rc<PeerState>,
     request: u64,
     seen: Seen,
     until: Instant,
-    /// Leave to have it exposed.
-    _leave: Option<Permit>,
-    /// Memory whose accesses the provider has counted, with what is complete when they have ended.
+    /// Permission to expose memory.
+    _permit: Option<Permit>,
+    /// Memory whose accesses the provider counts. Each transfer completes when they have ended.
     counted: Vec<(Transfer, MemoryHold)>,
-    /// Memory that is exposed no more, of which the provider doesn't tell.
+    /// Memory whose exposure has ended and of which the provider tells no accesses.
     closed: Vec<MemoryHold>,
-    /// Until when an access to that may be under way.
+    /// An access to `closed` may be in flight until then.
     closed_until: Instant,
-    /// Memory that still is, because the provider doesn't tell.
+    /// Memory that is still exposed, because the provider tells no accesses.
     untold: Vec<Exposure>,
 }
 
 impl Withdrawal {
-    /// Counts it in, if there is anything to find out.
+    /// Counts the withdrawal, if there is anything to find out.
     fn begin(self) -> Option<Self> {
         let known = self.counted.is_empty() && self.closed.is_empty() && self.untold.is_empty();
         if !known {
@@ -327,11 +333,12 @@ impl Withdrawal {
         (!known).then_some(self)
     }
 
-    /// Finds out whether an access can be under way. Returns until when, where nobody says that none is.
+    /// Finds out whether an access can be in flight. Returns until when, if neither provider nor server says
+    /// that none is.
     async fn find_out(&mut self) -> Option<Instant> {
         let metrics = &self.context.metrics;
         while let Some((transfer, _hold)) = self.counted.last_mut() {
-            // It ends with the access or with the endpoint.
+            // It completes with the access or with the endpoint.
             if self.context.rt.timeout_at(self.until, transfer).await.is_err() {
                 add(&metrics.withdrawals_waited, 1);
                 break;
@@ -349,7 +356,7 @@ impl Withdrawal {
         waits.then_some(if untold { self.until } else { self.closed_until })
     }
 
-    /// Waits until no access can be under way.
+    /// Waits until no access can be in flight.
     async fn wait(&mut self) {
         if let Some(until) = self.find_out().await {
             self.context.rt.sleep_until(until).await;
@@ -359,16 +366,16 @@ impl Withdrawal {
     /// The same in the background.
     async fn finish(mut self) {
         let Some(until) = self.find_out().await else { return };
-        let Self { context, state, closed, untold, _leave, .. } = self;
+        let Self { context, state, closed, untold, _permit, .. } = self;
         let rt = context.rt.clone();
-        // Nothing but the memory is needed any more.
+        // Only the memory is needed from here on.
         drop((context, state));
         rt.sleep_until(until).await;
         drop((closed, untold));
     }
 }
 
-/// Asks the server to be done with the memory of a request, and whether it is.
+/// Asks the server to finish its accesses to a request's memory. Returns whether it has.
 async fn confirm(
     context: &Rc<Context>,
     state: &Rc<PeerState>,
@@ -379,7 +386,7 @@ async fn confirm(
     let Seen::By(server) = seen else { return false };
     let body = request.to_le_bytes();
     let options = CallOptions::until(until).urgent();
-    // Boxed, because calls end with this.
+    // Boxed: this is at the end of calls, and would make every call's future larger.
     let asked: Pin<Box<dyn Future<Output = Result<Reply, RpcError>> + '_>> =
         Box::pin(call_uncounted(context, &state.peer, REQUEST_WITHDRAW, &body, options));
     // Another incarnation can't speak for the one that had the request.

@@ -1,10 +1,10 @@
-//! Contact with servers: resolve the name, greet, agree on a version.
+//! Contact with servers: resolve the name, exchange hellos, agree on a version.
 
 use crate::contact::{Peer, PeerState, Session, common_version};
-use crate::context::{Context, Ring};
+use crate::context::{Context, KeyRing};
 use crate::error::RpcError;
 use crate::metrics::add;
-use crate::reply::{NoAnswer, Outcome, Proof};
+use crate::reply::{NoAnswer, Outcome, ReplyAuth};
 use crate::wire::seal::{Nonce, SealKey};
 use crate::wire::{self, ClientId, Header, Kind};
 use core::time::Duration;
@@ -13,11 +13,11 @@ use weir_fabric::{Found, PeerId};
 use weir_proto::Der;
 use weir_runtime::{Instant, race};
 
-/// Why there is no contact with a server that refuses the time here, or whose time is refused here.
+/// Why there is no contact when one side refuses the other's clock.
 pub(crate) const CLOCKS_APART: &str =
     "its clock and the one here are more than a second apart; synchronise the clocks of both hosts";
 
-/// An answer that is waited for; when the wait ends, however it ends, it is not expected any more.
+/// A hello whose answer is expected. Dropping it ends the expectation.
 struct Expected<'a> {
     context: &'a Context,
     request: u64,
@@ -60,7 +60,7 @@ impl Context {
         }
     }
 
-    /// The contact with a server, made now if there is none.
+    /// The session with a server, opened now if there is none.
     pub(crate) async fn connect(
         &self,
         state: &Rc<PeerState>,
@@ -88,7 +88,7 @@ impl Context {
                 state.unresolved.set(error.to_string());
                 return Err(unreachable(&error.to_string()));
             }
-            // A try that the deadline cut off says less than the one before it.
+            // The error of an earlier try says more than that this one ran out of time.
             Err(_) => {
                 let before = Some(state.unresolved.take()).filter(|reason| !reason.is_empty());
                 return Err(unreachable(
@@ -102,8 +102,8 @@ impl Context {
         let left = self.servers.borrow_mut().enter(state, id);
         self.forget_unused(left.as_slice());
         let began = self.rt.now();
-        let outcome = self.greet(state, id, until).await.and_then(|made| {
-            // The address was told by who had it then; whoever has it now serves something else.
+        let outcome = self.exchange_hellos(state, id, until).await.and_then(|made| {
+            // The address was published by its owner at that time. Another server may have it now.
             let is_meant = expected.is_none_or(|expected| expected == made.1.bits());
             is_meant
                 .then_some(made)
@@ -119,7 +119,7 @@ impl Context {
             }
             Err(error) => {
                 self.servers.borrow_mut().leave(state);
-                // By another name it may be there.
+                // Contact by another name of the same address may stand.
                 if !self.servers.borrow().is_heard(id, began) {
                     self.give_up_peer(id);
                 }
@@ -128,9 +128,10 @@ impl Context {
         }
     }
 
-    /// A server is silent whose address was told. If it tells another one by now, or another id at the same, contact with it is
-    /// given up: nothing that is sent to where it was reaches it. One caller asks, the others wait for that.
-    pub(crate) fn look_for(
+    /// A server whose address was published is silent. If it publishes another address now, or another id at the
+    /// same address, contact is given up, because nothing sent to the old address reaches it. One caller asks;
+    /// the others wait for the outcome.
+    pub(crate) fn check_whether_moved(
         &self,
         state: &Rc<PeerState>,
         session: &Rc<Session>,
@@ -157,16 +158,16 @@ impl Context {
         }
     }
 
-    /// The hello to send: the one that waits for its answer, again, so that the answer of a server that takes longer than one try
-    /// counts. Else it would never be reached.
+    /// The hello to send. A hello that waits for its answer is sent again, so that the answer of a server counts
+    /// that takes longer than one try.
     fn hello_of(&self, state: &PeerState) -> (u64, Nonce) {
         let hello = state.hello.get().unwrap_or_else(|| (self.take_request(), self.fresh_nonce()));
         state.hello.set(Some(hello));
         hello
     }
 
-    /// Sends a hello and takes its answer: the version to speak, who answered, and the key to seal messages with.
-    async fn greet(
+    /// Sends a hello and takes its answer: the version to speak, who answered, and the key that seals messages.
+    async fn exchange_hellos(
         &self,
         state: &Rc<PeerState>,
         id: PeerId,
@@ -180,12 +181,12 @@ impl Context {
         let (whole, bare) = (wire::encode_hello(ours, &nonce), wire::encode_versions(ours));
         let body: &[u8] = if self.ring.is_some() { &whole } else { &bare };
         header.greeting = true;
-        header.body_len = body.len().try_into().unwrap_or(0);
+        header.set_body(body);
         header.tenant = self.ring.as_ref().map_or(0, |ring| ring.tenant().0);
-        self.expect(request, id, state, || Proof::Hello(nonce), until, None);
+        self.expect(request, id, state, || ReplyAuth::Hello(nonce), until, None);
         let _expected = Expected { context: self, request };
         let address = self.endpoint.address();
-        let key = self.ring.as_ref().map(Ring::own_hello);
+        let key = self.ring.as_ref().map(KeyRing::own_hello);
         let sent = self.transmit(id, request, &mut header, address.as_bytes(), &[], body, key, 1);
         let outcome = match sent {
             Ok(()) => self.pending.wait(&self.rt, request).await.map(|_| self.pending.take(request)),
@@ -199,7 +200,7 @@ impl Context {
             Err(NoAnswer::Closed) | Ok(None) => return Err(RpcError::Closed),
             Ok(Some(Outcome::Failed(error))) => return Err(unreachable(&error.to_string())),
             Ok(Some(Outcome::Notice(Der::NO_PERM))) => {
-                let tenant = self.ring.as_ref().map(Ring::tenant).unwrap_or_default();
+                let tenant = self.ring.as_ref().map(KeyRing::tenant).unwrap_or_default();
                 return Err(RpcError::Denied { peer: state.peer.clone(), tenant });
             }
             Ok(Some(Outcome::Early | Outcome::Notice(Der::HLC_SYNC))) => {
@@ -217,7 +218,7 @@ impl Context {
             }
             Ok(Some(Outcome::Answer(answer))) => answer,
         };
-        let body = answer.message.get(answer.body.clone()).unwrap_or_default();
+        let body = &answer.message[answer.body.clone()];
         let key = self.ring.as_ref().zip(wire::decode_nonce(body));
         let key = key.map(|(ring, theirs)| {
             SealKey::of_session(ring.own(), (state.client, nonce), (answer.server, theirs))
@@ -233,16 +234,16 @@ impl Context {
         })
     }
 
-    /// Waits, but not past the deadline.
+    /// Waits for between half and all of this time, but not past the deadline.
     pub(crate) async fn pause(&self, time: Duration, deadline: Instant) {
-        // Between half and all of it, so that clients which lost the same server don't come back as one.
+        // Jitter: clients that lost the same server don't return at once.
         let half = u64::try_from(time.as_nanos() / 2).unwrap_or(u64::MAX / 2);
         let time = Duration::from_nanos(half + self.rt.random_u64() % (half + 1));
         race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;
     }
 
-    /// Waits for as long as a server asked, and a little longer, but not past the deadline.
-    pub(crate) async fn stay_away(&self, time: Duration, deadline: Instant) {
+    /// Waits for as long as a server asked and up to a sixteenth longer, but not past the deadline.
+    pub(crate) async fn pause_as_told(&self, time: Duration, deadline: Instant) {
         let some = u64::try_from(time.as_nanos() / 16).unwrap_or(u64::MAX / 16);
         let time = time + Duration::from_nanos(self.rt.random_u64() % (some + 1));
         race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;

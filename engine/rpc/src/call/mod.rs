@@ -1,49 +1,46 @@
-//! The client's side: one call, from contact and credit to the reply, and the memory that it exposes. It calls the context, which
-//! sends, and the records of contact, replies and transfers. Users of the crate call it by [`crate::Rpc`].
+//! The client's side: one call, from contact and credit to the reply, and the memory that it exposes. It calls
+//! the context, which sends, and the records of contact, replies and transfers. Users of the crate call it
+//! through [`crate::Rpc`].
 
+mod attempts;
 mod bulk;
 mod connect;
-mod plain;
+mod fast_path;
 mod ready;
 
 pub use bulk::Bulk;
 
-use crate::admission::{Class, LaneId, PAUSE_MAX, Permit, Quota};
+use crate::admission::{Class, LaneId, Permit, Quota};
 use crate::config::{CallOptions, Retry};
 use crate::contact::{Peer, PeerState, Session};
 use crate::context::Context;
-use crate::error::{RpcError, Status};
+use crate::error::RpcError;
 use crate::metrics::add;
-use crate::reply::{Answer, Arrived, NoAnswer, Outcome, Proof, Reply, Wait};
+use crate::reply::{Arrived, Reply, Wait};
 use crate::wire::{ClientId, Header, Kind};
+use attempts::{Attempts, NextStep};
 use bulk::Exposed;
-use connect::CLOCKS_APART;
 use core::cell::Cell;
 use core::pin::Pin;
 use core::task::{Context as TaskContext, Poll};
 use core::time::Duration;
-use plain::{Plain, Sent};
-use std::borrow::Cow;
+use fast_path::{FastPath, Sent};
 use std::rc::Rc;
 use weir_fabric::FabricError;
-use weir_proto::Der;
 use weir_proto::limits::INLINE_MAX;
 use weir_proto::opcode::REQUEST_WITHDRAW;
 use weir_runtime::{Elapsed, Instant};
 
-/// Tries without any answer after which contact counts as lost.
-const SILENT_TRIES_MAX: u32 = 2;
-
-/// The request id of a call; it counts as unfinished until this is dropped.
-pub(crate) struct Ticket<'a> {
+/// The request id of a call. It counts as outstanding until this is dropped.
+pub(crate) struct RequestGuard<'a> {
     context: &'a Context,
     pub(crate) state: Rc<PeerState>,
     pub(crate) id: u64,
-    /// Its reply was taken, and nothing more is expected.
+    /// Its reply was taken; nothing more is expected.
     answered: Cell<bool>,
 }
 
-impl<'a> Ticket<'a> {
+impl<'a> RequestGuard<'a> {
     #[inline]
     pub(crate) fn new(context: &'a Context, state: Rc<PeerState>) -> Self {
         let id = context.take_request();
@@ -56,7 +53,7 @@ impl<'a> Ticket<'a> {
         self.context.pending.wait(&self.context.rt, self.id)
     }
 
-    /// Takes the reply when it has come. `None`: [`Ticket::wait`] tells at once what has come in its place.
+    /// Takes the reply if it has come. `None`: [`RequestGuard::wait`] returns at once with what came instead.
     #[inline]
     pub(crate) fn poll_reply(&self, cx: &TaskContext<'_>) -> Poll<Option<Reply>> {
         let polled = self.context.pending.poll_reply(&self.context.rt, self.id, cx);
@@ -67,8 +64,8 @@ impl<'a> Ticket<'a> {
         polled
     }
 
-    /// A reply has come. For what is returned see [`Exposed::settle`].
-    fn replied(&self, exposed: &mut Lent<'_, '_>) -> bool {
+    /// A reply has come. Returns what [`Exposed::settle`] does.
+    fn replied(&self, exposed: &mut MaybeExposed<'_, '_>) -> bool {
         self.state.heard.set(self.context.rt.now());
         exposed.0.as_mut().is_none_or(|exposed| exposed.settle(self.context.pending.replied_by(self.id)))
     }
@@ -76,12 +73,12 @@ impl<'a> Ticket<'a> {
     /// Takes the reply that has come.
     fn take_reply(&self) -> Result<Reply, RpcError> {
         self.answered.set(true);
-        // It is there: nobody else takes it.
+        // It is there, and nobody else takes it.
         self.context.pending.take_reply(self.id).ok_or(RpcError::Closed)
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for RequestGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         self.state.outstanding.borrow_mut().end(self.id);
@@ -91,8 +88,8 @@ impl Drop for Ticket<'_> {
     }
 }
 
-/// What goes out on every try of a call.
-pub(crate) struct Letter<'a> {
+/// What every try of a call sends.
+pub(crate) struct RequestSpec<'a> {
     pub(crate) opcode: u16,
     pub(crate) body: &'a [u8],
     pub(crate) options: CallOptions,
@@ -100,8 +97,8 @@ pub(crate) struct Letter<'a> {
     pub(crate) wall_deadline: u64,
 }
 
-impl<'a> Letter<'a> {
-    /// What goes out of a call that is made at this time by either clock.
+impl<'a> RequestSpec<'a> {
+    /// For a call that is made at this time, by the monotonic and by the wall clock.
     #[inline]
     pub(crate) fn new(
         context: &Context,
@@ -114,7 +111,7 @@ impl<'a> Letter<'a> {
         Self { opcode, body, options, wall_deadline }
     }
 
-    /// When a try that is made now counts as lost, of one that waits for so long.
+    /// When a try that starts now and waits this long counts as lost.
     #[inline]
     pub(crate) fn due(&self, now: Instant, wait: Duration) -> Instant {
         match self.options.retry {
@@ -124,13 +121,13 @@ impl<'a> Letter<'a> {
     }
 }
 
-/// The memory that a call exposes, where it does.
-struct Lent<'a, 'b: 'a>(Option<Exposed<'a, 'b>>);
+/// The memory that a call exposes, if it does.
+struct MaybeExposed<'a, 'b: 'a>(Option<Exposed<'a, 'b>>);
 
-impl<'a, 'b: 'a> Lent<'a, 'b> {
-    /// Exposes memory, where there is any, with leave to do so.
+impl<'a, 'b: 'a> MaybeExposed<'a, 'b> {
+    /// Exposes the memory, if there is any and permission for it.
     #[inline]
-    fn lend(
+    fn expose(
         &mut self,
         context: &'a Rc<Context>,
         state: &Rc<PeerState>,
@@ -144,26 +141,27 @@ impl<'a, 'b: 'a> Lent<'a, 'b> {
         Ok(())
     }
 
-    /// See [`Exposed::outlast`]; that takes no credit. Boxed, because hardly any call ends with this.
-    fn outlast(&mut self, credit: Option<Permit>) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
+    /// See [`Exposed::close_and_wait`]. Gives the credit back first. Boxed, because few calls end with this.
+    fn close_and_wait(&mut self, credit: Option<Permit>) -> Pin<Box<dyn Future<Output = ()> + 'a>> {
         drop(credit);
         let exposed = self.0.take();
         Box::pin(async move {
             if let Some(exposed) = exposed {
-                exposed.outlast().await;
+                exposed.close_and_wait().await;
             }
         })
     }
 
-    /// The same of a call whose reply has come, which is taken last.
-    async fn outlast_answered(mut self, sent: Sent<'_>) -> Result<Reply, RpcError> {
-        let Sent { ticket, credit, .. } = sent;
-        self.outlast(Some(credit)).await;
-        ticket.take_reply()
+    /// The same for a call whose reply has come and is taken last.
+    async fn finish_answered(mut self, sent: Sent<'_>) -> Result<Reply, RpcError> {
+        let Sent { guard, credit, .. } = sent;
+        self.close_and_wait(Some(credit)).await;
+        guard.take_reply()
     }
 
-    /// The call has failed, refused by this incarnation of the server, if any. See [`Exposed::withdraw`] for where one may be at
-    /// the memory; that takes no credit. Boxed, because hardly any call ends with this.
+    /// The call has failed; `by`: the incarnation of the server that refused it, if one did. Gives the credit
+    /// back first. See [`Exposed::withdraw`] if another incarnation may access the memory. Boxed, because few
+    /// calls end with this.
     fn give_up(
         &mut self,
         by: Option<ClientId>,
@@ -181,22 +179,13 @@ impl<'a, 'b: 'a> Lent<'a, 'b> {
     }
 }
 
-/// What to do after a try.
-enum Next {
-    Failed(RpcError),
-    /// Try again after a pause; `None`: after the growing one.
-    Again(Option<Duration>, Cow<'static, str>),
-    /// Try again, once it is known whether the server has moved.
-    Look(Rc<Session>),
-}
-
-/// Whether an error is the server's word that it is not at the request. What is said to a hello is not: it is of another
-/// incarnation than had the request before, or of anybody.
+/// Whether this error is the server's statement that it doesn't execute the request. The answer to a hello is
+/// not: it comes from another incarnation than the one that had the request, or from anybody.
 fn is_refusal(error: &RpcError) -> bool {
     matches!(error, RpcError::Remote(_))
 }
 
-/// Counts how calls end. One that this context makes for itself is not counted.
+/// Counts how calls end. Calls that the context makes for itself are not counted.
 struct Tally<'a>(Option<&'a Context>);
 
 impl Tally<'_> {
@@ -210,8 +199,8 @@ impl Tally<'_> {
     }
 }
 
-/// What a call asks for.
-pub(crate) struct Asked<'a> {
+/// The arguments of a call.
+pub(crate) struct CallArgs<'a> {
     pub(crate) context: &'a Rc<Context>,
     pub(crate) to: &'a Peer,
     pub(crate) opcode: u16,
@@ -222,7 +211,7 @@ pub(crate) struct Asked<'a> {
     resent: Option<&'a Cell<bool>>,
 }
 
-/// A call that is counted. It goes the plain way first, or the one like it of those that lend memory.
+/// A counted call. It takes the fast path first, or that of calls with memory.
 #[inline]
 #[expect(clippy::manual_async_fn, reason = "an async fn copies its arguments once more when it begins")]
 pub(crate) fn call(
@@ -236,20 +225,20 @@ pub(crate) fn call(
 ) -> impl Future<Output = Result<Reply, RpcError>> {
     async move {
         add(&context.metrics.calls, 1);
-        let asked = Asked { context, to, opcode, body, options, tally: Tally(Some(context)), resent };
+        let args = CallArgs { context, to, opcode, body, options, tally: Tally(Some(context)), resent };
         if let Some(bulk) = bulk.as_mut().filter(|bulk| !bulk.is_empty()) {
-            return asked.lend(bulk).await;
+            return args.run_with_memory(bulk).await;
         }
-        // Boxed: a call is moved to where it is awaited, and what hardly any call needs is most of it.
-        match Plain::new(&asked).await {
+        // Boxed: the future is moved to where it is awaited, and the slow path is most of its size.
+        match FastPath::new(&args).await {
             Ok(reply) => Ok(reply),
-            Err(Some(sent)) => Box::pin(asked.go_on(sent, Lent(None))).await,
-            Err(None) => Box::pin(asked.go(None)).await,
+            Err(Some(sent)) => Box::pin(args.resume(sent, MaybeExposed(None))).await,
+            Err(None) => Box::pin(args.run(None)).await,
         }
     }
 }
 
-/// A call that this context makes for itself.
+/// A call that the context makes for itself.
 pub(crate) async fn call_uncounted(
     context: &Rc<Context>,
     to: &Peer,
@@ -257,13 +246,13 @@ pub(crate) async fn call_uncounted(
     body: &[u8],
     options: CallOptions,
 ) -> Result<Reply, RpcError> {
-    Asked { context, to, opcode, body, options, tally: Tally(None), resent: None }.go(None).await
+    CallArgs { context, to, opcode, body, options, tally: Tally(None), resent: None }.run(None).await
 }
 
-impl Asked<'_> {
-    /// From the beginning.
+impl CallArgs<'_> {
+    /// The slow path, from the beginning.
     #[expect(clippy::manual_async_fn, reason = "an async fn keeps its arguments beside what becomes of them")]
-    fn go(&self, bulk: Option<&mut Bulk<'_>>) -> impl Future<Output = Result<Reply, RpcError>> {
+    fn run(&self, bulk: Option<&mut Bulk<'_>>) -> impl Future<Output = Result<Reply, RpcError>> {
         async move {
             let context = self.context;
             let start = context.rt.now();
@@ -271,79 +260,80 @@ impl Asked<'_> {
                 return Err(self.tally.failed(RpcError::TooLarge { len: self.body.len(), max: INLINE_MAX }));
             }
             let state = context.peer_state(self.to);
-            let mut course = Course::new(context, start);
-            self.meet(&state, &mut course).await.map_err(|error| self.tally.failed(error))?;
+            let mut attempts = Attempts::new(context, start);
+            self.wait_for_contact(&state, &mut attempts).await.map_err(|error| self.tally.failed(error))?;
             let class = Class::of(self.options.priority);
-            let leave =
-                context.leave(&state, self.opcode, class, self.options.deadline, bulk.is_some()).await;
+            let permits =
+                context.permits(&state, self.opcode, class, self.options.deadline, bulk.is_some()).await;
             let (exposing, credit) =
-                leave.map_err(|waited_for| self.timed_out(start, 0, waited_for.to_owned()))?;
-            let ticket = Ticket::new(context, state);
-            let mut exposed = Lent(None);
-            let lent =
-                exposed.lend(context, &ticket.state, ticket.id, bulk.zip(exposing), self.options.deadline);
-            lent.map_err(|error| self.tally.failed(error))?;
-            let letter = Letter::new(context, self.opcode, self.body, self.options, context.rt.times());
-            self.attempt_all(&ticket, &letter, &mut exposed, credit, &mut course, None).await
+                permits.map_err(|waited_for| self.timed_out(start, 0, waited_for.to_owned()))?;
+            let guard = RequestGuard::new(context, state);
+            let mut exposed = MaybeExposed(None);
+            let outcome =
+                exposed.expose(context, &guard.state, guard.id, bulk.zip(exposing), self.options.deadline);
+            outcome.map_err(|error| self.tally.failed(error))?;
+            let spec = RequestSpec::new(context, self.opcode, self.body, self.options, context.rt.times());
+            self.attempt_all(&guard, &spec, &mut exposed, credit, &mut attempts, None).await
         }
     }
 
-    /// A call that lends memory. Nearly each has contact, leave and a credit at once, and gets a reply: none of that is boxed, so
-    /// that nothing is allocated for it. Whatever else happens is left to the long way.
+    /// A call that exposes memory. Nearly each finds contact, permission and a credit at once, and gets a reply.
+    /// That is not boxed, so that it allocates nothing. Anything else is left to the slow path.
     #[expect(clippy::manual_async_fn, reason = "an async fn keeps its arguments beside what becomes of them")]
-    fn lend(&self, bulk: &mut Bulk<'_>) -> impl Future<Output = Result<Reply, RpcError>> {
+    fn run_with_memory(&self, bulk: &mut Bulk<'_>) -> impl Future<Output = Result<Reply, RpcError>> {
         async move {
             let begun = Sent::begin(self, |context, state, class| {
                 context.bulks.try_acquire(state.bulk_place.lane(), class)
             });
-            let Some((exposing, mut sent)) = begun else { return Box::pin(self.go(Some(bulk))).await };
-            let (mut exposed, Ticket { state, id, .. }) = (Lent(None), &sent.ticket);
-            let lent = exposed.lend(self.context, state, *id, Some((bulk, exposing)), self.options.deadline);
-            lent.map_err(|error| self.tally.failed(error))?;
-            sent.post(self, None, |sent, letter| {
-                let Sent { ticket, session, at, .. } = sent;
-                self.context.post_lent(ticket, session, letter, exposed.0.as_ref(), false, *at)
+            let Some((exposing, mut sent)) = begun else { return Box::pin(self.run(Some(bulk))).await };
+            let (mut exposed, RequestGuard { state, id, .. }) = (MaybeExposed(None), &sent.guard);
+            let outcome =
+                exposed.expose(self.context, state, *id, Some((bulk, exposing)), self.options.deadline);
+            outcome.map_err(|error| self.tally.failed(error))?;
+            sent.post(self, None, |sent, spec| {
+                let Sent { guard, session, at, .. } = sent;
+                self.context.post_with_memory(guard, session, spec, exposed.0.as_ref(), false, *at)
             });
-            if sent.refused.is_some() || sent.ticket.wait().await != Ok(Arrived::Reply) {
-                return Box::pin(self.go_on(sent, exposed)).await;
+            if sent.refused.is_some() || sent.guard.wait().await != Ok(Arrived::Reply) {
+                return Box::pin(self.resume(sent, exposed)).await;
             }
-            if sent.ticket.replied(&mut exposed) {
-                return sent.ticket.take_reply();
+            if sent.guard.replied(&mut exposed) {
+                return sent.guard.take_reply();
             }
-            Box::pin(exposed.outlast_answered(sent)).await
+            Box::pin(exposed.finish_answered(sent)).await
         }
     }
 
-    /// From the first try on, which was made and has no reply.
-    async fn go_on(&self, sent: Sent<'_>, exposed: Lent<'_, '_>) -> Result<Reply, RpcError> {
-        let Sent { ticket, session, credit, wall_deadline, at, refused } = sent;
-        // Dropped before the ticket, as everywhere: the memory's accesses have ended before the request has.
+    /// The slow path, after a first try that was made and has no reply.
+    async fn resume(&self, sent: Sent<'_>, exposed: MaybeExposed<'_, '_>) -> Result<Reply, RpcError> {
+        let Sent { guard, session, credit, wall_deadline, at, refused } = sent;
+        // Dropped before the guard: the accesses to the memory end before the request does.
         let mut exposed = exposed;
-        let letter = Letter { opcode: self.opcode, body: self.body, options: self.options, wall_deadline };
-        let mut course = Course::new(self.context, at);
-        course.silent.1 = at;
-        course.wait = ticket.state.first_wait(at, course.wait);
+        let spec = RequestSpec { opcode: self.opcode, body: self.body, options: self.options, wall_deadline };
+        let mut attempts = Attempts::new(self.context, at);
+        attempts.silent.1 = at;
+        attempts.wait = guard.state.first_wait(at, attempts.wait);
         let first = if let Some(error) = refused {
-            Err(course.refused(&ticket.state, &session, *error))
+            Err(attempts.refused(&guard.state, &session, *error))
         } else {
-            course.tries = 1;
+            attempts.tries = 1;
             Ok(session)
         };
-        self.attempt_all(&ticket, &letter, &mut exposed, Some(credit), &mut course, Some(first)).await
+        self.attempt_all(&guard, &spec, &mut exposed, Some(credit), &mut attempts, Some(first)).await
     }
 
-    /// Tries until there is a reply, or the deadline. `first`: what came of a try that was made. The reply moves only once on
-    /// its way to the caller: who waits is told that it has come, and takes it last.
+    /// Tries until there is a reply, or the deadline. `first`: the outcome of a try that was made. The reply is
+    /// moved only once: the wait says that it has come, and it is taken last.
     async fn attempt_all(
         &self,
-        ticket: &Ticket<'_>,
-        letter: &Letter<'_>,
-        exposed: &mut Lent<'_, '_>,
+        guard: &RequestGuard<'_>,
+        spec: &RequestSpec<'_>,
+        exposed: &mut MaybeExposed<'_, '_>,
         mut credit: Option<Permit>,
-        course: &mut Course<'_>,
-        mut first: Option<Result<Rc<Session>, Next>>,
+        attempts: &mut Attempts<'_>,
+        mut first: Option<Result<Rc<Session>, NextStep>>,
     ) -> Result<Reply, RpcError> {
-        let (context, state, tally) = (self.context, &ticket.state, &self.tally);
+        let (context, state, tally) = (self.context, &guard.state, &self.tally);
         let deadline = self.options.deadline;
         let mut now = context.rt.now();
         loop {
@@ -354,56 +344,56 @@ impl Asked<'_> {
                     let session = if let Some(session) = state.session().filter(|_| credit.is_some()) {
                         Ok(session)
                     } else {
-                        let made = Box::pin(self.be_ready(state, course, &mut credit)).await;
+                        let made = Box::pin(self.prepare(state, attempts, &mut credit)).await;
                         now = context.rt.now();
                         made
                     };
-                    session.and_then(|session| course.begin(session, ticket, letter, exposed, now))
+                    session.and_then(|session| attempts.begin(session, guard, spec, exposed, now))
                 }
             };
             let next = match tried {
-                Ok(session) => match ticket.wait().await {
+                Ok(session) => match guard.wait().await {
                     Ok(Arrived::Reply) => {
-                        if !ticket.replied(exposed) {
-                            exposed.outlast(credit).await;
+                        if !guard.replied(exposed) {
+                            exposed.close_and_wait(credit).await;
                         }
-                        return ticket.take_reply();
+                        return guard.take_reply();
                     }
-                    arrived => course.end(state, &session, letter, ticket.id, arrived),
+                    arrived => attempts.end(state, &session, spec, guard.id, arrived),
                 },
                 Err(next) => next,
             };
             match next {
-                Next::Failed(error) => {
-                    self.note(course);
-                    exposed.give_up(course.spoke.filter(|_| is_refusal(&error)), credit).await;
+                NextStep::Failed(error) => {
+                    self.note(attempts);
+                    exposed.give_up(attempts.spoke.filter(|_| is_refusal(&error)), credit).await;
                     return Err(tally.failed(error));
                 }
-                Next::Look(session) => {
-                    course.last = "no answer".into();
-                    now = Box::pin(course.look(state, &session, deadline)).await;
+                NextStep::Look(session) => {
+                    attempts.last = "no answer".into();
+                    now = Box::pin(attempts.look(state, &session, deadline)).await;
                 }
-                Next::Again(pause, why) => {
-                    course.last = why;
+                NextStep::Again(pause, why) => {
+                    attempts.last = why;
                     if pause != Some(Duration::ZERO) {
                         drop(credit.take());
-                        Box::pin(course.rest(pause, deadline)).await;
+                        Box::pin(attempts.rest(pause, deadline)).await;
                     }
                     now = context.rt.now();
                 }
             }
         }
-        self.note(course);
+        self.note(attempts);
         exposed.give_up(None, credit).await;
-        Err(match (course.tries, core::mem::take(&mut course.last).into_owned()) {
+        Err(match (attempts.tries, core::mem::take(&mut attempts.last).into_owned()) {
             (0, reason) => tally.failed(RpcError::Unreachable { peer: self.to.clone(), reason }),
-            (tries, last) => self.timed_out(course.start, tries, last),
+            (tries, last) => self.timed_out(attempts.start, tries, last),
         })
     }
 
-    /// Says whether a call that fails was sent more than once.
-    fn note(&self, course: &Course<'_>) {
-        if let Some(resent) = self.resent.filter(|_| course.tries > 1) {
+    /// Notes whether a failing call was sent more than once.
+    fn note(&self, attempts: &Attempts<'_>) {
+        if let Some(resent) = self.resent.filter(|_| attempts.tries > 1) {
             resent.set(true);
         }
     }
@@ -415,57 +405,58 @@ impl Asked<'_> {
 }
 
 impl Context {
-    /// Sends a request to the server that there is contact with.
+    /// Sends a request on a session.
     #[inline]
     pub(crate) fn post(
         &self,
-        ticket: &Ticket<'_>,
+        guard: &RequestGuard<'_>,
         session: &Session,
-        letter: &Letter<'_>,
+        spec: &RequestSpec<'_>,
         exposed: Option<&Exposed<'_, '_>>,
         resend: bool,
         now: Instant,
     ) -> Result<(), FabricError> {
-        let state = &ticket.state;
-        let mut header = Header::new(Kind::Request, session.version, state.client, ticket.id, self.epoch());
+        let state = &guard.state;
+        let mut header = Header::new(Kind::Request, session.version, state.client, guard.id, self.epoch());
         header.resend = resend;
         header.greeting = resend || self.config.greet_always || state.wants_greeting(now);
-        header.opcode = letter.opcode;
+        header.opcode = spec.opcode;
         header.segments = exposed.map_or(0, Exposed::count);
-        header.body_len = u32::try_from(letter.body.len()).unwrap_or(0);
-        header.deadline = letter.wall_deadline;
-        header.acked = state.acked(ticket.id);
+        header.set_body(spec.body);
+        header.deadline = spec.wall_deadline;
+        header.acked = state.acked(guard.id);
         header.tenant = self.ring.as_ref().map_or(0, |ring| ring.tenant().0);
         let address = header.greeting.then(|| self.endpoint.address());
         let greeting = address.as_ref().map_or(&[][..], |address| address.as_bytes());
         let key = session.key.as_ref();
-        let company = state.outstanding.borrow().len();
+        let in_flight = state.outstanding.borrow().len();
         let segments = exposed.map_or(&[][..], Exposed::descriptors);
-        self.transmit(session.id, ticket.id, &mut header, greeting, segments, letter.body, key, company)
+        self.transmit(session.id, guard.id, &mut header, greeting, segments, spec.body, key, in_flight)
     }
 
-    /// The same with the memory that is lent, if any, which the server has seen from then on. Not inlined, so that the way of small
-    /// requests has [`Context::post`] to itself: in a call of its own that takes them 70 instructions more.
+    /// The same with the exposed memory, if any, which the server knows from then on. Not inlined:
+    /// [`Context::post`] is then inlined into the path of small requests alone, which saves 70 instructions
+    /// there.
     #[inline(never)]
-    fn post_lent(
+    fn post_with_memory(
         &self,
-        ticket: &Ticket<'_>,
+        guard: &RequestGuard<'_>,
         session: &Session,
-        letter: &Letter<'_>,
+        spec: &RequestSpec<'_>,
         exposed: Option<&Exposed<'_, '_>>,
         resend: bool,
         now: Instant,
     ) -> Result<(), FabricError> {
-        self.post(ticket, session, letter, exposed, resend, now)?;
+        self.post(guard, session, spec, exposed, resend, now)?;
         if let Some(exposed) = exposed {
             exposed.sent_to(session.server);
         }
         Ok(())
     }
 
-    /// Waits for leave to expose memory, where the call has some, and then to send the request: `Err` says for which of them
-    /// until the deadline.
-    async fn leave(
+    /// Waits for permission to expose memory, if the call has some, and for a credit. `Err` says which of them
+    /// it waited for until the deadline.
+    async fn permits(
         &self,
         state: &PeerState,
         opcode: u16,
@@ -475,15 +466,15 @@ impl Context {
     ) -> Result<(Option<Permit>, Option<Permit>), &'static str> {
         let mut exposing = None;
         if has_memory {
-            let leave = self.turn(&self.bulks, state.bulk_place.lane(), class, deadline).await;
-            exposing = Some(leave.map_err(|Elapsed| "waiting for leave to expose memory")?);
+            let permits = self.acquire(&self.bulks, state.bulk_place.lane(), class, deadline).await;
+            exposing = Some(permits.map_err(|Elapsed| "waiting for leave to expose memory")?);
         }
         let credit = self.credit(state, opcode, class, deadline).await;
         Ok((exposing, credit.map_err(|Elapsed| "waiting for a credit")?))
     }
 
-    /// Waits for leave to send a request. Withdrawals need none: they are answered at once, and made for calls that have
-    /// ended; those to one server, which may be dead, must not use up what calls to others need.
+    /// Waits for a credit. Withdrawals need none: they are answered at once, and those to one server, which may
+    /// be dead, must not use up what calls to others need.
     async fn credit(
         &self,
         state: &PeerState,
@@ -494,11 +485,11 @@ impl Context {
         if opcode == REQUEST_WITHDRAW {
             return Ok(None);
         }
-        self.turn(&self.requests, state.place.lane(), class, deadline).await.map(Some)
+        self.acquire(&self.requests, state.place.lane(), class, deadline).await.map(Some)
     }
 
-    /// Waits for a turn in a quota.
-    async fn turn(
+    /// Waits for a permit of a quota.
+    async fn acquire(
         &self,
         quota: &Quota,
         lane: LaneId,
@@ -511,192 +502,5 @@ impl Context {
         }
         add(&self.metrics.queued, 1);
         self.rt.timeout_at(deadline, turn).await
-    }
-}
-
-/// How the tries of one call are going.
-struct Course<'a> {
-    context: &'a Context,
-    tries: u32,
-    /// Tries in a row without an answer, and when the first of them began.
-    silent: (u32, Instant),
-    /// The incarnation of the server that has answered last, though not with a reply.
-    spoke: Option<ClientId>,
-    wait: Duration,
-    backoff: Duration,
-    last: Cow<'static, str>,
-    start: Instant,
-}
-
-impl<'a> Course<'a> {
-    fn new(context: &'a Context, start: Instant) -> Self {
-        let config = &context.config;
-        let last = Cow::Borrowed("no contact was made");
-        Self {
-            context,
-            start,
-            tries: 0,
-            silent: (0, Instant::default()),
-            spoke: None,
-            wait: config.attempt_min,
-            backoff: config.backoff_min,
-            last,
-        }
-    }
-
-    /// Waits before the next try. Whoever waits takes no credit from others, and is among the first when it comes back;
-    /// without one at the deadline, when the call ends by itself.
-    async fn rest(&mut self, pause: Option<Duration>, deadline: Instant) {
-        let context = self.context;
-        if let Some(pause) = pause {
-            context.stay_away(pause, deadline).await;
-        } else {
-            let pause = self.backoff;
-            self.backoff = (pause * 2).min(context.config.backoff_max);
-            context.pause(pause, deadline).await;
-        }
-    }
-
-    /// Makes contact, or says what to do without.
-    async fn contact(&self, state: &Rc<PeerState>, deadline: Instant) -> Result<Rc<Session>, Next> {
-        self.context.connect(state, deadline).await.map_err(|error| match error {
-            RpcError::Version { .. } | RpcError::Denied { .. } | RpcError::Closed => Next::Failed(error),
-            error => Next::Again(None, error.into_reason().into()),
-        })
-    }
-
-    /// Finds out whether a silent server has moved; in the background when the call is over. When it is now.
-    async fn look(&mut self, state: &Rc<PeerState>, session: &Rc<Session>, deadline: Instant) -> Instant {
-        let rt = &self.context.rt;
-        let look = self.context.look_for(state, session);
-        if rt.now() >= deadline {
-            drop(rt.spawn(look));
-        } else if rt.timeout_at(deadline, look).await.is_ok() && !state.stands(session) {
-            // What comes now goes elsewhere.
-            self.silent.0 = 0;
-        }
-        rt.now()
-    }
-
-    /// Begins a try: sends the request, from when on its answer is expected.
-    fn begin(
-        &mut self,
-        session: Rc<Session>,
-        ticket: &Ticket<'_>,
-        letter: &Letter<'_>,
-        exposed: &Lent<'_, '_>,
-        now: Instant,
-    ) -> Result<Rc<Session>, Next> {
-        let (context, state, exposed) = (self.context, &ticket.state, exposed.0.as_ref());
-        if self.silent.0 == 0 {
-            self.silent.1 = now;
-        }
-        let due = letter.due(now, self.wait);
-        context.expect(ticket.id, session.id, state, || Proof::Session(Rc::clone(&session)), due, None);
-        if let Err(error) = context.post_lent(ticket, &session, letter, exposed, self.tries > 0, now) {
-            return Err(self.refused(state, &session, error));
-        }
-        if self.tries > 0 {
-            add(&context.metrics.retries, 1);
-        }
-        self.tries += 1;
-        Ok(session)
-    }
-
-    /// What to do when a request could not be sent.
-    fn refused(&self, state: &PeerState, session: &Rc<Session>, error: FabricError) -> Next {
-        match error {
-            FabricError::UnknownPeer | FabricError::NoBuffers { .. } | FabricError::Unreachable { .. } => {
-                self.context.disconnect(state, session);
-                Next::Again(None, error.to_string().into())
-            }
-            error => Next::Failed(error.into()),
-        }
-    }
-
-    /// Ends a try when something else has arrived than a reply, or nothing.
-    #[inline(never)]
-    fn end(
-        &mut self,
-        state: &PeerState,
-        session: &Rc<Session>,
-        letter: &Letter<'_>,
-        request: u64,
-        arrived: Result<Arrived, NoAnswer>,
-    ) -> Next {
-        let (context, retry) = (self.context, letter.options.retry);
-        match arrived.and_then(|_| context.pending.take(request).ok_or(NoAnswer::Closed)) {
-            Ok(Outcome::Answer(answer)) => {
-                state.heard.set(context.rt.now());
-                self.silent.0 = 0;
-                self.spoke = Some(answer.server);
-                self.judge(state, session, &answer)
-            }
-            Ok(Outcome::Notice(_)) => {
-                // The server has restarted, or has forgotten this client: it executed nothing of this try.
-                state.heard.set(context.rt.now());
-                self.silent.0 = 0;
-                context.disconnect(state, session);
-                if retry == Retry::Never && self.tries > 1 {
-                    return Self::broken(state, Retry::Never, "the server doesn't know this client any more");
-                }
-                Next::Again(Some(Duration::ZERO), "the server doesn't know this client any more".into())
-            }
-            Ok(Outcome::Early) => {
-                // It is there, and may have executed the request. Other calls may be luckier: clocks are set right again.
-                state.heard.set(context.rt.now());
-                self.silent.0 = 0;
-                Self::broken(state, retry, CLOCKS_APART)
-            }
-            Ok(Outcome::Failed(error)) => {
-                context.disconnect(state, session);
-                Self::broken(state, retry, &error.to_string())
-            }
-            // A reply is taken where it is.
-            Ok(Outcome::Reply(_)) | Err(NoAnswer::Closed) => Next::Failed(RpcError::Closed),
-            Err(NoAnswer::Late) => {
-                self.wait = (self.wait * 2).min(context.config.attempt_max);
-                self.silent.0 += 1;
-                // Answers to other calls show that the server is there and only slow; tries are counted anew then.
-                if state.heard.get() > self.silent.1 {
-                    self.silent.0 = 0;
-                } else if self.silent.0 >= SILENT_TRIES_MAX {
-                    self.silent.0 = 0;
-                    self.wait = self.wait.max(context.config.attempt_min);
-                    context.disconnect(state, session);
-                } else if session.is_told {
-                    return Next::Look(Rc::clone(session));
-                }
-                Next::Again(Some(Duration::ZERO), "no answer".into())
-            }
-        }
-    }
-
-    fn broken(state: &PeerState, retry: Retry, reason: &str) -> Next {
-        match retry {
-            Retry::Idempotent => Next::Again(None, reason.to_owned().into()),
-            Retry::Never => Next::Failed(RpcError::Unreachable {
-                peer: state.peer.clone(),
-                reason: format!("{reason}; whether the request was executed is unknown"),
-            }),
-        }
-    }
-
-    /// What to do after an answer that is no reply.
-    fn judge(&self, state: &PeerState, session: &Rc<Session>, answer: &Answer) -> Next {
-        let Answer { kind, status, pause, message, body, .. } = answer;
-        if *kind == Kind::HelloReply {
-            // Another incarnation answers that doesn't speak this version: agree on one anew.
-            self.context.disconnect(state, session);
-            return Next::Again(None, "the server's protocol version changed".into());
-        }
-        let der = Der(*status);
-        if der == Der::OVERLOAD_RETRY {
-            add(&self.context.metrics.overload_hints, 1);
-            let pause = Duration::from_nanos(*pause).min(PAUSE_MAX);
-            return Next::Again(Some(pause), "the server is overloaded".into());
-        }
-        let text = message.get(body.clone()).unwrap_or_default();
-        Next::Failed(RpcError::Remote(Status::new(der, String::from_utf8_lossy(text))))
     }
 }

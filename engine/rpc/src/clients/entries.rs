@@ -3,29 +3,29 @@
 use crate::config::DOORBELL_CREDITS_MAX;
 use std::collections::VecDeque;
 
-/// Bookkeeping of one remembered reply beside its body, in bytes, as counted against the limit.
+/// Bytes that one remembered reply counts against the limit beside its body.
 pub(crate) const REPLY_OVERHEAD: usize = 128;
 
-/// Entries whose room stays when they have gone: twice as many as a client that keeps to its credits has at most. Nothing counts that
-/// room, and there may be tens of thousands of clients.
+/// Capacity that a list keeps: twice the entries of a client within its credits. Capacity is not counted, and
+/// there may be tens of thousands of clients.
 const ROOM_KEPT: usize = 2 * DOORBELL_CREDITS_MAX;
 
-/// A finished request's answer.
+/// The reply of a finished request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Finished {
     pub(crate) status: u32,
     pub(crate) body: Vec<u8>,
 }
 
-/// What has become of a request.
+/// State of a request.
 pub(crate) enum Entry {
     Running,
-    /// With its place in the order of all that finished.
+    /// With its number in the order of all finished requests.
     Finished(Finished, u64),
 }
 
 impl Entry {
-    /// Bytes that it counts for against the limit.
+    /// Bytes that it counts against the limit.
     pub(crate) fn weight(&self) -> usize {
         match self {
             Self::Running => 0,
@@ -34,13 +34,13 @@ impl Entry {
     }
 }
 
-/// Entries by request, ascending. There are as many as a client has credits, so that a list serves best: it allocates
-/// nothing when one ends and the next begins.
+/// Entries in ascending order of requests. There are as many as a client has credits. A list allocates nothing
+/// when one request ends and the next begins.
 #[derive(Default)]
 pub(crate) struct Entries(pub(crate) VecDeque<(u64, Entry)>);
 
 impl Entries {
-    /// Whether a request would come behind all others.
+    /// Whether this request is newer than all others.
     #[inline]
     pub(crate) fn is_newest(&self, request: u64) -> bool {
         self.0.back().is_none_or(|(newest, _)| *newest < request)
@@ -48,14 +48,14 @@ impl Entries {
 
     #[inline(always)]
     pub(crate) fn at(&self, request: u64) -> Result<usize, usize> {
-        // Nearly all that come are the newest.
+        // Nearly all requests are the newest.
         match self.0.back() {
             None => return Err(0),
             Some((newest, _)) if *newest < request => return Err(self.0.len()),
             Some((newest, _)) if *newest == request => return Ok(self.0.len() - 1),
             Some(_) => {}
         }
-        // A client that asks nobody else numbers them one after another.
+        // A client that calls no other server numbers its requests without gaps.
         let first = self.0.front().map_or(0, |(first, _)| *first);
         let guess = usize::try_from(request.wrapping_sub(first)).unwrap_or(usize::MAX);
         if self.0.get(guess).is_some_and(|(known, _)| *known == request) {
@@ -68,7 +68,7 @@ impl Entries {
         self.at(request).ok().map(|at| &self.0[at].1)
     }
 
-    /// The entry of a request, and whether there was one: else it is made, as of one that begins.
+    /// The entry of a request, and whether it was there. If not, it is added as running.
     #[inline]
     pub(crate) fn entry(&mut self, request: u64) -> (&mut Entry, bool) {
         let (at, there) = match self.at(request) {
@@ -95,7 +95,7 @@ impl Entries {
         self.0.remove(at).map(|(_, entry)| entry)
     }
 
-    /// Gives room back that many have had and few need: what is counted against the limit are entries.
+    /// Gives back capacity that was needed only for a while. The limit counts entries, not capacity.
     #[inline]
     pub(crate) fn trim(&mut self) {
         let (len, room) = (self.0.len(), self.0.capacity());
@@ -104,7 +104,7 @@ impl Entries {
         }
     }
 
-    /// Takes the first one, if it is finished and below this.
+    /// Takes the first entry if it is finished and below `below`.
     pub(crate) fn take_finished(&mut self, below: u64) -> Option<Entry> {
         let (request, entry) = self.0.front()?;
         let done = *request < below && matches!(entry, Entry::Finished(..));
@@ -125,7 +125,7 @@ mod tests {
         ) {
             let (mut entries, mut model) = (Entries::default(), BTreeMap::new());
             for (what, number, stride) in steps {
-                // Without gaps, as of a client that asks nobody else, and with some.
+                // Without gaps, as of a client of one server, and with gaps.
                 let request = number * stride;
                 match what {
                     0 => {

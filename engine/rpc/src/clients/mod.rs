@@ -1,16 +1,16 @@
-//! The clients that a server knows: where they are, what was agreed on with them, and which of their requests were executed, with
-//! the replies. It calls admission, transfers, the maps and the wire's names. The context has one register of clients, which the
-//! server asks for each message.
+//! The clients that a server knows: where they are, their sessions, and which of their requests were executed,
+//! with the replies. It calls admission, transfers, the maps and the names of the wire format. The context has
+//! one register of clients, which the server asks for each message.
 
 mod entries;
-mod parts;
+mod record;
 mod replies;
 
 pub(crate) use entries::Finished;
-pub(crate) use parts::{Asked, Parts};
-pub(crate) use replies::{Admission, Others};
+pub(crate) use record::{RequestInfo, RequestRecord};
+pub(crate) use replies::{Admission, RunningCounts};
 
-use crate::admission::{Paces, Slot};
+use crate::admission::{RetrySlot, TransferPacing};
 use crate::maps::{CachedMap, IdMap};
 use crate::wire::seal::{Nonce, SealKey};
 use crate::wire::{Caller, ClientId};
@@ -23,53 +23,54 @@ use weir_fabric::{Address, Gone, PeerId};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
 
-/// Silence after which a client is forgotten that can't ask for any reply again. Its next request says again who it is, so this
-/// costs nothing.
+/// Silence after which a client is forgotten that can't ask for any reply again. Its next request says again who
+/// it is, so that this costs nothing.
 const CLIENT_IDLE_MAX: Duration = Duration::from_mins(5);
 
-/// Most clients remembered: the paper's largest run (53,248) and some. More are refused until others fall silent.
+/// Most clients remembered: more than the paper's largest run (53,248). Further clients are refused until others
+/// fall silent.
 const CLIENTS_MAX: usize = 65_536;
 
-/// How many clients a tenant may have remembered for each place that is still free. One tenant alone then gets sixteen of
-/// seventeen places, which are more than the paper's largest run, and however many the others have, there is room for
-/// another one.
+/// How many clients a tenant may have remembered for each free place. One tenant alone gets sixteen of seventeen
+/// places, which is more than the paper's largest run. There is room for one more client however many the others
+/// have.
 const TENANT_SHARE: usize = 16;
 
-/// More clients of a tenant than these are not remembered for the sake of requests that may be asked for again.
+/// A tenant with more clients than this has none remembered for the sake of requests that may be repeated.
 const OWED_MAX: usize = CLIENTS_MAX / 2;
 
-/// Most clients of one tenant remembered at one peer. A process has one, or one for each name of a server that it knows; where
-/// addresses are used again, the next process has others. One that says hello by ever new names fills its own places, and those of
-/// no other tenant, whose address it may only claim.
+/// Most clients of one tenant remembered at one peer. A process has one for each name of a server that it knows.
+/// Where addresses are reused, the next process has others. A sender that says hello under ever new ids fills
+/// its own tenant's places: an address can be claimed, a tenant can't.
 const PEER_IDS_MAX: usize = 256;
 
-/// Silence after which a client may be taken for ended where another one has its address and there is no more room.
+/// Silence after which a client counts as ended if its places are needed for others at the same address.
 const ENDED_AFTER: Duration = Duration::from_secs(30);
 
-/// A client's connections are looked through once in this time at most, however many of its transfers are stuck.
+/// Shortest time between two inspections of a client's connections, however many of its transfers are stuck.
 const LOOKS_EVERY: Duration = Duration::from_secs(8);
 
-/// How often idle clients are looked for, at most.
+/// Shortest time between two searches for idle clients.
 const PRUNE_EVERY: Duration = Duration::from_mins(1);
 
-/// Time that an answer to a message which brings about nothing uses up of a client's allowance: a repeat, a request that has
-/// expired or that nobody serves. A client with all its credits asks a hundred times a second in this way, after half a
-/// second of silence; twenty thousand cost a server some hundredths of its time.
+/// Part of a client's allowance that an answer without effect uses: to a repeat, an expired request, or an
+/// operation that is not served. After half a second of silence, a client with all its credits asks a hundred
+/// times a second in this way. Twenty thousand such answers cost some hundredths of a server's time.
 const ANSWER_GAP: Duration = Duration::from_micros(50);
 
-/// How far a client may be ahead of its allowance.
+/// How far a client may exceed its allowance.
 const ANSWER_AHEAD: Duration = Duration::from_secs(1);
 
-/// What a server has agreed on with a client.
+/// A session as the server has it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServedSession {
-    /// What its messages, and those to it, are sealed with.
+    /// Seals messages in both directions.
     pub(crate) seal: SealKey,
     /// Number of the hello that opened it.
     pub(crate) hello: u64,
-    /// The client's part of the key.
+    /// The client's nonce.
     pub(crate) theirs: Nonce,
-    /// This side's part of it.
+    /// This server's nonce.
     pub(crate) ours: Nonce,
 }
 
@@ -78,43 +79,43 @@ pub(crate) struct Client {
     session: Option<ServedSession>,
     /// Requests below this that are not in `entries` were executed and their replies forgotten, or never came.
     pub(crate) floor: u64,
-    /// What it said its address is. A context keeps its address for life, so whoever comes with the same id from
-    /// elsewhere is somebody else.
+    /// The address that it said it has. A context keeps its address for life: the same id at another address is
+    /// another context.
     address: Option<Address>,
-    /// The provider has named it as a sender. It doesn't when the client's packets come from another address than the
-    /// one it listens at.
+    /// The provider has named it as a sender. It doesn't where the client's packets come from another address
+    /// than it listens at.
     named: bool,
     heard: Instant,
-    /// When its connections were last looked through, because a transfer was stuck.
+    /// When its connections were last inspected for a stuck transfer.
     looked: Instant,
-    /// What they were looked through for.
+    /// What they were inspected for.
     looked_for: Gone,
-    /// Its host is asked for signs of life since.
+    /// Its host is probed for signs of life since then.
     is_asked: bool,
     pub(crate) acked: u64,
-    /// Which of its requests may start the next transfer; see [`crate::admission`].
-    paces: Paces,
-    /// When its next request that is sent away may come.
-    slot: Slot,
-    /// Until when its allowance of answers that bring about nothing is used up.
+    /// Paces its transfers; see [`crate::admission`].
+    paces: TransferPacing,
+    /// Its next retry time while it has other requests in flight.
+    slot: RetrySlot,
+    /// Its allowance of answers without effect is used up until then.
     answered: Instant,
-    /// Until when it may ask again for what it has asked for, unless it has acknowledged all of it.
+    /// It may repeat requests until then, unless it has acknowledged all of them.
     pub(crate) owed: Instant,
     pub(crate) tenant: Rc<Tenant>,
-    /// Entries that are running.
+    /// Running entries.
     pub(crate) running: usize,
-    /// Bytes of the others.
+    /// Bytes of the other entries.
     pub(crate) bytes: usize,
     pub(crate) entries: Entries,
 }
 
 impl Client {
-    /// When it last gave a sign of life, or was looked for because a transfer is stuck with it: it has to be known for that.
+    /// When it last gave a sign of life, or was inspected for a stuck transfer: for that it has to be known.
     fn seen(&self) -> Instant {
         self.heard.max(self.looked)
     }
 
-    /// Whether a request of it may come again that was executed.
+    /// Whether it may repeat a request that was executed.
     fn is_owed(&self, now: Instant) -> bool {
         let newest =
             self.entries.0.back().map_or(0, |(request, _)| request.saturating_add(1)).max(self.floor);
@@ -122,35 +123,35 @@ impl Client {
     }
 }
 
-/// What a tenant's clients have, all together.
+/// What all clients of a tenant have together.
 #[derive(Default)]
 pub(crate) struct Tenant {
     clients: Cell<usize>,
-    /// Requests that run.
+    /// Running requests.
     pub(crate) running: Cell<usize>,
 }
 
-/// Why a message is not taken as its client's.
+/// Why a message is not accepted from its sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Stranger {
-    /// Another context of its tenant has this id.
+pub(crate) enum SenderError {
+    /// The id belongs to another context of the tenant.
     Impostor,
     /// No more clients can be remembered.
     NoRoom,
-    /// The hello was seen before, or an older one than the last.
+    /// The hello was seen before, or is older than the last one.
     Replay,
 }
 
-/// Clients by their ids, and what is remembered of them. How their requests are: [`replies`].
+/// All clients, by their ids. [`replies`] has the functions about requests.
 pub(crate) struct Clients {
     pub(crate) known: CachedMap<Caller, Client>,
-    /// The same by where they are.
-    places: BTreeSet<(PeerId, Caller)>,
+    /// Clients by their peer.
+    by_peer: BTreeSet<(PeerId, Caller)>,
     /// Whose they are.
     tenants: IdMap<TenantId, Rc<Tenant>>,
     /// Clients with a running request.
     pub(crate) busy: usize,
-    /// Requests that finished so far.
+    /// Requests that have finished so far.
     pub(crate) serial: u64,
     pub(crate) bytes: usize,
     pub(crate) limit: usize,
@@ -161,7 +162,7 @@ impl Clients {
     pub(crate) fn new(limit: usize, seed: u64) -> Self {
         Self {
             known: CachedMap::new(seed),
-            places: BTreeSet::new(),
+            by_peer: BTreeSet::new(),
             tenants: IdMap::with_hasher(seed.into()),
             busy: 0,
             serial: 0,
@@ -171,38 +172,38 @@ impl Clients {
         }
     }
 
-    /// Where a client is.
+    /// The peer by which a client is reached.
     pub(crate) fn peer(&self, client: Caller) -> Option<PeerId> {
         self.known.get(client).map(|client| client.peer)
     }
 
-    /// Whether a provider's word counts that a client is at this place: it has named the client before, or the client is there.
+    /// Whether the provider may name this peer as the client's: it named the client before, or the client is
+    /// there.
     pub(crate) fn is_placed(&self, client: Caller, at: PeerId) -> bool {
         self.known.get(client).is_some_and(|client| client.named || client.peer == at)
     }
 
     /// What paces transfers with a client.
-    pub(crate) fn paces(&self, client: Caller) -> Option<&Paces> {
+    pub(crate) fn paces(&self, client: Caller) -> Option<&TransferPacing> {
         self.known.get(client).map(|client| &client.paces)
     }
 
-    /// What a client's messages are sealed with.
+    /// The key that seals a client's messages.
     pub(crate) fn seal(&self, id: Caller) -> Option<SealKey> {
         self.known.get(id)?.session.map(|session| session.seal)
     }
 
-    /// Asks `next` for a client's place in its queue of those that are sent away, with the number of clients that share the
-    /// server.
+    /// Calls `next` with a client's retry slot and the number of clients that share the server.
     pub(crate) fn stay_away(
         &mut self,
         id: Caller,
-        next: impl FnOnce(&mut Slot, usize) -> Option<Duration>,
+        next: impl FnOnce(&mut RetrySlot, usize) -> Option<Duration>,
     ) -> Option<Duration> {
         let busy = self.busy;
         self.known.get_mut(id).and_then(|client| next(&mut client.slot, busy))
     }
 
-    /// Whether a client may have one more answer to a message that brings about nothing.
+    /// Whether a client may have one more answer without effect.
     pub(crate) fn may_answer(&mut self, id: Caller, now: Instant) -> bool {
         let Some(client) = self.known.get_mut(id) else { return false };
         let may = client.answered < now + ANSWER_AHEAD;
@@ -217,33 +218,34 @@ impl Clients {
         (self.known.len(), self.bytes)
     }
 
-    /// Opens a session with a client that was met. Returns this side's part of the key: the one of the session that
-    /// stands, when the hello is merely a repeat.
-    pub(crate) fn open(&mut self, id: Caller, session: ServedSession) -> Result<Nonce, Stranger> {
-        let Some(client) = self.known.get_mut(id) else { return Err(Stranger::NoRoom) };
+    /// Opens a session with a known client. Returns this server's nonce: that of the open session when the hello
+    /// is a repeat.
+    pub(crate) fn open(&mut self, id: Caller, session: ServedSession) -> Result<Nonce, SenderError> {
+        let Some(client) = self.known.get_mut(id) else { return Err(SenderError::NoRoom) };
         match &client.session {
             Some(known) if known.hello == session.hello && known.theirs == session.theirs => {
                 return Ok(known.ours);
             }
-            Some(known) if known.hello >= session.hello => return Err(Stranger::Replay),
+            Some(known) if known.hello >= session.hello => return Err(SenderError::Replay),
             _ => client.session = Some(session),
         }
         Ok(session.ours)
     }
 
-    /// The provider named this client as a message's sender.
+    /// The provider has named this client as a sender.
     pub(crate) fn name(&mut self, id: Caller) {
         if let Some(client) = self.known.get_mut(id) {
             client.named = true;
         }
     }
 
-    /// Where a client is that the provider can't name.
+    /// The peer of a client that the provider can't name.
     pub(crate) fn unnamed(&self, id: Caller) -> Option<PeerId> {
         self.known.get(id).filter(|client| !client.named).map(|client| client.peer)
     }
 
-    /// Notes that a client was heard which the provider names, and named before, as this peer.
+    /// Notes a message of a client that the provider names as this peer, and has named so before. Returns
+    /// whether it is such a client.
     #[inline]
     pub(crate) fn comes_again(&mut self, id: Caller, peer: PeerId, now: Instant) -> bool {
         let Some(client) = self.known.get_mut(id) else { return false };
@@ -254,21 +256,21 @@ impl Clients {
         same
     }
 
-    /// Notes where a client is. Returns the peers of clients that were forgotten on this occasion.
+    /// Notes where a client is. Returns the peers of clients that were forgotten meanwhile.
     pub(crate) fn meet(
         &mut self,
         id: Caller,
         peer: PeerId,
         address: Option<&Address>,
         now: Instant,
-    ) -> Result<Vec<PeerId>, Stranger> {
+    ) -> Result<Vec<PeerId>, SenderError> {
         if let Some(client) = self.known.get_mut(id) {
             if client.peer != peer && (address.is_none() || address != client.address.as_ref()) {
-                return Err(Stranger::Impostor);
+                return Err(SenderError::Impostor);
             }
             if client.peer != peer {
-                self.places.remove(&(client.peer, id));
-                self.places.insert((peer, id));
+                self.by_peer.remove(&(client.peer, id));
+                self.by_peer.insert((peer, id));
             }
             client.peer = peer;
             client.heard = now;
@@ -278,16 +280,16 @@ impl Clients {
         let forgotten = self.prune(now);
         let place = (peer, id.tenant);
         if self.at_of(place).take(PEER_IDS_MAX).count() == PEER_IDS_MAX && !self.make_room_at(place, now) {
-            return Err(Stranger::NoRoom);
+            return Err(SenderError::NoRoom);
         }
         let free = CLIENTS_MAX.saturating_sub(self.known.len());
         let tenant = Rc::clone(self.tenants.entry(id.tenant).or_default());
         let others = tenant.clients.get();
         if others >= TENANT_SHARE * free {
-            return Err(Stranger::NoRoom);
+            return Err(SenderError::NoRoom);
         }
         tenant.clients.set(others + 1);
-        self.places.insert((peer, id));
+        self.by_peer.insert((peer, id));
         let address = address.cloned();
         self.known.insert(
             id,
@@ -302,8 +304,8 @@ impl Clients {
                 looked_for: Gone::Host,
                 is_asked: false,
                 acked: 0,
-                paces: Paces::default(),
-                slot: Slot::default(),
+                paces: TransferPacing::default(),
+                slot: RetrySlot::default(),
                 answered: Instant::default(),
                 owed: Instant::default(),
                 tenant,
@@ -332,17 +334,19 @@ impl Clients {
         peers
     }
 
-    /// Forgets a client. Returns where it was.
+    /// Forgets a client. Returns its peer.
     fn leave_out(&mut self, id: Caller) -> Option<PeerId> {
         let client = self.known.remove(id)?;
         self.bytes -= client.bytes;
-        self.places.remove(&(client.peer, id));
-        client.tenant.clients.set(client.tenant.clients.get().saturating_sub(1));
+        self.by_peer.remove(&(client.peer, id));
+        let of_tenant = client.tenant.clients.get();
+        assert!(of_tenant > 0, "a client goes that was not counted");
+        client.tenant.clients.set(of_tenant - 1);
         Some(client.peer)
     }
 
-    /// Forgets the client of a tenant at a peer that has been silent for longest, if that is long enough to take it for one that has
-    /// ended; rather one that can't ask for any reply again.
+    /// Forgets the client of this tenant and peer that has been silent for longest, if it counts as ended.
+    /// Clients that can't repeat any request go first. Returns whether there was one.
     fn make_room_at(&mut self, place: (PeerId, TenantId), now: Instant) -> bool {
         let idle = self.at_of(place).filter_map(|id| Some((id, self.known.get(id)?)));
         let ended = idle.filter(|(_, client)| client.running == 0 && now - client.seen() >= ENDED_AFTER);
@@ -350,8 +354,9 @@ impl Clients {
         oldest.and_then(|id| self.leave_out(id)).is_some()
     }
 
-    /// Where a client is that a transfer is stuck with, unless it was looked for a moment ago, and for as much: else a new
-    /// transfer's look would stand for that of one which has been stuck for long.
+    /// The peer of a client whose transfer is stuck. `None`: its connections were inspected a moment ago for at
+    /// least as much. A younger transfer's inspection must not replace that of one which has been stuck for
+    /// longer.
     pub(crate) fn look_for(&mut self, id: Caller, gone: Gone, now: Instant) -> Option<PeerId> {
         let client = self.known.get_mut(id)?;
         let is_due = now - client.looked >= LOOKS_EVERY || gone > client.looked_for;
@@ -361,25 +366,25 @@ impl Clients {
         })
     }
 
-    /// A transfer with a client that was looked for has ended. Where the client is, once for each look.
+    /// A transfer with an inspected client has ended. Returns the client's peer once for each inspection.
     pub(crate) fn stop_asking(&mut self, id: Caller) -> Option<PeerId> {
         let client = self.known.get_mut(id)?;
         core::mem::take(&mut client.is_asked).then_some(client.peer)
     }
 
-    /// Those that are at a peer.
+    /// Clients at a peer.
     fn at(&self, peer: PeerId) -> impl Iterator<Item = Caller> {
-        self.places
+        self.by_peer
             .range((peer, Caller::default())..)
             .take_while(move |(at, _)| *at == peer)
             .map(|(_, id)| *id)
     }
 
-    /// Those of one tenant.
+    /// Clients of one tenant at a peer.
     fn at_of(&self, (peer, tenant): (PeerId, TenantId)) -> impl Iterator<Item = Caller> {
         let first = (peer, Caller { tenant, id: ClientId::default() });
         let is_there = move |(at, id): &&(PeerId, Caller)| *at == peer && id.tenant == tenant;
-        self.places.range(first..).take_while(is_there).map(|(_, id)| *id)
+        self.by_peer.range(first..).take_while(is_there).map(|(_, id)| *id)
     }
 
     /// Whether any client is at a peer.
@@ -392,12 +397,12 @@ impl Clients {
         self.at(peer).find_map(|id| self.known.get(id)?.address.clone())
     }
 
-    /// Another peer stands for the address of all clients that were at one.
+    /// Moves all clients of one peer to another, which stands for the same address.
     pub(crate) fn move_all(&mut self, before: PeerId, now: PeerId) {
         let moved: Vec<Caller> = self.at(before).collect();
         for id in moved {
-            self.places.remove(&(before, id));
-            self.places.insert((now, id));
+            self.by_peer.remove(&(before, id));
+            self.by_peer.insert((now, id));
             if let Some(client) = self.known.get_mut(id) {
                 client.peer = now;
             }
@@ -415,7 +420,7 @@ pub(crate) mod tests {
         Caller { tenant: TenantId(3), id: ClientId::new(id) }
     }
 
-    /// One client, known to a server with room for this many bytes of replies.
+    /// A server with room for this many bytes of replies, and one client that it knows.
     pub(crate) fn met(limit: usize) -> (Clients, Caller) {
         let (mut clients, id) = (Clients::new(limit, 7), caller(5));
         clients.meet(id, PeerId(1), None, Instant::default()).expect("room");
@@ -465,8 +470,8 @@ pub(crate) mod tests {
         let [own, other] = [&b"own"[..], b"other"].map(|bytes| Address::from_bytes(bytes).expect("short"));
         let now = Instant::default();
         clients.meet(id, PeerId(1), Some(&own), now).expect("room");
-        assert_eq!(clients.meet(id, PeerId(2), None, now), Err(Stranger::Impostor));
-        assert_eq!(clients.meet(id, PeerId(2), Some(&other), now), Err(Stranger::Impostor));
+        assert_eq!(clients.meet(id, PeerId(2), None, now), Err(SenderError::Impostor));
+        assert_eq!(clients.meet(id, PeerId(2), Some(&other), now), Err(SenderError::Impostor));
         assert_eq!(clients.peer(id), Some(PeerId(1)));
         assert_eq!(clients.meet(id, PeerId(2), Some(&own), now), Ok(Vec::new()));
         assert_eq!(clients.meet(id, PeerId(2), None, now), Ok(Vec::new()));
@@ -493,7 +498,7 @@ pub(crate) mod tests {
             let (mut clients, id) = met(limit);
             clients.begin_among(id, 1, 1, until);
             clients.finish(id, 1, done());
-            // It has acknowledged this, or not.
+            // It is acknowledged, or not.
             clients.begin(id, 2, acked);
             clients.forget(id, 2);
             clients.meet(caller(6), PeerId(2), None, until - Duration::from_mins(1)).expect("room");
@@ -588,7 +593,7 @@ pub(crate) mod tests {
                     let there = clients.known.iter().any(|(_, client)| client.peer == peer);
                     prop_assert_eq!((clients.has(peer), clients.address_at(peer).is_some()), (there, there));
                 }
-                prop_assert_eq!(clients.places.len(), clients.known.len());
+                prop_assert_eq!(clients.by_peer.len(), clients.known.len());
             }
         }
     }

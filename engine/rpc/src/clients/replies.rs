@@ -1,20 +1,22 @@
-//! The replies that a server's clients may ask for again, and which of their requests are executed.
+//! Replies that clients may ask for again, and the decision whether a request is executed.
 
 use super::entries::{Entry, Finished};
 use super::{Client, Clients};
 use crate::wire::Caller;
 use weir_runtime::Instant;
 
-/// How far from both ends of a client's requests one may stand that comes late: whoever keeps to its credits has acknowledged
-/// nearly all below the oldest that it still asks for. Room for it has to be made by moving what is behind.
+/// How many requests of a client may be both above and below one that comes late. A client within its credits
+/// has acknowledged nearly all requests below the oldest that it still repeats. To insert an entry, those above
+/// it are moved.
 const DEPTH_MAX: usize = 1024;
 
-/// Part of the limit that is free after replies had to be forgotten: looking at half a million takes some hundredths of a
-/// second, and then some ten thousand more fit.
+/// One part in this many of the limit is free after replies had to be forgotten. To look at half a million takes
+/// some hundredths of a second, and some ten thousand more fit then.
 const SPARED: usize = 8;
 
 impl Client {
-    /// A request of it runs from now on, and has this place among its others. Returns whether it is the only one, as a number.
+    /// A request runs from now on; `at`: its place among the entries. Returns 1 if it is the only running
+    /// request, else 0.
     #[inline(always)]
     fn start(&mut self, at: usize, request: u64) -> usize {
         self.entries.insert(at, request);
@@ -23,14 +25,16 @@ impl Client {
         usize::from(self.running == 1)
     }
 
-    /// A request of it runs no more. Returns whether it was the last, as a number.
+    /// A request has ended. Returns 1 if it was the last running request, else 0.
     fn ended(&mut self) -> usize {
-        self.running = self.running.saturating_sub(1);
-        self.tenant.running.set(self.tenant.running.get().saturating_sub(1));
+        let of_tenant = self.tenant.running.get();
+        assert!(self.running > 0 && of_tenant >= self.running, "a request ends that was not counted");
+        self.running -= 1;
+        self.tenant.running.set(of_tenant - 1);
         usize::from(self.running == 0)
     }
 
-    /// Forgets what it has finished with. Returns how many bytes went.
+    /// Forgets replies that the client has acknowledged. Returns their bytes.
     #[inline(always)]
     fn forget_acked(&mut self) -> usize {
         let before = self.bytes;
@@ -41,7 +45,7 @@ impl Client {
         before - self.bytes
     }
 
-    /// Forgets its oldest replies until no more than `share` bytes of them are left. Returns how many bytes went.
+    /// Forgets the oldest replies until at most `share` bytes are left. Returns the bytes of those forgotten.
     fn forget_replies(&mut self, share: usize) -> usize {
         let finished = |(request, entry): &(u64, Entry)| match entry {
             Entry::Finished(_, serial) => Some((*serial, *request, entry.weight())),
@@ -55,7 +59,7 @@ impl Client {
                 break;
             }
             self.bytes -= weight;
-            // It must not be executed again, whoever asks.
+            // The request must never be executed again.
             self.floor = self.floor.max(request.saturating_add(1));
             last = Some(serial);
         }
@@ -72,21 +76,21 @@ impl Client {
 pub(crate) enum Admission {
     /// Execute it.
     New,
-    /// It is being executed already.
+    /// It is being executed.
     Running,
-    /// It was executed: send its reply again.
+    /// It was executed; send its reply again.
     Finished,
-    /// The client has finished with it.
+    /// The client has acknowledged it.
     Stale,
-    /// It was executed, or it comes later than half a million others; its reply is not remembered.
+    /// It was executed, or comes later than half a million others. Its reply is not remembered.
     Forgotten,
-    /// It comes far out of its turn, and what became of it is not remembered.
+    /// It comes far out of order, and its outcome is not remembered.
     Misplaced,
 }
 
-/// Requests that run already when one comes.
+/// Requests that run when another one comes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Others {
+pub(crate) struct RunningCounts {
     /// Of its client.
     pub(crate) client: usize,
     /// Of its tenant.
@@ -102,14 +106,14 @@ impl Clients {
         }
     }
 
-    /// Decides on a request of a client that was met. `acked`: the client has finished with all lower ids.
+    /// Decides on a request of a known client. `acked`: the client has finished with all lower ids.
     pub(crate) fn begin(&mut self, id: Caller, request: u64, acked: u64) -> Admission {
         self.begin_among(id, request, acked, Instant::default()).0
     }
 
-    /// The same for one that may come again until some time, with how many others run. What the client has finished with is
-    /// forgotten when a request ends, behind its reply, where nobody waits for that; before one that is not the newest, whose
-    /// place depends on it.
+    /// The same for a request that may be repeated until `until`. Returns also how many others run. Acknowledged
+    /// replies are forgotten when a request ends, after its reply was sent, and before a request that is not the
+    /// newest, because its place depends on them.
     #[inline(always)]
     pub(crate) fn begin_among(
         &mut self,
@@ -117,10 +121,12 @@ impl Clients {
         request: u64,
         acked: u64,
         until: Instant,
-    ) -> (Admission, Others) {
-        let Some(client) = self.known.get_mut(id) else { return (Admission::Stale, Others::default()) };
+    ) -> (Admission, RunningCounts) {
+        let Some(client) = self.known.get_mut(id) else {
+            return (Admission::Stale, RunningCounts::default());
+        };
         client.acked = client.acked.max(acked);
-        let others = Others { client: client.running, tenant: client.tenant.running.get() };
+        let others = RunningCounts { client: client.running, tenant: client.tenant.running.get() };
         if request < client.acked {
             return (Admission::Stale, others);
         }
@@ -143,7 +149,7 @@ impl Clients {
         (Admission::New, others)
     }
 
-    /// A request whose reply is not remembered goes to a handler that knows by itself what became of it: it counts as a new one.
+    /// Admits a request whose reply is not remembered, for a handler that recognizes repeats by itself.
     #[cold]
     pub(crate) fn begin_again(&mut self, id: Caller, request: u64) -> Admission {
         let Some(client) = self.known.get_mut(id) else { return Admission::Stale };
@@ -159,7 +165,7 @@ impl Clients {
         matches!(entry, Some(Entry::Running))
     }
 
-    /// The client has given a request up: a copy of it that is still on its way is not executed.
+    /// The client has given a request up. A copy that arrives later is not executed.
     pub(crate) fn bar(&mut self, id: Caller, request: u64) {
         if self.begin(id, request, 0) == Admission::New {
             let status = weir_proto::Der::CANCELED.0;
@@ -174,7 +180,7 @@ impl Clients {
         self.bytes -= client.forget_acked();
         if request < client.acked {
             if let Some(Entry::Running) = client.entries.remove(request) {
-                self.busy = self.busy.saturating_sub(client.ended());
+                self.busy -= client.ended();
             }
             return;
         }
@@ -185,27 +191,27 @@ impl Clients {
         client.bytes = client.bytes + more - less;
         self.bytes = self.bytes + more - less;
         if there && matches!(before, Entry::Running) {
-            self.busy = self.busy.saturating_sub(client.ended());
+            self.busy -= client.ended();
         }
         if self.bytes > self.limit {
             self.shrink();
         }
     }
 
-    /// A request was not executed after all; it may come again.
+    /// A request was not executed after all. It may come again.
     pub(crate) fn forget(&mut self, id: Caller, request: u64) {
         let Some(client) = self.known.get_mut(id) else { return };
         let entry = client.entries.remove(request);
         if matches!(entry, Some(Entry::Running)) {
-            self.busy = self.busy.saturating_sub(client.ended());
+            self.busy -= client.ended();
         }
         let weight = entry.map_or(0, |entry| entry.weight());
         client.bytes -= weight;
         self.bytes -= weight;
     }
 
-    /// Keeps within the limit, with some room to spare, because it looks at everything: hardly any server ever comes to this.
-    /// Replies of those go who have most, so that who has everything remembered costs nobody else a reply.
+    /// Forgets replies until the limit is kept, with some room to spare because it looks at all entries. Clients
+    /// with the most bytes lose replies first, so that they cost no other client a reply.
     fn shrink(&mut self) {
         self.bytes -= self.known.values_mut().map(Client::forget_acked).sum::<usize>();
         let sizes = self.known.iter().map(|(_, client)| client.bytes).filter(|bytes| *bytes > 0).collect();
@@ -216,7 +222,8 @@ impl Clients {
     }
 }
 
-/// What each may have at most, for all together to have no more than `total`: those that want less leave more to the others.
+/// The largest share of each for which all together take at most `total`. Those that need less leave the rest to
+/// the others.
 fn share_of(total: usize, mut sizes: Vec<usize>) -> usize {
     sizes.sort_unstable();
     let (mut left, mut others) = (total, sizes.len());
@@ -265,9 +272,9 @@ mod tests {
             assert_eq!(clients.begin(done, request, 1), Admission::New);
             clients.finish(done, request, finished(0));
         }
-        // It takes its time with the next one.
+        // The client takes its time with the next request.
         let now = Instant::default();
-        assert_eq!(clients.begin_among(done, 6, 6, now), (Admission::New, Others::default()));
+        assert_eq!(clients.begin_among(done, 6, 6, now), (Admission::New, RunningCounts::default()));
         for request in 1..=7 {
             assert_eq!(clients.begin(other, request, 1), Admission::New);
             clients.finish(other, request, finished(0));
@@ -297,7 +304,7 @@ mod tests {
         assert_eq!(clients.begin(id, 6, 1), Admission::New);
         clients.bar(id, 6);
         assert!(clients.is_running(id, 6) && !clients.is_running(id, 5));
-        let others = Others { client: 1, tenant: 1 };
+        let others = RunningCounts { client: 1, tenant: 1 };
         assert_eq!(clients.begin_among(id, 7, 1, Instant::default()), (Admission::New, others));
     }
 
@@ -329,7 +336,7 @@ mod tests {
             clients.finish(id, begin + 60_000, finished(0));
             assert!(clients.bytes == REPLY_OVERHEAD && room(&clients) <= 1024, "{}", room(&clients));
         }
-        // Nor do those that go because others need the memory.
+        // Replies that are forgotten for lack of memory give back capacity, too.
         for request in 200_000..240_000 {
             assert_eq!(clients.begin(id, request, 200_000), Admission::New);
             clients.finish(id, request, finished(0));

@@ -1,4 +1,4 @@
-//! Named addresses.
+//! Names of servers.
 
 use super::session::PeerState;
 use crate::wire::ClientId;
@@ -7,15 +7,15 @@ use core::fmt;
 use core::hash::{Hash, Hasher};
 use std::rc::{Rc, Weak};
 
-/// A server by host name and port. The name is resolved when contact is made, and again after contact was lost, so
-/// that a server which comes back under another address is found. Cheap to clone.
+/// A server by host name and port. The name is resolved when contact is made, and again after contact was lost,
+/// so that a server is found that restarts at another address. Cheap to clone.
 #[derive(Clone)]
 pub struct Peer(Rc<Name>);
 
 struct Name {
     host: Box<str>,
     port: u16,
-    /// What the context that asked last knows of it, so that it isn't looked up by name each time.
+    /// The state that the context had for it which asked last, so that it isn't looked up by name each time.
     known: RefCell<(u64, Weak<PeerState>)>,
 }
 
@@ -38,13 +38,13 @@ impl Peer {
         self.0.port
     }
 
-    /// What a context knows of it, if that context asked last.
+    /// A context's state for it, if that context asked last.
     pub(crate) fn known(&self, context: ClientId) -> Option<Rc<PeerState>> {
         let known = self.0.known.borrow();
         if known.0 == context.bits() { known.1.upgrade() } else { None }
     }
 
-    /// Notes what a context knows of it.
+    /// Notes a context's state for it.
     pub(crate) fn learn(&self, context: ClientId, state: &Rc<PeerState>) {
         self.0.known.replace((context.bits(), Rc::downgrade(state)));
     }

@@ -1,10 +1,10 @@
 //! The servers that a context calls, each by its name.
 //!
-//! A server may have several names. Each has a client id, a session and numbers of requests of its own, as if several
-//! clients called, so that none of them undoes what another has agreed on with the server. They share the entry of the
-//! address vector, where the names lead to one address.
+//! A server may have several names. Each name has a client id, a session and request numbers of its own, as if
+//! several clients called, so that one session doesn't end another. Names of one address share its entry in the
+//! address vector.
 //!
-//! A context may meet thousands of servers in its life: what it knows of those that it has not heard for long goes again.
+//! A context may meet thousands of servers. It forgets those that it has not heard for long.
 
 use super::peer::Peer;
 use super::session::PeerState;
@@ -16,19 +16,19 @@ use std::rc::{Rc, Weak};
 use weir_fabric::PeerId;
 use weir_runtime::Instant;
 
-/// Names that are known when idle ones are looked for the first time: more than most contexts ever call.
+/// Names at which idle ones are first looked for: more than most contexts ever call.
 const SWEPT_MIN: usize = 256;
 
-/// Silence of a server after which a name that nobody uses may go. Contact is made anew then, which takes one message more.
+/// Silence of a server after which an unused name is forgotten. Making contact anew takes one message more.
 const IDLE_MAX: Duration = Duration::from_mins(5);
 
 pub(crate) struct Servers {
     by_name: HashMap<Peer, Rc<PeerState>>,
-    /// By the entry of the address vector by which contact stands, or is being made.
+    /// By the entry of the address vector with which contact stands or is being made.
     by_entry: HashMap<PeerId, Vec<Weak<PeerState>>>,
-    /// Names that there were so far.
+    /// Names added so far.
     met: u64,
-    /// How many names there may be before idle ones are looked for.
+    /// Number of names at which idle ones are looked for.
     swept_at: usize,
 }
 
@@ -43,12 +43,12 @@ impl Servers {
         self.by_name.get(peer).map(Rc::clone)
     }
 
-    /// The id by which the next server is to know a context: its own for the first name.
+    /// The client id for the next server: the context's own for the first name.
     pub(crate) fn next_id(&self, context: ClientId) -> ClientId {
         ClientId::new(context.bits().wrapping_add(self.met.wrapping_mul(SPREAD)))
     }
 
-    /// Adds a name that was not known. Returns the entries of those that went on this occasion.
+    /// Adds a new name. Returns the entries of names that were forgotten meanwhile.
     pub(crate) fn add(&mut self, state: &Rc<PeerState>, now: Instant) -> Vec<PeerId> {
         let gone = if self.by_name.len() < self.swept_at { Vec::new() } else { self.sweep(now) };
         self.met += 1;
@@ -56,7 +56,7 @@ impl Servers {
         gone
     }
 
-    /// Looks at all, after as many have come as there were, so that each costs the same.
+    /// Looks at all names once as many were added as there were, so that the cost of each addition is constant.
     fn sweep(&mut self, now: Instant) -> Vec<PeerId> {
         let mut gone = Vec::new();
         self.by_name.retain(|_, state| {
@@ -70,7 +70,7 @@ impl Servers {
         gone.into_iter().filter_map(|state| self.leave(&state)).collect()
     }
 
-    /// Contact with a server stands by this entry from now on, or is being made. Returns the one that it leaves.
+    /// Contact with a server stands or is being made with this entry. Returns the entry that it leaves.
     pub(crate) fn enter(&mut self, state: &Rc<PeerState>, entry: PeerId) -> Option<PeerId> {
         let before = self.leave(state);
         state.entry.set(Some(entry));
@@ -78,7 +78,7 @@ impl Servers {
         before.filter(|before| *before != entry)
     }
 
-    /// There is no contact with a server any more. Returns the entry that it leaves.
+    /// Contact with a server has ended. Returns the entry that it leaves.
     pub(crate) fn leave(&mut self, state: &PeerState) -> Option<PeerId> {
         let entry = state.entry.take()?;
         if let Some(names) = self.by_entry.get_mut(&entry) {
@@ -90,7 +90,7 @@ impl Servers {
         Some(entry)
     }
 
-    /// An entry has no use any more. Returns the names that had contact by it.
+    /// An entry is of no use any more. Returns the names that had contact by it.
     pub(crate) fn leave_all(&mut self, entry: PeerId) -> Vec<Rc<PeerState>> {
         let names = self.by_entry.remove(&entry).unwrap_or_default();
         let names: Vec<_> = names.iter().filter_map(Weak::upgrade).collect();
@@ -111,7 +111,7 @@ impl Servers {
         names.filter_map(Weak::upgrade).any(|state| state.heard.get() > after)
     }
 
-    /// Names that are known, and entries by which there is contact.
+    /// Known names, and entries with contact.
     #[cfg(test)]
     pub(crate) fn len(&self) -> (usize, usize) {
         (self.by_name.len(), self.by_entry.len())
@@ -150,7 +150,7 @@ mod tests {
             gone += left.len();
             most = most.max(servers.len().0);
         }
-        // As many are heard within the time after which one is idle, twice.
+        // Twice as many as are heard within the time after which one is idle.
         assert!(most <= 2 * 302, "{most}");
         assert_eq!((servers.len().1, servers.len().0), (100_001 - gone, 100_001 - gone));
         assert!(quota.lanes() <= 4 * most, "{} lanes", quota.lanes());

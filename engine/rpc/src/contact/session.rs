@@ -1,7 +1,7 @@
-//! What a context knows of a server by one of its names: the contact that stands, and the requests that are not finished.
+//! What a context knows of a server by one of its names: the session, and the outstanding requests.
 
 use super::peer::Peer;
-use crate::admission::Place;
+use crate::admission::PeerQuota;
 use crate::wire::ClientId;
 use crate::wire::seal::{Nonce, SealKey};
 use core::cell::{Cell, RefCell};
@@ -13,39 +13,40 @@ use weir_fabric::PeerId;
 use weir_runtime::Instant;
 use weir_runtime::sync::Semaphore;
 
-/// Silence after which a request carries the sender's address again: a server that restarted in between doesn't know
-/// us, and starting a process takes longer than this.
+/// Silence after which a request carries the sender's address again. A restarted server doesn't know this
+/// client, and starting a process takes longer than this.
 const GREETING_AFTER: Duration = Duration::from_millis(5);
 
-/// Silence of a server after which it may be gone without a word: its host may have vanished, or a network in between forgotten the
-/// connection. Whoever is at work with a server hears it more often.
+/// Silence after which a server may be gone unnoticed: its host may have vanished, or a network device may have
+/// dropped the connection. A context with requests in flight hears its server more often.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
 
-/// How long the first try waits then: many round trips, and a server that is at the request says so when it is asked again. Twice in
-/// vain, with a wait twice as long, and contact is made anew, which a server that is only slow survives.
+/// Wait of the first try after such silence: many round trips. A server that executes the request answers the
+/// repeat. After a second vain try, which waits twice as long, contact is made anew; a server that is only slow
+/// survives that.
 const IDLE_WAIT: Duration = Duration::from_millis(100);
 
-/// Requests that have ended and stand behind one that has not, before they are cleared away: some times the credits of a
-/// peer.
+/// Requests that have ended above one that has not, before they are removed from the list: several times the
+/// credits of a peer.
 const ENDED_MAX: usize = 256;
 
-/// Contact with one server.
+/// A session with one server.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) id: PeerId,
     pub(crate) version: u16,
     /// The incarnation of the server that answered the hello.
     pub(crate) server: ClientId,
-    /// What messages are sealed with.
+    /// Seals messages in both directions.
     pub(crate) key: Option<SealKey>,
-    /// The server's address was told: it has another one after a restart.
+    /// The server's address was published. It has another one after a restart.
     pub(crate) is_told: bool,
 }
 
-/// Numbers of the requests to one server that are not finished. They begin in order and end in any.
+/// Numbers of the outstanding requests to one server. They begin in order and end in any order.
 #[derive(Default)]
 pub(crate) struct Outstanding {
-    /// Ascending; those marked have ended, the first one hasn't.
+    /// Ascending. `true`: it has ended. The first one has not.
     requests: VecDeque<(u64, bool)>,
     ended: usize,
 }
@@ -72,19 +73,19 @@ impl Outstanding {
             self.requests.pop_front();
             self.ended -= 1;
         }
-        // Behind one that takes its time.
+        // Those above one that takes long.
         if self.ended > ENDED_MAX && self.ended > self.len() {
             self.requests.retain(|(_, ended)| !ended);
             self.ended = 0;
         }
     }
 
-    /// The lowest one.
+    /// The lowest outstanding request.
     pub(crate) fn first(&self) -> Option<u64> {
         self.requests.front().map(|(request, _)| *request)
     }
 
-    /// How many there are.
+    /// Number of outstanding requests.
     pub(crate) fn len(&self) -> usize {
         self.requests.len() - self.ended
     }
@@ -93,31 +94,31 @@ impl Outstanding {
 /// What this context knows of one server by one of its names.
 pub(crate) struct PeerState {
     pub(crate) peer: Peer,
-    /// Whom it takes this context for when it is called by this name.
+    /// The client id by which this server knows the context.
     pub(crate) client: ClientId,
-    /// Its place in the quota of requests.
-    pub(crate) place: Place,
-    /// Its place in the quota of exposed memory.
-    pub(crate) bulk_place: Place,
-    /// One at a time makes contact; the others wait for its outcome.
+    /// Its lane in the quota of requests.
+    pub(crate) place: PeerQuota,
+    /// Its lane in the quota of exposed memory.
+    pub(crate) bulk_place: PeerQuota,
+    /// One call makes contact; the others wait for its outcome.
     pub(crate) connecting: Semaphore,
     session: RefCell<Option<Rc<Session>>>,
-    /// The entry of the address vector by which contact was made last, or is being made.
+    /// The entry of the address vector with which contact was made last, or is being made.
     pub(crate) entry: Cell<Option<PeerId>>,
-    /// Requests that are not finished.
+    /// Outstanding requests.
     pub(crate) outstanding: RefCell<Outstanding>,
     /// When the server was last heard.
     pub(crate) heard: Cell<Instant>,
-    /// When it was last asked for while it was silent.
+    /// When it was last looked for because it was silent.
     pub(crate) looked: Cell<Instant>,
-    /// Why its name led nowhere, the last time that it led nowhere.
+    /// Why its name could not be resolved, the last time that failed.
     pub(crate) unresolved: Cell<String>,
-    /// The hello that waits for its answer, by number and nonce.
+    /// Number and nonce of the hello that waits for its answer.
     pub(crate) hello: Cell<Option<(u64, Nonce)>>,
 }
 
 impl PeerState {
-    pub(crate) fn new(peer: &Peer, client: ClientId, place: Place, bulk_place: Place) -> Self {
+    pub(crate) fn new(peer: &Peer, client: ClientId, place: PeerQuota, bulk_place: PeerQuota) -> Self {
         Self {
             peer: peer.clone(),
             client,
@@ -134,28 +135,28 @@ impl PeerState {
         }
     }
 
-    /// The contact that stands.
+    /// The open session.
     pub(crate) fn session(&self) -> Option<Rc<Session>> {
         self.session.borrow().clone()
     }
 
-    /// Contact stands from now on, or is given up.
+    /// Sets or gives up the session.
     pub(crate) fn set_session(&self, session: Option<Rc<Session>>) {
         self.session.replace(session);
     }
 
-    /// Whether contact that was made once still stands.
+    /// Whether this session is still open.
     pub(crate) fn stands(&self, session: &Rc<Session>) -> bool {
         self.session().is_some_and(|standing| Rc::ptr_eq(&standing, session))
     }
 
-    /// Whether the next request should say who we are.
+    /// Whether the next request should carry the sender's address.
     pub(crate) fn wants_greeting(&self, now: Instant) -> bool {
         now > self.heard.get() + GREETING_AFTER
     }
 
-    /// How long the first try of a request that is sent now waits, which otherwise takes `usual`. A server that was heard a moment
-    /// ago is there; of one that was silent for long that has to be found out, and its answer to a repeat shows it.
+    /// Wait of the first try of a request; `usual`: after recent contact. After long silence the wait is short,
+    /// because the answer to a repeat shows that the server lives.
     pub(crate) fn first_wait(&self, now: Instant, usual: Duration) -> Duration {
         if now > self.heard.get() + IDLE_AFTER { usual.min(IDLE_WAIT) } else { usual }
     }

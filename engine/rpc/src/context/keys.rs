@@ -1,4 +1,4 @@
-//! The keys of a context, and the senders that have none.
+//! The keys of a context, and bounds for senders that have proved none.
 
 use super::Context;
 use crate::wire::seal::{Keys, Nonce, SealKey, nonce};
@@ -9,33 +9,34 @@ use weir_fabric::PeerId;
 use weir_proto::{TenantId, TenantKey};
 use weir_runtime::Instant;
 
-/// Answers to strangers in one [`NOTICE_SPAN`]: every client of the paper's largest run is told within a minute that a
-/// server has restarted, and a flood is answered with a tenth of a megabyte a second at most.
+/// Answers to unknown senders in one [`NOTICE_SPAN`]. Every client of the paper's largest run learns within a
+/// minute that a server has restarted, and a flood costs at most a tenth of a megabyte a second.
 const NOTICES_MAX: u32 = 10;
 
-/// What [`NOTICES_MAX`] counts over.
+/// The time that [`NOTICES_MAX`] counts over.
 const NOTICE_SPAN: Duration = Duration::from_millis(10);
 
-/// Most strangers whose addresses are kept, for an answer that may still be on its way to them.
-const STRANGERS_MAX: usize = 256;
+/// Most unknown senders whose addresses are kept for an answer that may still be in flight.
+const UNKNOWN_SENDERS_MAX: usize = 256;
 
-/// The part of a provider's room for peers that strangers may take where it is small. Others who were met as strangers and live
-/// on take as much again and more, as far as the endpoint has room for such ([`weir_fabric::Endpoint::has_room_for_strangers`]).
-const STRANGERS_SHARE: usize = 8;
+/// Where a provider has room for few peers, one part in this many is for unknown senders. Those that turn out to
+/// be clients take further room, as far as the endpoint allows it
+/// ([`weir_fabric::Endpoint::has_room_for_strangers`]).
+const UNKNOWN_SENDERS_SHARE: usize = 8;
 
-/// Strangers that are kept where the provider has room for so many peers.
-pub(crate) fn strangers_max(room: Option<usize>) -> usize {
-    room.map_or(STRANGERS_MAX, |room| STRANGERS_MAX.min(room / STRANGERS_SHARE))
+/// Unknown senders that are kept, by the provider's room for peers.
+pub(crate) fn unknown_senders_max(room: Option<usize>) -> usize {
+    room.map_or(UNKNOWN_SENDERS_MAX, |room| UNKNOWN_SENDERS_MAX.min(room / UNKNOWN_SENDERS_SHARE))
 }
 
-/// The keys of a context, with what is derived from them once.
-pub(crate) struct Ring {
+/// The keys of a context, and what is derived from them once.
+pub(crate) struct KeyRing {
     keys: Keys,
     own: TenantKey,
     hello: SealKey,
 }
 
-impl Ring {
+impl KeyRing {
     pub(crate) fn new(keys: Keys) -> Self {
         let own = keys.own();
         let hello = SealKey::of_hello(&own);
@@ -50,7 +51,7 @@ impl Ring {
         &self.own
     }
 
-    /// The key of a tenant that may make requests here, and the one that its hellos are sealed with.
+    /// The key of a tenant that may make requests here, and the key that seals its hellos.
     pub(crate) fn of(&self, tenant: TenantId) -> Option<(TenantKey, SealKey)> {
         let key = self.keys.of(tenant)?;
         let hello = if tenant == self.tenant() { self.hello } else { SealKey::of_hello(&key) };
@@ -62,15 +63,15 @@ impl Ring {
     }
 }
 
-/// Bounds what is sent to senders that are not known.
+/// Bounds what is sent to unknown senders.
 #[derive(Default)]
-pub(crate) struct Strangers {
+pub(crate) struct UnknownSenders {
     since: Cell<Instant>,
     sent: Cell<u32>,
     peers: RefCell<VecDeque<PeerId>>,
 }
 
-impl Strangers {
+impl UnknownSenders {
     pub(crate) fn may_answer(&self, now: Instant) -> bool {
         if now - self.since.get() >= NOTICE_SPAN {
             self.since.set(now);
@@ -80,14 +81,15 @@ impl Strangers {
         self.sent.get() <= NOTICES_MAX
     }
 
-    /// Keeps a stranger's entry for a while, `max` of them at most. Returns the one that has to go for it.
+    /// Keeps the entry of an unknown sender for a while, at most `max` of them. Returns the entry that has to
+    /// go.
     pub(crate) fn keep(&self, peer: PeerId, max: usize) -> Option<PeerId> {
         let mut peers = self.peers.borrow_mut();
         peers.push_back(peer);
         if peers.len() > max { peers.pop_front() } else { None }
     }
 
-    /// Somebody is no stranger any more.
+    /// The sender at this entry has become known.
     pub(crate) fn release(&self, peer: PeerId) {
         let mut peers = self.peers.borrow_mut();
         if !peers.is_empty() {
@@ -97,7 +99,7 @@ impl Strangers {
 }
 
 impl Context {
-    /// A number for a session's key. It need not be secret, only new.
+    /// A nonce for a session's key. It need not be secret, only new.
     pub(crate) fn fresh_nonce(&self) -> Nonce {
         nonce(self.rt.random_u64(), self.rt.random_u64())
     }
@@ -109,10 +111,13 @@ mod tests {
 
     #[test]
     fn strangers_take_a_small_part_of_the_room_where_there_is_little() {
-        assert_eq!([None, Some(100_000), Some(256)].map(strangers_max), [STRANGERS_MAX, STRANGERS_MAX, 32]);
-        let strangers = Strangers::default();
+        assert_eq!(
+            [None, Some(100_000), Some(256)].map(unknown_senders_max),
+            [UNKNOWN_SENDERS_MAX, UNKNOWN_SENDERS_MAX, 32]
+        );
+        let strangers = UnknownSenders::default();
         let evicted: Vec<_> =
-            (0..40).filter_map(|peer| strangers.keep(PeerId(peer), strangers_max(Some(256)))).collect();
+            (0..40).filter_map(|peer| strangers.keep(PeerId(peer), unknown_senders_max(Some(256)))).collect();
         assert_eq!(evicted, (0..8).map(PeerId).collect::<Vec<_>>());
     }
 }

@@ -1,26 +1,26 @@
-//! What one RPC context is, as client and as server: its endpoint, settings, clock and counters, and the records of the rooms below.
-//! It sends messages, and calls all rooms that keep records. Calls, requests and the server have one context, and do their
-//! work by it.
+//! One RPC context, as client and as server: its endpoint, settings, clock and counters, and the records of the
+//! rooms below. It sends messages, and calls all rooms that keep records. Calls, requests and the server share
+//! one context and work through it.
 
+mod coalescing;
 mod keys;
-mod outbox;
 mod peers;
 mod transmit;
 
-pub(crate) use keys::{Ring, Strangers, strangers_max};
-pub(crate) use outbox::TAKEN_MAX;
+pub(crate) use coalescing::TAKEN_MAX;
+pub(crate) use keys::{KeyRing, UnknownSenders, unknown_senders_max};
 
-use crate::admission::{Backlog, Payloads, Quota};
-use crate::clients::{Clients, Parts};
+use crate::admission::{Backlog, PayloadMemory, Quota};
+use crate::clients::{Clients, RequestRecord};
 use crate::config::{DOORBELL_CREDITS_MAX, RpcConfig};
 use crate::contact::{PeerState, Servers};
 use crate::metrics::RpcMetrics;
-use crate::reply::{Pending, Proof};
-use crate::transfer::{Ledger, Lists, Moving};
+use crate::reply::{Pending, ReplyAuth};
+use crate::transfer::{AccessTable, ExposureLists, MovingFragment};
 use crate::wire::ClientId;
+use coalescing::Coalescer;
 use core::cell::{Cell, RefCell};
 use core::task::{Context as TaskContext, Poll};
-use outbox::Outbox;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use weir_fabric::{Endpoint, PeerId, Wait};
@@ -29,7 +29,7 @@ use weir_proto::{Clock, Epoch};
 use weir_runtime::sync::Semaphore;
 use weir_runtime::{Handle, Instant};
 
-/// Part of the room for running requests that is kept for those that were sent away before.
+/// One part in this many of the room for running requests is kept for clients that were refused before.
 const RETURNERS: usize = 8;
 
 /// What calls, requests and the server of one context share.
@@ -39,32 +39,32 @@ pub(crate) struct Context {
     pub(crate) endpoint: Rc<dyn Endpoint>,
     pub(crate) config: RpcConfig,
     pub(crate) id: ClientId,
-    pub(crate) ring: Option<Ring>,
-    pub(crate) strangers: Strangers,
-    /// The network keeps tenants apart, and says whose a message is.
+    pub(crate) ring: Option<KeyRing>,
+    pub(crate) strangers: UnknownSenders,
+    /// The network keeps tenants apart, and tells the tenant of each message.
     pub(crate) tells_tenants: bool,
     pub(crate) clock: Rc<Clock>,
     pub(crate) metrics: RpcMetrics,
     next_request: Cell<u64>,
     pub(crate) pending: Pending,
-    pub(crate) outbox: Outbox,
+    pub(crate) coalescer: Coalescer,
     pub(crate) servers: RefCell<Servers>,
     pub(crate) clients: RefCell<Clients>,
-    /// Where requests were that have ended.
-    pub(crate) spare_requests: Spares<Parts>,
+    /// Records of requests that have ended, for reuse.
+    pub(crate) spare_requests: Spares<RequestRecord>,
     pub(crate) transfers: Semaphore,
-    pub(crate) payloads: Payloads,
-    pub(crate) accesses: Rc<Ledger>,
-    pub(crate) spare_lists: Shelf<Lists>,
-    /// Lists of pieces that move, of transfers that were several.
-    pub(crate) spare_moving: Shelf<VecDeque<Moving>>,
+    pub(crate) payloads: PayloadMemory,
+    pub(crate) accesses: Rc<AccessTable>,
+    pub(crate) spare_lists: Shelf<ExposureLists>,
+    /// Lists of fragments in flight, for reuse.
+    pub(crate) spare_moving: Shelf<VecDeque<MovingFragment>>,
     pub(crate) requests: Quota,
     pub(crate) bulks: Quota,
     pub(crate) backlog: Backlog,
 }
 
 impl Context {
-    /// A context on this endpoint. The numbers are secret, and place what is waited for and what clients name.
+    /// A context on this endpoint. The two secret numbers seed the hash maps.
     pub(crate) fn new(
         rt: Handle,
         endpoint: Rc<dyn Endpoint>,
@@ -79,24 +79,28 @@ impl Context {
         Rc::new_cyclic(|weak: &Weak<Self>| Self {
             weak: weak.clone(),
             id,
-            ring: config.keys.clone().map(Ring::new),
-            strangers: Strangers::default(),
+            ring: config.keys.clone().map(KeyRing::new),
+            strangers: UnknownSenders::default(),
             tells_tenants,
             clock,
             metrics: RpcMetrics::default(),
             next_request: Cell::new(1),
             pending: Pending::new(pending),
-            outbox: Outbox::default(),
+            coalescer: Coalescer::default(),
             servers: RefCell::default(),
             clients: RefCell::new(Clients::new(config.reply_cache_bytes, seed)),
             spare_requests: Spares::default(),
             transfers: Semaphore::new(config.transfers_max),
-            payloads: Payloads::new(endpoint.buffers().limit(), tells_tenants || config.keys.is_some(), seed),
-            accesses: Rc::new(Ledger::new(seed)),
+            payloads: PayloadMemory::new(
+                endpoint.buffers().limit(),
+                tells_tenants || config.keys.is_some(),
+                seed,
+            ),
+            accesses: Rc::new(AccessTable::new(seed)),
             spare_lists: Shelf::default(),
             spare_moving: Shelf::default(),
             requests: Quota::new(credits, config.requests_max),
-            // Who has no credit left need not expose anything yet: a server that is stuck leaves room for others.
+            // A call without a credit need not expose memory yet: a stuck server leaves room for others.
             bulks: Quota::leaving_room(credits.min(config.bulks_max), config.bulks_max),
             backlog: Backlog::default(),
             rt,
@@ -105,13 +109,13 @@ impl Context {
         })
     }
 
-    /// Calls that wait hear that it is over.
+    /// Calls that wait fail from now on.
     pub(crate) fn close(&self) {
         self.pending.close();
-        self.outbox.close();
+        self.coalescer.close();
     }
 
-    /// Itself, for what goes on in the background.
+    /// A weak reference to itself, for background tasks.
     pub(crate) fn weak(&self) -> Weak<Self> {
         self.weak.clone()
     }
@@ -128,7 +132,8 @@ impl Context {
         self.clock.now(self.rt.wall_ns())
     }
 
-    /// This wall time in nanoseconds, or what the hybrid clock has if that is later: never behind what any message said that moved it.
+    /// This wall time in nanoseconds, or the hybrid clock's if that is later. It is never behind an epoch that
+    /// has moved the clock.
     pub(crate) fn no_earlier(&self, wall_ns: u64) -> u64 {
         self.clock.latest().wall_ns().max(wall_ns)
     }
@@ -136,30 +141,33 @@ impl Context {
     /// Requests that are being executed.
     #[inline(always)]
     pub(crate) fn running(&self) -> usize {
-        usize::try_from(self.metrics.running.get()).unwrap_or(usize::MAX)
+        const { assert!(usize::BITS >= u64::BITS, "what is counted is in memory") };
+        #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+        let running = self.metrics.running.get() as usize;
+        running
     }
 
-    /// Places that are free for first requests.
+    /// Free places for first requests.
     #[inline(always)]
     pub(crate) fn free_places(&self) -> usize {
         let max = self.config.running_max;
         (max - max / RETURNERS).saturating_sub(self.running())
     }
 
-    /// Whether whoever comes with a first request is sent away.
+    /// Whether first requests are refused.
     pub(crate) fn is_full(&self) -> bool {
         self.free_places() == 0
     }
 
-    /// Expects the answer to a request until it is due, anew when it was expected before. `proof` makes what shows that it is
-    /// genuine where that stays. `waiting`: who is to be woken, where that is known already.
+    /// Expects the answer to a request until it is due. A second call replaces the first. `proof` makes what
+    /// authenticates the answer. `waiting`: whose waker to use, if it is known.
     #[inline]
     pub(crate) fn expect(
         &self,
         request: u64,
         peer: PeerId,
         state: &Rc<PeerState>,
-        proof: impl FnOnce() -> Proof,
+        proof: impl FnOnce() -> ReplyAuth,
         due: Instant,
         waiting: Option<&TaskContext<'_>>,
     ) {
@@ -169,7 +177,7 @@ impl Context {
         self.pending.expect(request, peer, state, proof, due, waiting);
     }
 
-    /// Starts the task that looks after waits which are due.
+    /// Starts the task that watches for due waits.
     fn start_watch(&self) {
         let weak: Weak<Self> = self.weak.clone();
         let mut sleep = None;

@@ -1,6 +1,6 @@
-//! A map that finds the entry it found last without looking it up.
+//! A map that finds the entry of the last look-up without hashing.
 //!
-//! What is done for one message asks for its client half a dozen times, and messages of one client come in rows.
+//! One message asks for its client half a dozen times, and messages of one client come in runs.
 
 use super::id_map::IdMap;
 use core::cell::Cell;
@@ -14,7 +14,7 @@ pub(crate) struct CachedMap<K, V> {
 }
 
 impl<K: Copy + Eq + Hash, V> CachedMap<K, V> {
-    /// An empty map; `seed` is the context's own.
+    /// An empty map. `seed` is the context's own.
     pub(crate) fn new(seed: u64) -> Self {
         let index = IdMap::with_hasher(seed.into());
         Self { index, entries: Vec::new(), free: Vec::new(), last: Cell::new(0) }
@@ -51,7 +51,7 @@ impl<K: Copy + Eq + Hash, V> CachedMap<K, V> {
         self.entries.get_mut(at)?.as_mut().map(|(_, value)| value)
     }
 
-    /// Adds an entry that isn't there, or replaces the one that is.
+    /// Adds an entry, or replaces the one that is there.
     pub(crate) fn insert(&mut self, key: K, value: V) {
         let at = self.find(key).or_else(|| self.free.pop()).unwrap_or_else(|| {
             self.entries.push(None);
@@ -67,12 +67,12 @@ impl<K: Copy + Eq + Hash, V> CachedMap<K, V> {
         self.entries.get_mut(at)?.take().map(|(_, value)| value)
     }
 
-    /// All values, in no order that means anything.
+    /// All values, in no particular order.
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.entries.iter_mut().flatten().map(|(_, value)| value)
     }
 
-    /// All entries, in no order that means anything.
+    /// All entries, in no particular order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         self.entries.iter().flatten().map(|(key, value)| (*key, value))
     }

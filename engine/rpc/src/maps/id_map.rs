@@ -1,7 +1,7 @@
 //! Maps by numbers that come from the network.
 //!
-//! Looking one up is a good part of what a small request costs, so the hash is two multiplications; it depends on a
-//! number drawn for each context, so that nobody who chooses the keys can choose where they fall.
+//! A look-up is a good part of the cost of a small request, so that the hash is two multiplications. It depends
+//! on a random number of each context: who chooses the keys can't choose their buckets.
 
 use core::hash::{BuildHasher, Hasher};
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 /// A map by numbers.
 pub(crate) type IdMap<K, V> = HashMap<K, V, IdHash>;
 
-/// An odd constant with bits set evenly: 2^64 divided by the golden ratio.
+/// An odd constant whose bits are spread evenly: 2^64 divided by the golden ratio.
 pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Makes hashers of one map.
@@ -78,7 +78,7 @@ mod tests {
         let fabric = weir_fabric::sim::Fabric::new(&world);
         let rpc = Rpc::new(node.handle(), fabric.endpoint(&node, None), RpcConfig::default());
         let caller = Caller { tenant: TenantId(3), id: ClientId::new(7) };
-        // An id is in every answer.
+        // Every answer shows the context's id.
         let follows = [0, rpc.id().bits()].map(IdHash::from).map(|seen| {
             let queue = rpc.server.hash(caller) == seen.hash_one(caller);
             let accesses = rpc.context.accesses.hash(caller) == seen.hash_one((caller, 1u64));

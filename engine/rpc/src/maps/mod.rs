@@ -1,5 +1,5 @@
-//! Maps for what each message looks up: by numbers from the network, by the number of a request, and by the client that was looked
-//! up last. They call nothing of this crate. All records of clients, servers and requests are in such maps.
+//! Maps for what each message looks up: numbers from the network, request numbers, and the client of the last
+//! look-up. They call nothing of this crate. The records of clients, servers and requests are kept in them.
 
 mod cached;
 mod id_map;

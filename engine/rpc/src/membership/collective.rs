@@ -5,7 +5,7 @@
 //! once.
 
 use super::directory::Group;
-use super::transport::{Asked, decoded, gone};
+use super::transport::{MemberAnswer, decoded, gone};
 use super::tree::split;
 use crate::error::Status;
 use crate::request::Request;
@@ -55,7 +55,7 @@ pub trait CollectiveTransport {
         to: Rank,
         message: Collective,
         limit: Duration,
-    ) -> Asked<Result<CollectiveReply, Der>>;
+    ) -> MemberAnswer<Result<CollectiveReply, Der>>;
 
     /// Whether a member answers at all.
     fn answers(&self, rank: Rank, limit: Duration) -> LocalBoxFuture<'static, bool>;
@@ -441,7 +441,7 @@ impl CollectiveTransport for PlainCollectives {
         to: Rank,
         message: Collective,
         limit: Duration,
-    ) -> Asked<Result<CollectiveReply, Der>> {
+    ) -> MemberAnswer<Result<CollectiveReply, Der>> {
         let (rpc, peer) = (self.rpc.clone(), self.group.peer(to, 0));
         let options = CallOptions::within(&self.rt, limit);
         Box::pin(async move {

@@ -42,7 +42,7 @@ pub struct Membership {
     swim: RefCell<Swim>,
     transport: Rc<dyn GroupTransport>,
     /// Something arrived: the time to sleep may have changed.
-    stirred: Notify,
+    woken: Notify,
     times: RefCell<ProbeTimes>,
     watchers: RefCell<Vec<Watcher>>,
     left: Cell<bool>,
@@ -65,16 +65,16 @@ impl Membership {
             config,
             swim: RefCell::new(swim),
             transport,
-            stirred: Notify::new(),
+            woken: Notify::new(),
             times: RefCell::default(),
             watchers: RefCell::default(),
             left: Cell::new(false),
         });
-        let (weak, stirred, timer) = (Rc::downgrade(&membership), membership.stirred.clone(), rt.clone());
+        let (weak, woken, timer) = (Rc::downgrade(&membership), membership.woken.clone(), rt.clone());
         rt.spawn(async move {
             loop {
                 let Some(next) = weak.upgrade().and_then(|membership| membership.step()) else { return };
-                race(timer.sleep_until(next), stirred.notified()).await;
+                race(timer.sleep_until(next), woken.notified()).await;
             }
         });
         membership
@@ -88,27 +88,27 @@ impl Membership {
     /// Goes on with another list of members.
     pub fn regroup(&self, ranks: &[Rank]) {
         self.swim.borrow_mut().regroup(self.rt.now(), ranks);
-        self.stir();
+        self.wake();
     }
 
     /// Answers a ping.
     pub fn answer_ping(&self, ping: &GroupPing) -> GroupAck {
         let ack = self.swim.borrow_mut().on_ping(self.rt.now(), ping);
-        self.stir();
+        self.wake();
         ack
     }
 
     /// Pings a member on another's behalf.
     pub async fn answer_relay(&self, relay: GroupRelay) -> GroupRelayReply {
         let ping = self.swim.borrow_mut().on_relay(self.rt.now(), &relay);
-        self.stir();
+        self.wake();
         let limit = Duration::from_millis(relay.limit_ms.into()).min(self.config.period);
         let answer = match ping {
             Some(ping) => self.transport.ping(relay.target, ping, limit).await,
             None => None,
         };
         let reply = self.swim.borrow_mut().relay_reply(self.rt.now(), &relay, answer);
-        self.stir();
+        self.wake();
         reply
     }
 
@@ -166,8 +166,8 @@ impl Membership {
         *self.times.borrow()
     }
 
-    fn stir(&self) {
-        self.stirred.notify_one();
+    fn wake(&self) {
+        self.woken.notify_one();
     }
 
     /// Does what is due; says when to come again, or that it is over.
@@ -211,7 +211,7 @@ impl Membership {
                 self.rt.spawn(async move {
                     if let (Some(reply), Some(membership)) = (asked.await, membership.upgrade()) {
                         membership.swim.borrow_mut().on_relay_reply(rt.now(), probe, via, &reply);
-                        membership.stir();
+                        membership.wake();
                     }
                 });
             }
@@ -220,7 +220,7 @@ impl Membership {
                 self.rt.spawn(async move {
                     if let (Some(reply), Some(membership)) = (asked.await, membership.upgrade()) {
                         membership.swim.borrow_mut().on_sync_reply(rt.now(), to, &reply);
-                        membership.stir();
+                        membership.wake();
                     }
                 });
             }
@@ -231,7 +231,7 @@ impl Membership {
         let now = self.rt.now();
         self.times.borrow_mut().record(now - sent);
         self.swim.borrow_mut().on_ack(now, probe, to, sent, ack);
-        self.stir();
+        self.wake();
     }
 }
 

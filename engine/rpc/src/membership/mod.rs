@@ -14,4 +14,4 @@ pub use collective::{
 };
 pub use directory::{Group, Location, StaleGroup};
 pub use member::{Membership, PROBE_BOUNDS_US, ProbeTimes};
-pub use transport::{Asked, GroupTransport, RpcTransport, serve_membership};
+pub use transport::{GroupTransport, MemberAnswer, RpcTransport, serve_membership};

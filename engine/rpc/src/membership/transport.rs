@@ -14,18 +14,18 @@ use weir_proto::{Der, Rank, codec, opcode};
 use weir_runtime::{Handle, LocalBoxFuture};
 
 /// Asks another member something; `None` when there was no answer within the limit, for whatever reason.
-pub type Asked<T> = LocalBoxFuture<'static, Option<T>>;
+pub type MemberAnswer<T> = LocalBoxFuture<'static, Option<T>>;
 
 /// Carries membership messages. An implementation decides on authentication.
 pub trait GroupTransport {
     /// Sends a ping.
-    fn ping(&self, to: Rank, ping: GroupPing, limit: Duration) -> Asked<GroupAck>;
+    fn ping(&self, to: Rank, ping: GroupPing, limit: Duration) -> MemberAnswer<GroupAck>;
 
     /// Asks a member to ping another.
-    fn relay(&self, via: Rank, relay: GroupRelay, limit: Duration) -> Asked<GroupRelayReply>;
+    fn relay(&self, via: Rank, relay: GroupRelay, limit: Duration) -> MemberAnswer<GroupRelayReply>;
 
     /// Asks for a page of a table.
-    fn sync(&self, to: Rank, sync: GroupSync, limit: Duration) -> Asked<GroupSyncReply>;
+    fn sync(&self, to: Rank, sync: GroupSync, limit: Duration) -> MemberAnswer<GroupSyncReply>;
 }
 
 /// Membership messages as plain requests to tag 0 of each member, before all others.
@@ -42,7 +42,7 @@ impl RpcTransport {
         Rc::new(Self { rt, rpc: Rc::downgrade(rpc), group })
     }
 
-    fn ask<Req, Rep>(&self, to: Rank, opcode: u16, request: &Req, limit: Duration) -> Asked<Rep>
+    fn ask<Req, Rep>(&self, to: Rank, opcode: u16, request: &Req, limit: Duration) -> MemberAnswer<Rep>
     where
         Req: Serialize,
         Rep: DeserializeOwned + 'static,
@@ -58,15 +58,15 @@ impl RpcTransport {
 }
 
 impl GroupTransport for RpcTransport {
-    fn ping(&self, to: Rank, ping: GroupPing, limit: Duration) -> Asked<GroupAck> {
+    fn ping(&self, to: Rank, ping: GroupPing, limit: Duration) -> MemberAnswer<GroupAck> {
         self.ask(to, opcode::GROUP_PING, &ping, limit)
     }
 
-    fn relay(&self, via: Rank, relay: GroupRelay, limit: Duration) -> Asked<GroupRelayReply> {
+    fn relay(&self, via: Rank, relay: GroupRelay, limit: Duration) -> MemberAnswer<GroupRelayReply> {
         self.ask(via, opcode::GROUP_RELAY, &relay, limit)
     }
 
-    fn sync(&self, to: Rank, sync: GroupSync, limit: Duration) -> Asked<GroupSyncReply> {
+    fn sync(&self, to: Rank, sync: GroupSync, limit: Duration) -> MemberAnswer<GroupSyncReply> {
         self.ask(to, opcode::GROUP_SYNC, &sync, limit)
     }
 }

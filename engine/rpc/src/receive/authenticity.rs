@@ -1,29 +1,29 @@
-//! Who a message is from: checks of what arrives before anything is done with it.
+//! Authentication of what arrives, before anything is done with it.
 //!
-//! A refusal costs the same few hundred instructions whatever arrives, and leaves nothing behind: no entry, no queue,
-//! no address beyond a small bound.
+//! A refusal costs the same few hundred instructions whatever arrives, and leaves nothing behind: no entry, no
+//! queue, and addresses only within a small bound.
 
-use crate::context::{Context, Ring, strangers_max};
+use crate::context::{Context, KeyRing, unknown_senders_max};
 use crate::metrics::add;
-use crate::reply::{Outcome, Proof};
+use crate::reply::{Outcome, ReplyAuth};
 use crate::wire::seal::SealKey;
 use crate::wire::{self, Caller, ClientId, Header, Kind, Layout};
 use weir_fabric::{Address, Message, Source};
 use weir_proto::capability::CREDENTIAL_LIFETIME_NS;
 use weir_proto::{Der, TenantId};
 
-/// How old a hello may be: a recorded one can't open a session after a restart of the server for longer than this,
-/// and a client's clock may lag that much.
+/// Longest age of a hello. After a restart of the server, a recorded hello can't open a session for longer than
+/// this. A client's clock may lag by as much.
 const HELLO_LIFETIME_NS: u64 = CREDENTIAL_LIFETIME_NS;
 
-/// The bytes of a message, which may be the first of several.
+/// The bytes of a message. Other messages may follow them.
 fn whole<'a>(message: &'a Message, layout: &Layout) -> &'a [u8] {
-    message.get(..layout.end).unwrap_or_default()
+    &message[..layout.end]
 }
 
 impl Context {
-    /// Whether a message is from whom it says it is. What isn't is counted, and a sender that may be a client of an
-    /// earlier life of this server is told.
+    /// Whether a message is from whom it says. Others are counted, and a sender that may be a client from before
+    /// a restart of this server gets a notice.
     #[inline]
     pub(crate) fn is_authentic(&self, header: &Header, message: &Message, layout: &Layout) -> bool {
         let Some(ring) = &self.ring else {
@@ -33,9 +33,9 @@ impl Context {
         self.is_proved(ring, header, message, layout)
     }
 
-    /// The same where there are seals.
+    /// The same where messages are sealed.
     #[inline(never)]
-    fn is_proved(&self, ring: &Ring, header: &Header, message: &Message, layout: &Layout) -> bool {
+    fn is_proved(&self, ring: &KeyRing, header: &Header, message: &Message, layout: &Layout) -> bool {
         match header.kind {
             Kind::Hello => self.is_known_tenant(ring, header, message, layout),
             Kind::Request => self.is_client(header, message, layout),
@@ -43,7 +43,7 @@ impl Context {
         }
     }
 
-    fn is_known_tenant(&self, ring: &Ring, header: &Header, message: &Message, layout: &Layout) -> bool {
+    fn is_known_tenant(&self, ring: &KeyRing, header: &Header, message: &Message, layout: &Layout) -> bool {
         let key = if header.sealed { ring.of(TenantId(header.tenant)) } else { None };
         if key.is_none_or(|(_, hello)| !hello.opens(whole(message, layout))) {
             add(&self.metrics.unauthenticated, 1);
@@ -64,7 +64,8 @@ impl Context {
             Some(key) if header.sealed && key.opens(whole(message, layout)) => true,
             Some(_) => {
                 add(&self.metrics.unauthenticated, 1);
-                // The session may have been made anew while this was on its way; who holds the key asks again.
+                // The session may have been opened anew while this was in flight. A sender with the key asks
+                // again.
                 false
             }
             None => {
@@ -75,7 +76,7 @@ impl Context {
         }
     }
 
-    fn is_answer(&self, ring: &Ring, header: &Header, message: &Message, layout: &Layout) -> bool {
+    fn is_answer(&self, ring: &KeyRing, header: &Header, message: &Message, layout: &Layout) -> bool {
         let Some(proof) = self.pending.proof(header.request, header.client) else {
             add(&self.metrics.stray_replies, 1);
             return false;
@@ -85,8 +86,8 @@ impl Context {
             return false;
         }
         let key = match &proof {
-            Proof::Session(session) => session.key,
-            Proof::Hello(ours) => {
+            ReplyAuth::Session(session) => session.key,
+            ReplyAuth::Hello(ours) => {
                 message.get(layout.body.clone()).and_then(wire::decode_nonce).map(|theirs| {
                     let server = (ClientId::new(header.deadline), theirs);
                     SealKey::of_session(ring.own(), (header.client, *ours), server)
@@ -100,8 +101,8 @@ impl Context {
         authentic
     }
 
-    /// A server says, without proof, that it doesn't know this client. Only who sees the request can say that in its
-    /// place, and all it brings about is a new hello.
+    /// A server says, unauthenticated, that it doesn't know this client. Only somebody who sees the request can
+    /// forge that, and it only causes a new hello.
     fn noticed(&self, header: &Header, message: &Message) {
         let from = message.source().peer();
         let asked = Some(header.client);
@@ -110,13 +111,14 @@ impl Context {
         }
     }
 
-    /// Tells a sender that can't be authenticated why it gets no answer; a bounded number of them.
+    /// Tells a sender that can't be authenticated why it gets no answer. The rate of these notices is bounded.
     pub(crate) fn notify(&self, header: &Header, message: &Message, layout: &Layout, der: Der) {
         if !self.strangers.may_answer(self.rt.now()) {
             return;
         }
-        // What it says of where it is comes before the provider's word, which may be of whoever has the place in the address vector
-        // that a client had which was forgotten. Where the network tells tenants apart, addresses in messages have no key.
+        // The address in the message takes precedence over the provider's word, which may name the present owner
+        // of a forgotten client's entry. Where the network tells tenants apart, addresses in messages have no
+        // key.
         let said = || message.get(layout.greeting.clone()).and_then(Address::from_bytes);
         let address = match message.source() {
             Source::Peer(_) if self.endpoint.capabilities().serves_auth_keys => None,
@@ -128,7 +130,7 @@ impl Context {
         let Some(peer) = inserted.map(|(peer, _)| peer).or(message.source().peer()) else { return };
         if let Some((_, true)) = inserted
             && let Some(gone) =
-                self.strangers.keep(peer, strangers_max(self.endpoint.capabilities().max_peers))
+                self.strangers.keep(peer, unknown_senders_max(self.endpoint.capabilities().max_peers))
         {
             self.endpoint.forget(gone);
         }
@@ -137,7 +139,7 @@ impl Context {
         notice.deadline = self.id.bits();
         notice.status = der.0;
         let body = wire::encode_versions(&self.config.versions);
-        notice.body_len = u32::try_from(body.len()).unwrap_or(0);
+        notice.set_body(&body);
         add(&self.metrics.replies, 1);
         if let Err(error) = self.transmit(peer, 0, &mut notice, &[], &[], &body, None, 1) {
             add(&self.metrics.sends_failed, 1);

@@ -1,5 +1,6 @@
-//! What arrives: messages are taken apart and authenticated, requests go to the server, and replies to whoever waits for them. It calls
-//! the server, the context and the replies that are waited for. The endpoint calls it, as its sink.
+//! What arrives: messages are split and authenticated, requests go to the server, and replies to the calls that
+//! wait for them. It calls the server, the context and the records of replies. The endpoint calls it as its
+//! sink.
 
 mod authenticity;
 
@@ -14,7 +15,7 @@ use weir_proto::Der;
 use weir_proto::hlc::ClockSkew;
 
 impl Server {
-    /// A server is at work on a request that was sent again: it is slow, not gone.
+    /// The server still executes a request that was sent again: it is slow, not gone.
     fn still_working(&self, header: &Header) {
         let state = self.context.pending.state(header.request);
         if let Some(state) = state.filter(|state| state.client == header.client) {
@@ -24,7 +25,7 @@ impl Server {
 
     #[inline]
     fn resolve_pending(&self, header: &Header, message: &mut Message, body: Range<usize>) {
-        // The answer must come from whom the request went to, where the provider names the sender.
+        // Where the provider names the sender, it must be the one that the request went to.
         let from = message.source().peer();
         let Header { kind, status, epoch, acked: pause, .. } = *header;
         let server = ClientId::new(header.deadline);
@@ -41,8 +42,8 @@ impl Server {
         }
     }
 
-    /// Deals with an authentic message of a clock that is too far ahead: who waits for an answer, there or here, is told why none
-    /// comes.
+    /// Handles an authentic message whose clock is too far ahead: whoever waits for an answer, there or here,
+    /// learns why none comes.
     #[cold]
     fn received_early(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
         add(&self.context.metrics.skew_refused, 1);
@@ -58,7 +59,7 @@ impl Server {
         }
     }
 
-    /// Deals with one message, which whoever keeps it takes.
+    /// Handles one message. Whoever keeps it takes it out of `message`.
     #[inline(always)]
     fn received(&self, header: &Header, message: &mut Message, layout: &Layout) {
         // First of all: an unauthenticated message must not even move the clock.
@@ -74,7 +75,7 @@ impl Server {
             }
         }
         let (now, wall_ns) = times;
-        // A hello tells of nothing that has happened. A request moves the clock as far as whose it is allows.
+        // A hello reports no event. A request moves the clock as far as its tenant may.
         if !matches!(header.kind, Kind::Hello | Kind::Request) {
             let _ = self.context.clock.observe(header.epoch, wall_ns);
         }
@@ -86,11 +87,11 @@ impl Server {
         }
     }
 
-    /// Deals with the messages in a message of the fabric, which small ones to one peer share.
+    /// Handles all messages in a message of the fabric: small ones to one peer share it.
     fn take_apart(&self, mut message: Message) {
         for _ in 0..TAKEN_MAX {
             add(&self.context.metrics.messages_received, 1);
-            // Looked at where it is: what has just been written takes a while to copy.
+            // Decoded in place: to copy bytes that were just written takes a while.
             let decoded = wire::decode_first(&message);
             let (header, layout) = match &decoded {
                 Ok(decoded) => (&decoded.0, &decoded.1),

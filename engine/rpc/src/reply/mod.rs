@@ -1,5 +1,5 @@
-//! The answers that a context waits for, and what has come of each. It calls the records of contact, the maps and the wire's names.
-//! Calls and the making of contact wait here; what is received is handed over here.
+//! The answers that a context waits for, and the outcome of each. It calls the records of contact, the maps and
+//! the names of the wire format. Calls and hellos wait here; received answers are handed over here.
 
 mod pending;
 
@@ -13,29 +13,29 @@ use std::rc::Rc;
 use weir_fabric::{FabricError, Message};
 use weir_proto::{Der, Epoch};
 
-/// What shows that an answer is from whom it should be, where this side has keys.
+/// What authenticates an answer, where this side has keys.
 #[derive(Clone, Debug)]
-pub(crate) enum Proof {
-    /// The answer to a hello: it is sealed with the session's key, to which it adds the other half.
+pub(crate) enum ReplyAuth {
+    /// The answer to a hello is sealed with the session's key, to which it adds the server's nonce.
     Hello(Nonce),
     /// It is sealed with the session's key.
     Session(Rc<Session>),
 }
 
-/// What became of a message that expects an answer.
+/// The outcome of a message that expects an answer.
 pub(crate) enum Outcome {
-    /// A reply that the request was executed.
+    /// A reply: the request was executed.
     Reply(Reply),
-    /// Any other one.
+    /// Any other answer.
     Answer(Answer),
-    /// The other side doesn't know this client, it says.
+    /// The other side says that it doesn't know this client.
     Notice(Der),
-    /// A reply of any kind whose clock is too far ahead: what it says can't be taken.
+    /// An answer whose clock is too far ahead, so that nothing it says is used.
     Early,
     Failed(FabricError),
 }
 
-/// A refusal or hello reply, with what is asked of its header.
+/// A refusal or a hello reply, with what callers need of its header.
 pub(crate) struct Answer {
     pub(crate) kind: Kind,
     pub(crate) status: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Answer {
     pub(crate) body: Range<usize>,
 }
 
-/// A successful reply: its body, still in receive memory.
+/// A successful reply. Its body is still in receive memory.
 #[derive(Debug)]
 pub struct Reply {
     pub(crate) message: Message,
@@ -56,7 +56,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Which incarnation of the server answered: another one after each of its restarts.
+    /// The incarnation of the server that answered: another one after each restart.
     #[must_use]
     pub fn server(&self) -> ClientId {
         self.server
@@ -68,7 +68,7 @@ impl Reply {
         self.epoch
     }
 
-    /// Takes it from where it is, where an empty one is left.
+    /// Moves it out, and leaves an empty one.
     #[inline]
     pub(crate) fn take(&mut self) -> Self {
         let message = core::mem::take(&mut self.message);

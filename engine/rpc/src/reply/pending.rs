@@ -1,10 +1,10 @@
 //! Answers that are waited for.
 //!
-//! Each has an entry by the number of its request; the answer is put into the entry and taken from there by whoever
-//! waits, so that nothing is allocated for it. Nor does each wait set a timer: nearly all end long before they are due,
-//! and one watch over all of them, which is set to the earliest, wakes those that don't.
+//! Each has an entry by the number of its request. The answer is put into the entry and taken from there, so
+//! that nothing is allocated for it. Nor does each wait set a timer: nearly all end long before they are due.
+//! One watch over all of them is set to the earliest and wakes those that are due.
 
-use super::{Outcome, Proof, Reply};
+use super::{Outcome, Reply, ReplyAuth};
 use crate::contact::PeerState;
 use crate::maps::SequenceMap;
 use crate::wire::ClientId;
@@ -19,15 +19,15 @@ use weir_runtime::{Handle, Instant, Sleep};
 struct Entry {
     peer: PeerId,
     state: Rc<PeerState>,
-    proof: Proof,
-    /// When whoever waits gives up.
+    proof: ReplyAuth,
+    /// When the wait ends without an answer.
     due: Instant,
     outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
 
 impl Entry {
-    /// Who polls is woken when the answer comes.
+    /// Registers the waker of the task that polls.
     #[inline]
     fn wait(&mut self, spare: &mut VecDeque<Waker>, cx: &Context<'_>) {
         match &mut self.waker {
@@ -37,18 +37,18 @@ impl Entry {
     }
 }
 
-/// Wakers that are kept: as many as a context of a client has requests under way.
+/// Wakers that are kept: as many as a client's context has requests in flight.
 const SPARE_MAX: usize = 64;
 
 struct Table {
     entries: SequenceMap<Entry>,
-    /// Wakers that have done their work, in its order, which is the one in which their tasks wait next. Making one anew for
-    /// each wait, and dropping it, takes two locked instructions.
+    /// Used wakers in the order of their use, in which their tasks wait next. To clone and drop a waker for each
+    /// wait takes two locked instructions.
     spare: VecDeque<Waker>,
     closed: bool,
 }
 
-/// A waker of whoever waits: the one that woke it last, if it is its turn.
+/// A waker for this task: the oldest used one if it is the task's, else a new one.
 fn waker_of(spare: &mut VecDeque<Waker>, cx: &Context<'_>) -> Waker {
     spare.pop_front().filter(|waker| waker.will_wake(cx.waker())).unwrap_or_else(|| cx.waker().clone())
 }
@@ -56,18 +56,18 @@ fn waker_of(spare: &mut VecDeque<Waker>, cx: &Context<'_>) -> Waker {
 /// The answers that a context waits for.
 pub(crate) struct Pending {
     table: RefCell<Table>,
-    /// When the watch looks for waits that are due: no later than the first of them is.
+    /// When the watch next looks for due waits. It is never later than the first due wait.
     watch: Cell<Instant>,
     watcher: RefCell<Option<Waker>>,
     watched: Cell<bool>,
 }
 
-/// What has come.
+/// Which kind of answer has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Arrived {
-    /// What [`Pending::take_reply`] takes.
+    /// A reply, for [`Pending::take_reply`].
     Reply,
-    /// Anything else; [`Pending::take`] takes it.
+    /// Anything else, for [`Pending::take`].
     Other,
 }
 
@@ -94,26 +94,26 @@ impl Pending {
         }
     }
 
-    /// Whether a task calls [`Pending::poll_watch`]; it does from now on.
+    /// Whether a task calls [`Pending::poll_watch`] already. The caller starts one otherwise.
     pub(crate) fn is_watched(&self) -> bool {
         self.watched.replace(true)
     }
 
-    /// Expects the answer to a request until it is due, anew when it was expected before. `proof` makes what shows that it is
-    /// genuine where that stays. `waiting`: who is to be woken, where that is known already.
+    /// Expects the answer to a request until it is due. A second call replaces the first. `proof` makes what
+    /// authenticates the answer. `waiting`: whose waker to use, if it is known.
     #[inline]
     pub(crate) fn expect(
         &self,
         request: u64,
         peer: PeerId,
         state: &Rc<PeerState>,
-        proof: impl FnOnce() -> Proof,
+        proof: impl FnOnce() -> ReplyAuth,
         due: Instant,
         waiting: Option<&Context<'_>>,
     ) {
         let Table { entries, spare, .. } = &mut *self.table.borrow_mut();
         let waker = waiting.map(|cx| waker_of(spare, cx));
-        // An entry that is replaced lets go of nothing that comes back here.
+        // Dropping the replaced entry calls nothing that borrows the table.
         entries.replace_with(request, || Entry {
             peer,
             state: Rc::clone(state),
@@ -135,30 +135,30 @@ impl Pending {
         }
     }
 
-    /// Does not expect it any more.
+    /// Expects the answer no more.
     pub(crate) fn forget(&self, request: u64) {
         self.table.borrow_mut().entries.discard(request);
     }
 
-    /// Answers that are waited for.
+    /// Number of expected answers.
     pub(crate) fn len(&self) -> usize {
         self.table.borrow().entries.len()
     }
 
-    /// What shows that an answer to this request of this client is genuine.
-    pub(crate) fn proof(&self, request: u64, client: ClientId) -> Option<Proof> {
+    /// What authenticates an answer to this request of this client.
+    pub(crate) fn proof(&self, request: u64, client: ClientId) -> Option<ReplyAuth> {
         let table = self.table.borrow();
         let entry = table.entries.get(request).filter(|entry| entry.state.client == client)?;
         Some(entry.proof.clone())
     }
 
-    /// What is known of the server that was asked.
+    /// The state of the server that was asked.
     pub(crate) fn state(&self, request: u64) -> Option<Rc<PeerState>> {
         self.table.borrow().entries.get(request).map(|entry| Rc::clone(&entry.state))
     }
 
-    /// Hands over an answer, made where it stays. `client`: as whom it is to have been asked, where that is known; `from`: who
-    /// sent it, likewise; it must be who was asked. `false`: nobody waits for it, or it has been answered already.
+    /// Hands over an answer, constructed in place. `client` and `from`, if known, must be the client id of the
+    /// request and the peer that was asked. Returns `false` when nobody waits for it, or it was answered before.
     pub(crate) fn resolve_with(
         &self,
         request: u64,
@@ -187,13 +187,13 @@ impl Pending {
         true
     }
 
-    /// Requests to a peer: what was sent together fails together.
+    /// Outstanding requests to a peer.
     pub(crate) fn asked_of(&self, peer: PeerId) -> Vec<u64> {
         let table = self.table.borrow();
         table.entries.iter().filter(|(_, entry)| entry.peer == peer).map(|(request, _)| request).collect()
     }
 
-    /// Takes what has come, which was no reply; nothing more is expected.
+    /// Takes an answer that is not a reply. Nothing more is expected.
     pub(crate) fn take(&self, request: u64) -> Option<Outcome> {
         let mut table = self.table.borrow_mut();
         let outcome = table.entries.get_mut(request)?.outcome.take();
@@ -201,7 +201,7 @@ impl Pending {
         outcome
     }
 
-    /// Which incarnation of the server the reply that has come is of.
+    /// The incarnation of the server that sent the reply.
     pub(crate) fn replied_by(&self, request: u64) -> Option<ClientId> {
         match self.table.borrow().entries.get(request)?.outcome.as_ref()? {
             Outcome::Reply(reply) => Some(reply.server()),
@@ -209,7 +209,7 @@ impl Pending {
         }
     }
 
-    /// Takes the reply that has come; nothing more is expected.
+    /// Takes the reply. Nothing more is expected.
     #[inline]
     pub(crate) fn take_reply(&self, request: u64) -> Option<Reply> {
         let taken = self.table.borrow_mut().entries.discard_with(request, |entry| match &mut entry.outcome {
@@ -219,8 +219,8 @@ impl Pending {
         taken.flatten()
     }
 
-    /// Takes the reply to a request when it has come: nothing more is expected then. `None`: [`Pending::wait`] tells at once
-    /// what there is in its place.
+    /// Takes the reply if it has come; nothing more is expected then. `None`: [`Pending::wait`] returns at once
+    /// with what there is instead.
     #[inline]
     pub(crate) fn poll_reply(&self, rt: &Handle, request: u64, cx: &Context<'_>) -> Poll<Option<Reply>> {
         let Table { entries, spare, closed } = &mut *self.table.borrow_mut();
@@ -239,12 +239,12 @@ impl Pending {
         }
     }
 
-    /// Waits for the answer that is expected, until it is due. It stays where it is until it is taken.
+    /// Waits for the expected answer until it is due. The answer stays in its entry until it is taken.
     pub(crate) fn wait<'a>(&'a self, rt: &'a Handle, request: u64) -> Wait<'a> {
         Wait { pending: self, rt, request }
     }
 
-    /// Wakes whoever waits for an answer that is due, and sets the watch to the next one.
+    /// Wakes the waits that are due, and sets the watch to the next one.
     fn sweep(&self, now: Instant) {
         let mut wakers = Vec::new();
         let mut next = Instant::FAR_FUTURE;
@@ -259,7 +259,7 @@ impl Pending {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Looks after waits that are due, as a task that is woken when the first of them is; it ends when there will be no more answers.
+    /// Watches for due waits, as a task that is woken for the first of them. It ends when the context closes.
     pub(crate) fn poll_watch(
         &self,
         rt: &Handle,
@@ -290,7 +290,7 @@ impl Pending {
         }
     }
 
-    /// There will be no more answers.
+    /// No more answers come.
     pub(crate) fn close(&self) {
         let entries = {
             let mut table = self.table.borrow_mut();

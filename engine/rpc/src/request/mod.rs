@@ -1,23 +1,24 @@
-//! A request as its handler sees it: its body, and the client's memory, which the handler reads and writes. It calls the context and
-//! the records of transfers, and asks admission for the pace and for memory. The server makes requests and hands them to handlers.
+//! A request as its handler sees it: its body, and the client's memory, which the handler reads and writes. It
+//! calls the context and the records of transfers, and asks admission for the pace and for memory. The server
+//! makes requests and hands them to handlers.
 
+mod in_flight;
 mod pacing;
 mod payload;
-mod under_way;
 
-pub use payload::{Payload, Room};
+pub use payload::{Payload, PayloadShare};
 
-use crate::admission::Pace;
-use crate::clients::{Asked, Parts};
+use crate::admission::Pacing;
+use crate::clients::{RequestInfo, RequestRecord};
 use crate::context::Context;
 use crate::error::Status;
 use crate::metrics::add;
-use crate::transfer::{Account, Moving, PIECE_TIME, Piece, Pieces, Places};
+use crate::transfer::{AccessHandle, FRAGMENT_TIME, Fragment, Fragments, MovingFragment, TransferSlots};
 use crate::wire::{Caller, Header, Layout};
 use core::ops::Range;
 use core::time::Duration;
+use in_flight::{FragmentsInFlight, Stalls};
 use std::rc::Rc;
-use under_way::{Stalls, UnderWay};
 use weir_fabric::{Access, Buffer, FabricError, Message, RemoteRegion, Transfer};
 use weir_proto::{Der, Epoch, TenantId};
 use weir_runtime::{Elapsed, Instant, race};
@@ -26,24 +27,24 @@ use weir_runtime::{Elapsed, Instant, race};
 /// [`Request::release_body`] is called.
 pub struct Request {
     context: Rc<Context>,
-    parts: Rc<Parts>,
+    parts: Rc<RequestRecord>,
 }
 
-/// Tries of a piece when contact breaks while it moves. A client that withdrew its memory looks the same on some
-/// providers, so this is bounded by more than the deadline.
-const PIECE_TRIES: u32 = 3;
+/// Tries of a fragment whose contact breaks. With some providers a client that withdrew its memory looks the
+/// same, so that the deadline is not the only bound.
+const FRAGMENT_TRIES: u32 = 3;
 
-/// Pause before a piece is tried again the first time; ten times that the next time. A connection is made again in a
-/// few milliseconds where there is one to make.
-const PIECE_PAUSE: Duration = Duration::from_millis(10);
+/// Pause before the second try of a fragment; ten times that before the third. A broken connection is replaced
+/// in a few milliseconds.
+const FRAGMENT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Whether a transfer may get through when it is tried again.
+/// Whether a transfer that failed with this may succeed on another try.
 fn is_transient(error: &FabricError) -> bool {
     matches!(error, FabricError::Unreachable { .. } | FabricError::Cancelled | FabricError::UnknownPeer)
 }
 
 impl Request {
-    /// A request that takes the message which it arrived in.
+    /// A request that takes over the message in which it arrived.
     #[inline(always)]
     pub(crate) fn new(
         context: Rc<Context>,
@@ -54,8 +55,8 @@ impl Request {
         deadline: Instant,
     ) -> Self {
         let parts = context.spare_requests.take(|place| {
-            place.header = Asked::new(caller, header);
-            // What was there is empty.
+            place.header = RequestInfo::new(caller, header);
+            // The recycled record's message is empty.
             core::mem::swap(&mut place.message, message);
             place.body = layout.body.clone();
             place.deadline = deadline;
@@ -63,13 +64,14 @@ impl Request {
         Self { context, parts }
     }
 
-    /// The client has exposed memory for it. Returns the list of segments that an earlier request has left in this place.
-    pub(crate) fn lend(
+    /// Notes the memory that the client has exposed for it. Returns the list of segments that an earlier request
+    /// left in the record.
+    pub(crate) fn attach_memory(
         &mut self,
         segments: Vec<(RemoteRegion, Access)>,
-        accesses: Account,
+        accesses: AccessHandle,
     ) -> Vec<(RemoteRegion, Access)> {
-        // Nobody else has a request's parts.
+        // The record has no other owner.
         let Some(parts) = Rc::get_mut(&mut self.parts) else { return Vec::new() };
         parts.accesses = Some(accesses);
         core::mem::replace(&mut parts.segments, segments)
@@ -91,9 +93,9 @@ impl Request {
         self.parts.message.get(self.parts.body.clone()).unwrap_or_default()
     }
 
-    /// Frees the receive memory of the body; for handlers that have decoded it and will take their time.
+    /// Frees the receive memory of the body. For handlers that have decoded it and take long.
     pub fn release_body(&mut self) {
-        // Nobody else has a request's parts.
+        // The record has no other owner.
         if let Some(parts) = Rc::get_mut(&mut self.parts) {
             parts.message = Message::default();
         }
@@ -105,19 +107,19 @@ impl Request {
         self.parts.deadline
     }
 
-    /// Which incarnation of which client asks.
+    /// The client that asks, by tenant and incarnation.
     #[must_use]
     pub fn client(&self) -> Caller {
         self.parts.header.caller
     }
 
-    /// The client's number of this request: the same when it is sent again.
+    /// The client's number of this request. Repeats have the same.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.parts.header.request
     }
 
-    /// The client has finished with all its requests of lower numbers than this: none of them is sent again.
+    /// The client repeats no request below this number.
     #[must_use]
     pub fn acked(&self) -> u64 {
         self.parts.header.acked
@@ -129,8 +131,8 @@ impl Request {
         self.parts.header.epoch
     }
 
-    /// The tenant that asks. Where this side has keys, the client has proved it with its tenant's; where it has none,
-    /// it is the client's VNI if the network tells, else 0.
+    /// The tenant that asks. Where this side has keys, the client has proved it with its tenant's key. Without
+    /// keys it is the client's VNI if the network tells it, else 0.
     #[must_use]
     pub fn tenant(&self) -> TenantId {
         self.parts.header.caller.tenant
@@ -152,27 +154,27 @@ impl Request {
         self.parts.segments.iter().filter(|segment| segment.1 == access).map(|segment| segment.0.len).sum()
     }
 
-    /// Page-aligned memory of `len` bytes for what moves between the client's memory and this side, once it is this request's
-    /// turn: what payloads take is bounded, and shared between tenants and clients.
+    /// Waits for page-aligned memory of `len` bytes, for data on its way between the client's memory and this
+    /// side. Its total is bounded and shared between tenants and clients.
     ///
     /// # Errors
     /// `DER_NOMEM` when none was free before the deadline.
     pub async fn payload(&self, len: usize) -> Result<Payload, Status> {
-        let Parts { header, accesses, deadline, .. } = &*self.parts;
+        let RequestRecord { header, accesses, deadline, .. } = &*self.parts;
         payload::take(&self.context, header.caller, accesses.clone(), (len, *deadline)).await
     }
 
-    /// Copies `len` bytes of client memory from `offset` on to the start of a buffer.
+    /// Copies `len` bytes of client memory from `offset` to the start of a buffer.
     ///
     /// # Errors
-    /// When the range is outside what the client exposed, the deadline has passed, or contact was lost. When it
-    /// fails, or is dropped, before all pieces have arrived, `into` is replaced by an empty buffer, because late
-    /// data may still arrive in its memory.
+    /// When the range is outside what the client exposed, the deadline has passed, or contact was lost.
+    /// When it fails or is dropped before all fragments have arrived, `into` is replaced by an empty buffer,
+    /// because late data may still arrive in its memory.
     pub async fn pull(&self, offset: u64, into: &mut Buffer, len: usize) -> Result<(), Status> {
         self.pull_into(offset, into, 0..len).await
     }
 
-    /// Copies client memory from `offset` on to a part of a buffer.
+    /// Copies client memory from `offset` to a part of a buffer.
     ///
     /// # Errors
     /// As [`Request::pull`].
@@ -181,11 +183,11 @@ impl Request {
         self.pull_parts(offset, &mut [(into, range.clone())], &[range]).await
     }
 
-    /// Copies client memory from `offset` on to parts of several buffers, one after another, as one transfer: its pieces
-    /// overlap whatever buffers they are for.
+    /// Copies client memory from `offset` to parts of several buffers, one after another, as one transfer: its
+    /// fragments overlap across buffers.
     ///
     /// # Errors
-    /// As [`Request::pull`]; all the buffers are replaced then.
+    /// As [`Request::pull`]; all buffers are replaced then.
     pub async fn pull_scattered(
         &self,
         offset: u64,
@@ -198,20 +200,20 @@ impl Request {
         self.pull_parts(offset, into, &local).await
     }
 
-    /// `local` are the ranges in `into`, which were checked.
+    /// `local`: the ranges in `into`, which were checked.
     async fn pull_parts(
         &self,
         offset: u64,
         into: &mut [(&mut Buffer, Range<usize>)],
         local: &[Range<usize>],
     ) -> Result<(), Status> {
-        let pieces = self.pieces(Access::Read, offset, local)?;
+        let fragments = self.fragments(Access::Read, offset, local)?;
         let guard = &mut Detach { parts: into, armed: true };
         let context = &self.context;
-        self.run(Access::Read, pieces, |piece| {
+        self.run(Access::Read, fragments, |fragment| {
             let peer = self.peer()?;
-            let Some((buffer, _)) = guard.parts.get_mut(piece.part) else { return Err(Self::no_part()) };
-            Ok(context.endpoint.read(peer, buffer, piece.local.clone(), piece.remote))
+            let Some((buffer, _)) = guard.parts.get_mut(fragment.part) else { return Err(Self::no_part()) };
+            Ok(context.endpoint.read(peer, buffer, fragment.local.clone(), fragment.remote))
         })
         .await?;
         guard.armed = false;
@@ -249,19 +251,19 @@ impl Request {
         self.push_parts(offset, from, &local).await
     }
 
-    /// `local` are the ranges in `from`, which were checked.
+    /// `local`: the ranges in `from`, which were checked.
     async fn push_parts(
         &self,
         offset: u64,
         from: &[(&Buffer, Range<usize>)],
         local: &[Range<usize>],
     ) -> Result<(), Status> {
-        let pieces = self.pieces(Access::Write, offset, local)?;
+        let fragments = self.fragments(Access::Write, offset, local)?;
         let context = &self.context;
-        self.run(Access::Write, pieces, |piece| {
+        self.run(Access::Write, fragments, |fragment| {
             let peer = self.peer()?;
-            let Some((buffer, _)) = from.get(piece.part) else { return Err(Self::no_part()) };
-            Ok(context.endpoint.write(peer, buffer, piece.local.clone(), piece.remote))
+            let Some((buffer, _)) = from.get(fragment.part) else { return Err(Self::no_part()) };
+            Ok(context.endpoint.write(peer, buffer, fragment.local.clone(), fragment.remote))
         })
         .await?;
         add(&context.metrics.bulk_pushed_bytes, local.iter().map(|range| range.len() as u64).sum());
@@ -269,10 +271,10 @@ impl Request {
     }
 
     fn no_part() -> Status {
-        Status::new(Der::INVAL, "a piece of a transfer belongs to none of its buffers")
+        Status::new(Der::INVAL, "a fragment of a transfer belongs to none of its buffers")
     }
 
-    /// Where the client is now.
+    /// The peer by which the client is reached now.
     fn peer(&self) -> Result<weir_fabric::PeerId, Status> {
         let peer = self.context.clients.borrow().peer(self.parts.header.caller);
         peer.ok_or_else(|| Status::new(Der::UNREACH, "the client was forgotten while its request ran"))
@@ -289,40 +291,40 @@ impl Request {
         Err(Status::new(Der::INVAL, text))
     }
 
-    /// The pieces of a transfer, when all of it is within what the client exposed.
-    fn pieces<'a>(
+    /// The fragments of a transfer, if all of it is within what the client exposed.
+    fn fragments<'a>(
         &'a self,
         access: Access,
         offset: u64,
         local: &'a [Range<usize>],
-    ) -> Result<Pieces<'a>, Status> {
+    ) -> Result<Fragments<'a>, Status> {
         let total = self.total(access);
         let len: u64 = local.iter().map(|range| range.len() as u64).sum();
         if offset.checked_add(len).is_none_or(|end| end > total) {
             let text = format!("the client exposed {total} bytes; {len} bytes from {offset} on are outside");
             return Err(Status::new(Der::INVAL, text));
         }
-        Ok(Pieces::new(&self.parts.segments, access, offset, local))
+        Ok(Fragments::new(&self.parts.segments, access, offset, local))
     }
 
-    /// Runs the pieces side by side, as many as there are transfer slots, none after the deadline.
+    /// Runs the fragments concurrently, as many as there are transfer slots. None starts after the deadline.
     async fn run(
         &self,
         access: Access,
-        mut pieces: Pieces<'_>,
-        mut start: impl FnMut(&Piece) -> Result<Transfer, Status>,
+        mut fragments: Fragments<'_>,
+        mut start: impl FnMut(&Fragment) -> Result<Transfer, Status>,
     ) -> Result<(), Status> {
         let rt = &self.context.rt;
         let pace = self.context.pace_of(access);
-        let mut under_way = UnderWay::new(&self.context, self.parts.accesses.as_ref());
+        let mut in_flight = FragmentsInFlight::new(&self.context, self.parts.accesses.as_ref());
         let mut stalls = Stalls::default();
-        while !pieces.is_empty() || !under_way.is_empty() {
+        while !fragments.is_empty() || !in_flight.is_empty() {
             self.may_go_on()?;
-            let slot = self.slot(&pieces, pace);
-            let slot = match (slot, under_way.oldest()) {
+            let slot = self.slot(&fragments, pace);
+            let slot = match (slot, in_flight.oldest()) {
                 (Some(slot), _) => slot,
                 (None, None) => {
-                    let (caller, next) = (self.parts.header.caller, (pace, pieces.next_len()));
+                    let (caller, next) = (self.parts.header.caller, (pace, fragments.next_len()));
                     let pace = self.context.pace(caller, next, self.parts.deadline).await;
                     let slot = rt.timeout_at(self.parts.deadline, self.context.transfers.acquire()).await;
                     let closing = |_| Status::new(Der::CANCELED, "the context is closing");
@@ -331,20 +333,21 @@ impl Request {
                     (slot, pace)
                 }
                 (None, Some(oldest)) => {
-                    // Nothing can start, or is left to start: the oldest transfer has to end first.
+                    // No fragment can start, or none is left. The oldest one has to end first.
                     let Some(done) = self.wait_for(oldest).await? else {
-                        // A client that has stopped holds up its own transfers, and nobody else's.
-                        under_way.give_up_slots();
+                        // A client that has stopped delays only its own transfers.
+                        in_flight.give_up_slots();
                         stalls.count(&self.context, self.parts.header.caller);
                         continue;
                     };
-                    // Until here its place is taken: one that is free before its transfer has ended bounds nothing.
-                    let Some(piece) = under_way.take() else { continue };
+                    // The slot is held until here: one that is freed before its transfer has ended bounds
+                    // nothing.
+                    let Some(fragment) = in_flight.take() else { continue };
                     if stalls.are_many() {
                         Stalls::end(&self.context, self.parts.header.caller);
                     }
-                    if let Some(again) = self.after(piece, done, &stalls).await? {
-                        pieces.put_back(again);
+                    if let Some(again) = self.after(fragment, done, &stalls).await? {
+                        fragments.put_back(again);
                     }
                     stalls = Stalls::default();
                     continue;
@@ -353,15 +356,15 @@ impl Request {
             if self.context.give_way(pace).await {
                 self.may_go_on()?;
             }
-            if let Some(piece) = pieces.take() {
-                let transfer = start(&piece)?;
-                under_way.add(Moving::new(piece, transfer, slot));
-                // One that has ended already goes on from here, with what it needs in the processor's cache.
+            if let Some(fragment) = fragments.take() {
+                let transfer = start(&fragment)?;
+                in_flight.add(MovingFragment::new(fragment, transfer, slot));
+                // A fragment that has ended already is continued while its data is in the processor's cache.
                 self.context.endpoint.look_at_once();
-                if pace == Pace::ByTurns {
-                    // This thread has copied it: it looks for small messages that have come meanwhile.
+                if pace == Pacing::Serial {
+                    // This thread has copied the fragment. It looks for small messages that came meanwhile.
                     rt.end_turn();
-                    if !pieces.is_empty() {
+                    if !fragments.is_empty() {
                         rt.yield_now().await;
                     }
                 }
@@ -370,14 +373,14 @@ impl Request {
         if rt.now() > self.parts.deadline { Err(self.expired()) } else { Ok(()) }
     }
 
-    /// Waits until a piece has ended, for as long as one takes: `None`, it has not.
-    async fn wait_for(&self, moving: &mut Moving) -> Result<Option<Result<(), FabricError>>, Status> {
+    /// Waits for a fragment for at most [`FRAGMENT_TIME`]. `None`: it has not ended.
+    async fn wait_for(&self, moving: &mut MovingFragment) -> Result<Option<Result<(), FabricError>>, Status> {
         let ended = moving.transfer.outcome();
         if ended.is_some() {
             return Ok(ended);
         }
         let (rt, deadline) = (&self.context.rt, self.parts.deadline);
-        let patience = rt.now() + PIECE_TIME;
+        let patience = rt.now() + FRAGMENT_TIME;
         let ended = rt.timeout_at(deadline.min(patience), &mut moving.transfer).await.ok();
         if ended.is_none() && deadline <= patience { Err(self.expired()) } else { Ok(ended) }
     }
@@ -390,30 +393,32 @@ impl Request {
         if self.context.rt.now() >= self.parts.deadline { Err(self.expired()) } else { Ok(()) }
     }
 
-    /// A place for the next piece, with its turn where transfers take turns, if both are to be had now.
-    fn slot(&self, pieces: &Pieces<'_>, pace: Pace) -> Option<Places> {
-        if pieces.is_empty() {
+    /// A transfer slot and the pacing permit for the next fragment, if both are free.
+    fn slot(&self, fragments: &Fragments<'_>, pace: Pacing) -> Option<TransferSlots> {
+        if fragments.is_empty() {
             return None;
         }
-        let pace = self.context.try_pace(self.parts.header.caller, (pace, pieces.next_len()))?;
+        let pace = self.context.try_pace(self.parts.header.caller, (pace, fragments.next_len()))?;
         Some((self.context.transfers.try_acquire()?, pace))
     }
 
-    /// What to do with a piece that has ended: nothing more, or try it again after a pause.
+    /// What to do with a fragment that has ended: `Some` is tried again, after a pause.
     async fn after(
         &self,
-        mut piece: Piece,
+        mut fragment: Fragment,
         done: Result<(), FabricError>,
         stalls: &Stalls,
-    ) -> Result<Option<Piece>, Status> {
+    ) -> Result<Option<Fragment>, Status> {
         match done {
             Ok(()) => Ok(None),
-            Err(error) if !stalls.are_many() && is_transient(&error) && piece.tries + 1 < PIECE_TRIES => {
+            Err(error)
+                if !stalls.are_many() && is_transient(&error) && fragment.tries + 1 < FRAGMENT_TRIES =>
+            {
                 add(&self.context.metrics.bulk_retries, 1);
-                let pause = PIECE_PAUSE * 10u32.pow(piece.tries);
+                let pause = FRAGMENT_PAUSE * 10u32.pow(fragment.tries);
                 race(self.context.rt.sleep(pause), self.context.rt.sleep_until(self.parts.deadline)).await;
-                piece.tries += 1;
-                Ok(Some(piece))
+                fragment.tries += 1;
+                Ok(Some(fragment))
             }
             Err(error) => Err(error.into()),
         }
@@ -433,7 +438,7 @@ impl Drop for Request {
     fn drop(&mut self) {
         let Some(parts) = Rc::get_mut(&mut self.parts) else { return };
         (parts.message, parts.accesses) = (Message::default(), None);
-        // The list's memory stays: at most that of sixty-four segments.
+        // The list keeps its capacity, of at most sixty-four segments.
         parts.segments.clear();
         self.context.spare_requests.keep(&self.parts);
     }
@@ -445,7 +450,7 @@ impl core::fmt::Debug for Request {
     }
 }
 
-/// Takes the buffers' memory away from its owner unless all transfers into it have ended.
+/// Replaces the buffers by empty ones unless all transfers into them have ended.
 struct Detach<'a, 'b> {
     parts: &'a mut [(&'b mut Buffer, Range<usize>)],
     armed: bool,

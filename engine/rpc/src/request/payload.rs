@@ -1,27 +1,27 @@
-//! Memory for what a request moves.
+//! Memory for the payload of a request.
 
-use crate::admission::Share;
+use crate::admission::MemoryShare;
 use crate::context::Context;
 use crate::error::Status;
-use crate::transfer::Account;
+use crate::transfer::AccessHandle;
 use crate::wire::Caller;
 use core::ops::{Deref, DerefMut};
 use weir_fabric::Buffer;
 use weir_proto::Der;
 use weir_runtime::{Elapsed, Instant};
 
-/// Memory of a request's payload. It counts as taken until it is dropped, and until all transfers have ended that were under way
-/// then: these have the memory as long.
+/// Memory for a request's payload. It counts as taken until it is dropped and all transfers have ended that use
+/// it.
 pub struct Payload {
-    // Dropped in this order: the memory is back in its pool before others may ask for it.
+    // Dropped in this order: the memory is back in its pool before others are granted some.
     buffer: Buffer,
-    room: Room,
+    room: PayloadShare,
 }
 
-/// Part of the bound.
-pub struct Room {
-    share: Option<Share>,
-    accesses: Option<Account>,
+/// The part of the bound that a payload takes.
+pub struct PayloadShare {
+    share: Option<MemoryShare>,
+    accesses: Option<AccessHandle>,
 }
 
 impl Deref for Payload {
@@ -45,14 +45,14 @@ impl AsRef<[u8]> for Payload {
 }
 
 impl Payload {
-    /// Its memory, and what is to be held as long as that is.
+    /// The memory, and what has to be held as long as the memory is.
     #[must_use]
-    pub fn into_parts(self) -> (Buffer, Room) {
+    pub fn into_parts(self) -> (Buffer, PayloadShare) {
         (self.buffer, self.room)
     }
 }
 
-impl Drop for Room {
+impl Drop for PayloadShare {
     fn drop(&mut self) {
         if let (Some(share), Some(accesses)) = (self.share.take(), &self.accesses)
             && accesses.is_busy()
@@ -62,15 +62,15 @@ impl Drop for Room {
     }
 }
 
-/// Memory of `len` bytes for a request, once it is its turn.
+/// Waits for memory of `len` bytes for a request.
 pub(super) async fn take(
     context: &Context,
     caller: Caller,
-    accesses: Option<Account>,
+    accesses: Option<AccessHandle>,
     (len, deadline): (usize, Instant),
 ) -> Result<Payload, Status> {
     let share = context.payloads.share(&context.rt, caller, (len, deadline)).await;
     let none = |Elapsed| Status::new(Der::NOMEM, "no memory for the payload was free in time; try again");
-    let room = Room { share: Some(share.map_err(none)?), accesses };
+    let room = PayloadShare { share: Some(share.map_err(none)?), accesses };
     Ok(Payload { room, buffer: context.endpoint.buffers().alloc(len)? })
 }

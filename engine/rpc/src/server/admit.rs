@@ -1,8 +1,8 @@
-//! Whether a request is executed, and what its client is told if not.
+//! Admission of requests, and what a client is told whose request is refused.
 
 use super::sender::Sender;
-use super::{Served, Server, Standing};
-use crate::clients::{Admission, Others};
+use super::{Phase, Served, Server};
+use crate::clients::{Admission, RunningCounts};
 use crate::metrics::add;
 use crate::wire::{Caller, Header, Kind};
 use core::time::Duration;
@@ -11,45 +11,46 @@ use weir_proto::hlc::SKEW_MAX_NS;
 use weir_proto::opcode::REQUEST_WITHDRAW;
 use weir_runtime::Instant;
 
-/// When to come again to a server that is starting: opening takes some milliseconds.
+/// Pause that is asked of clients while the server starts, which takes some milliseconds.
 const STARTING_PAUSE: Duration = Duration::from_millis(10);
 
-/// When to come again to a server that is stopping: the next one takes some hundred milliseconds to start.
+/// Pause that is asked of clients while the server stops. The next one takes some hundred milliseconds to start.
 pub(super) const STOPPING_PAUSE: Duration = Duration::from_millis(50);
 
-/// How many requests a client may have running for each place that is still free. One client alone then gets four fifths of
-/// the room, and one that comes when N others want all of it finds a place up to N = 224 (by default): they leave
-/// 1/(4N + 1) of it.
+/// How many requests a client may have running for each free place. One client alone gets four fifths of the
+/// room. When N clients want all of it they leave 1/(4N + 1), so that another client finds a place up to N = 224
+/// (by default).
 const SHARE: usize = 4;
 
-/// How many requests a tenant may have running for each place that is still free, where tenants are told apart: its clients, of which
-/// a process may be as many as it likes, leave a quarter to others.
+/// How many requests a tenant may have running for each free place, where tenants are told apart. A process may
+/// be any number of clients; those of one tenant leave a quarter to others.
 const TENANT_SHARE: usize = 3;
 
 impl Server {
-    /// When to come again for what is not served at the moment, and why; `None`: it never is.
+    /// When to ask again for an operation that is not served now, and why. `None`: it is never served.
     pub(super) fn absence(&self) -> Option<(Duration, &'static str)> {
-        match self.standing.get() {
-            Standing::Serving => None,
-            Standing::Starting => Some((STARTING_PAUSE, "the server is starting")),
-            Standing::Draining | Standing::Ending => Some((STOPPING_PAUSE, "the server is stopping")),
+        match self.phase.get() {
+            Phase::Serving => None,
+            Phase::Starting => Some((STARTING_PAUSE, "the server is starting")),
+            Phase::Draining | Phase::Ending => Some((STOPPING_PAUSE, "the server is stopping")),
         }
     }
 
-    /// Whether a request that nobody has begun is begun at all: a server that stops finishes only what it has.
+    /// Whether this request may begin: a server that stops finishes only what it has begun.
     fn begins(&self, opcode: u16, urgent: bool) -> bool {
-        match self.standing.get() {
-            Standing::Starting | Standing::Serving => true,
-            Standing::Draining => urgent,
-            Standing::Ending => opcode == REQUEST_WITHDRAW,
+        match self.phase.get() {
+            Phase::Starting | Phase::Serving => true,
+            Phase::Draining => urgent,
+            Phase::Ending => opcode == REQUEST_WITHDRAW,
         }
     }
 
-    /// Whether there is room for a request of a client that has `others` under way. The fewer places are free, the fewer it
-    /// may have, and its tenant: so clients that want all of them never get them, and who comes with a first request finds one.
+    /// Whether there is room for a request of a client with `others` running. The fewer places are free, the
+    /// fewer its client and its tenant may have. Clients that want all places never get them, and a first
+    /// request finds one.
     #[inline(always)]
-    fn has_room(&self, header: &Header, others: Others) -> bool {
-        let running = usize::try_from(self.context.metrics.running.get()).unwrap_or(usize::MAX);
+    fn has_room(&self, header: &Header, others: RunningCounts) -> bool {
+        let running = self.context.running();
         let max = self.context.config.running_max;
         let is_tenants = self.is_of_tenant(header);
         let fits = |free: usize| !is_tenants || others.tenant < TENANT_SHARE * free;
@@ -59,8 +60,7 @@ impl Server {
             && (others.client < SHARE * free && fits(free) || comes_again)
     }
 
-    /// Whether to execute a request now, with how many others of its client; if not, it has been answered as far as it can
-    /// be.
+    /// Decides whether to execute a request. If so, returns how many others run; if not, it has been answered.
     #[inline(always)]
     pub(super) fn admit(
         &self,
@@ -68,9 +68,9 @@ impl Server {
         from: Sender,
         Served { urgent, again, .. }: &Served,
         (now, deadline): (Instant, Instant),
-    ) -> Option<Others> {
+    ) -> Option<RunningCounts> {
         let caller = from.caller;
-        // By the client's clock it may be later.
+        // By the client's clock the deadline may be later.
         let until = deadline + Duration::from_nanos(SKEW_MAX_NS);
         let mut clients = self.context.clients.borrow_mut();
         let (mut admission, others) = clients.begin_among(caller, header.request, header.acked, until);
@@ -105,7 +105,7 @@ impl Server {
                 let id = header.request;
                 let mut sign = Header::new(Kind::Working, header.version, header.client, id, epoch);
                 sign.deadline = self.context.id.bits();
-                self.reply(from, sign, &[], self.company());
+                self.reply(from, sign, &[], self.in_flight());
             }
             Admission::Stale => add(&self.context.metrics.repeats_stale, 1),
             Admission::Forgotten | Admission::Misplaced => {
@@ -124,9 +124,9 @@ impl Server {
         None
     }
 
-    /// Tells a client when to come again. One that has nothing under way queues with all others like it, the others each for
-    /// themselves, so that none is sent away for longer because of somebody else's crowd. Who breaks its credits and
-    /// doesn't heed that hears nothing any more.
+    /// Tells a client when to ask again. First requests share one queue; every client with others running has
+    /// its own, so that nobody waits for another client's crowd. A client that exceeds its credits and ignores
+    /// the pause gets no answer any more.
     fn send_away(&self, header: &Header, to: Sender, others: usize, now: Instant) {
         add(&self.context.metrics.overloaded, 1);
         let overdrawn = others >= self.context.config.running_per_client;
@@ -146,8 +146,7 @@ impl Server {
         self.refuse(to, header, Der::OVERLOAD_RETRY, pause, "");
     }
 
-    /// Whether a message of this client that brings about nothing gets an answer: not, where it had more of those than any
-    /// client asks for.
+    /// Whether a message of this client that has no effect gets an answer. Its allowance bounds how many do.
     pub(super) fn may_answer(&self, caller: Caller, now: Instant) -> bool {
         let may = self.context.clients.borrow_mut().may_answer(caller, now);
         add(&self.context.metrics.ignored, u64::from(!may));

@@ -1,8 +1,8 @@
-//! Hellos: which versions are spoken here, and the session's key.
+//! Answers to hellos: the protocol version, and the session's key.
 
 use super::Server;
 use super::sender::Sender;
-use crate::clients::{ServedSession, Stranger};
+use crate::clients::{SenderError, ServedSession};
 use crate::contact::common_version;
 use crate::metrics::add;
 use crate::wire::seal::{Nonce, SealKey};
@@ -11,7 +11,7 @@ use weir_fabric::Message;
 use weir_proto::Der;
 
 impl Server {
-    /// A hello arrived: say which versions are spoken here.
+    /// Answers a hello with the versions that are spoken here.
     pub(crate) fn greeted(&self, header: &Header, message: &Message, layout: &Layout) {
         let theirs = message.get(layout.body.clone()).map(wire::decode_versions);
         let Some(Ok(theirs)) = theirs else {
@@ -34,7 +34,7 @@ impl Server {
         self.answer_hello(from, header, common, nonce);
     }
 
-    /// Agrees on the session's key with a client whose hello is authentic. Returns this side's part of it.
+    /// Agrees on a session key with a client whose hello is authentic. Returns this server's nonce.
     fn open_session(
         &self,
         caller: Caller,
@@ -53,7 +53,7 @@ impl Server {
         let session = ServedSession { seal, hello: header.request, theirs, ours };
         match self.context.clients.borrow_mut().open(caller, session) {
             Ok(ours) => Ok(Some(ours)),
-            Err(Stranger::Replay) => {
+            Err(SenderError::Replay) => {
                 add(&self.context.metrics.replays_refused, 1);
                 Err(())
             }
@@ -77,9 +77,9 @@ impl Server {
         let bare = wire::encode_versions(&self.context.config.versions);
         let whole = nonce.map(|nonce| wire::encode_hello(&self.context.config.versions, &nonce));
         let body: &[u8] = whole.as_ref().map_or(&bare, |whole| whole);
-        reply.body_len = u32::try_from(body.len()).unwrap_or(0);
+        reply.set_body(body);
         reply.deadline = self.context.id.bits();
         reply.status = if common.is_some() { 0 } else { Der::PROTO.0 };
-        self.reply(to, reply, body, self.company());
+        self.reply(to, reply, body, self.in_flight());
     }
 }

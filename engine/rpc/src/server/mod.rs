@@ -1,31 +1,31 @@
-//! The server's side: who sent a request, whether it is executed and when, by which worker, and its reply. It calls requests, the
-//! context, and the records of clients, and asks admission. What is received is handed to it; users of the crate register handlers
-//! by [`crate::Rpc`].
+//! The server's side: who sent a request, whether and when it is executed, by which worker, and its reply. It
+//! calls requests, the context and the records of clients, and asks admission. Received messages come from
+//! `receive`; users of the crate register handlers through [`crate::Rpc`].
 
 mod admit;
+mod dispatch;
 mod hello;
 mod reply;
 mod running;
 mod sender;
-mod turns;
 mod withdraw;
 mod workers;
 
 pub use workers::{Handler, WorkQueue};
 
-use crate::admission::{FairQueue, Load};
+use crate::admission::{FairQueue, RetrySchedule};
 use crate::context::Context;
 use crate::maps::CachedMap;
 use crate::metrics::add;
 use crate::request::Request;
-use crate::transfer::{Account, WITHDRAWAL_GRACE};
+use crate::transfer::{AccessHandle, WITHDRAWAL_GRACE};
 use crate::wire::{self, Header, Layout};
 use core::cell::{Cell, RefCell};
 use core::num::NonZeroU64;
 use core::time::Duration;
-use running::{Running, Task, hold};
+use dispatch::Waiting;
+use running::{Running, RunningRecord, hold};
 use std::rc::{Rc, Weak};
-use turns::Waiting;
 use weir_fabric::{Access, Message, RemoteRegion};
 use weir_memory::Spares;
 use weir_proto::{Der, TenantId, opcode};
@@ -35,17 +35,17 @@ use workers::WorkerPool;
 /// The body of a reply.
 pub type Body = Vec<u8>;
 
-/// Longest time for which a server works on a request, whatever its client says: what a request holds, and what is kept for
-/// its repeats, comes back some day. Longer than any client of ours waits, which is a week: whoever is told that time is up
-/// may take it for its own.
+/// Longest time for which a server works on a request, whatever deadline its client sets: what a request holds,
+/// and what is kept for its repeats, is freed some day. It is longer than the longest deadline of clients, a
+/// week, so that no client mistakes it for its own deadline.
 pub const PATIENCE_MAX: Duration = Duration::from_hours(8 * 24);
 
 /// An operation that is served.
 pub(crate) struct Served {
     pub(crate) handler: Rc<dyn Handler>,
-    /// Who executes its requests.
+    /// Execute its requests.
     pub(crate) workers: Rc<WorkerPool>,
-    /// Also when there is no room for others.
+    /// Its requests are admitted also when there is no room for others.
     pub(crate) urgent: bool,
     /// See [`crate::Rpc::serve_again`].
     pub(crate) again: bool,
@@ -57,48 +57,48 @@ impl Served {
     }
 }
 
-/// What a server begins, from its start to its end.
+/// Which requests a server begins, from its start to its end.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
-    /// What is served by now; more is in a moment.
+pub(crate) enum Phase {
+    /// Those whose operations are served already; others follow in a moment.
     Starting,
-    /// Everything.
+    /// All.
     #[default]
     Serving,
-    /// What is urgent.
+    /// Urgent ones.
     Draining,
     /// Withdrawals of memory.
     Ending,
 }
 
-/// What executes the requests of others to one context.
+/// The server of one context.
 pub(crate) struct Server {
     weak: Weak<Self>,
     pub(crate) context: Rc<Context>,
     handlers: RefCell<CachedMap<u16, Rc<Served>>>,
-    /// The message of the fabric that is taken apart has more requests, or replies, behind the one that is dealt with.
+    /// The fabric message that is being split has more requests or replies behind the present one.
     pub(crate) more: Cell<bool>,
-    /// How far it is from starting to ending.
-    pub(crate) standing: Cell<Standing>,
-    spare_tasks: Spares<Task>,
-    /// Where the segments of the next request with memory are put, until the request takes them.
+    /// Its phase between start and end.
+    pub(crate) phase: Cell<Phase>,
+    spare_tasks: Spares<RunningRecord>,
+    /// Capacity for the segments of the next request with memory.
     spare_segments: Cell<Vec<(RemoteRegion, Access)>>,
-    load: Load,
+    load: RetrySchedule,
     waiting: RefCell<FairQueue<Waiting>>,
 }
 
 impl Server {
-    /// A server of this context, which answers withdrawals; `seed` is secret.
+    /// The server of this context. It answers withdrawals. `seed` is secret.
     pub(crate) fn new(context: Rc<Context>, seed: u64) -> Rc<Self> {
         let server = Rc::new_cyclic(|weak: &Weak<Self>| Self {
             weak: weak.clone(),
             context,
             handlers: RefCell::new(CachedMap::new(0)),
             more: Cell::new(false),
-            standing: Cell::default(),
+            phase: Cell::default(),
             spare_tasks: Spares::default(),
             spare_segments: Cell::default(),
-            load: Load::default(),
+            load: RetrySchedule::default(),
             waiting: RefCell::new(FairQueue::new(seed)),
         });
         server.serve(opcode::REQUEST_WITHDRAW, Served::new(Rc::new(withdraw::withdraw), true));
@@ -110,15 +110,15 @@ impl Server {
         self.handlers.borrow_mut().insert(opcode, Rc::new(served));
     }
 
-    /// Where a name falls.
+    /// The hash of a client's name.
     #[cfg(test)]
     pub(crate) fn hash(&self, client: crate::wire::Caller) -> u64 {
         self.waiting.borrow().hash(client)
     }
 
-    /// Handlers hold what they serve, often what owns this context; and calls that wait hear that it is over.
+    /// Drops the handlers, which often hold the owner of this context, and ends the waits of calls.
     pub(crate) fn close(&self) {
-        self.standing.set(Standing::Ending);
+        self.phase.set(Phase::Ending);
         let handlers = self.handlers.replace(CachedMap::new(0));
         for (_, served) in handlers.iter() {
             served.workers.close();
@@ -129,7 +129,7 @@ impl Server {
         self.context.close();
     }
 
-    /// A request arrived, at this time by either clock.
+    /// Handles a request, at this time of the monotonic and the wall clock.
     #[inline(always)]
     pub(crate) fn requested(
         &self,
@@ -154,7 +154,7 @@ impl Server {
         let deadline = local_deadline(now, self.context.no_earlier(wall_ns), header);
         if deadline <= now {
             add(&self.context.metrics.expired, 1);
-            // A repeat: the first one may be at the client's memory, and will answer.
+            // A repeat: the first execution may access the client's memory, and will answer.
             if !self.context.clients.borrow().is_running(caller, header.request) {
                 self.reject(from, header, Der::TIMEDOUT, "the request had expired when it was unpacked");
             }
@@ -175,7 +175,7 @@ impl Server {
             return;
         };
         let Some(others) = self.admit(header, from, &served, (now, deadline)) else { return };
-        // The server can't be gone while its sink is called.
+        // The server exists while its sink is called.
         let Some(this) = self.weak.upgrade() else { return };
         let context = Rc::clone(&self.context);
         let bulk = segments.is_some();
@@ -183,24 +183,24 @@ impl Server {
         let mut running = Running::new(this, caller, header, (lone, served.urgent));
         let mut request = Request::new(context, caller, header, message, layout, deadline);
         if let Some(segments) = segments {
-            let accesses = Account::open(&self.context.accesses, caller, header.request);
+            let accesses = AccessHandle::open(&self.context.accesses, caller, header.request);
             running.watch(accesses.clone(), deadline + WITHDRAWAL_GRACE);
-            self.spare_segments.set(request.lend(segments, accesses));
+            self.spare_segments.set(request.attach_memory(segments, accesses));
         }
-        // What is urgent ends at once, wherever the clock is, and there may be more of it than has room.
+        // Urgent requests end at once, whatever the clock says, and there may be more of them than places.
         if let Some(early) = early.filter(|_| !served.urgent) {
             self.context.rt.spawn(hold(early, running, request));
             return;
         }
-        // What moves memory takes longer than its turn, and others may have come.
+        // Requests with memory take longer, and others may have come meanwhile: they don't run on this stack.
         self.queue(served, caller, running, request, !bulk);
     }
 
-    /// Puts this clock behind what a request's client has seen. `Some`: its tenant may not push it so far, and the request has to
-    /// wait for so long.
+    /// Moves this clock behind the epoch of a request. `Some`: its tenant may not move the clock so far, and the
+    /// request has to wait this long.
     #[inline]
     fn note_clock(&self, header: &Header, wall_ns: u64) -> Option<NonZeroU64> {
-        // It is within the bound.
+        // The skew was checked before.
         if self.is_of_tenant(header) {
             return self.context.clock.observe_tenant(header.epoch, wall_ns).ok().flatten();
         }
@@ -208,7 +208,8 @@ impl Server {
         None
     }
 
-    /// Whether an authentic message is a tenant's, and not the system's own: where the network alone tells, whoever's it is.
+    /// Whether an authentic message is from a tenant, not from the system. Where only the network tells tenants,
+    /// all are.
     #[inline]
     fn is_of_tenant(&self, header: &Header) -> bool {
         if self.context.ring.is_some() {
@@ -219,8 +220,8 @@ impl Server {
     }
 }
 
-/// Time from now until a wall-clock deadline, as an instant of the local monotonic clock. It is the earlier of what
-/// the two clocks say, so that a server whose wall clock lags does not work past the client's patience.
+/// A deadline of the wall clock, as an instant of the monotonic clock. It is the earlier of what the two sides'
+/// clocks say: a server whose wall clock lags must not work past the client's deadline.
 fn local_deadline(now: Instant, wall_ns: u64, header: &Header) -> Instant {
     let budget = header.deadline.saturating_sub(header.epoch.wall_ns());
     let left = header.deadline.saturating_sub(wall_ns);

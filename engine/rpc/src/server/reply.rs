@@ -1,9 +1,10 @@
 //! Replies and refusals.
 
 use super::admit::STOPPING_PAUSE;
-use super::running::Task;
+use super::running::RunningRecord;
 use super::sender::Sender;
-use super::{Body, Server, Standing};
+use super::{Body, Phase, Server};
+use crate::admission::PAUSE_MAX;
 use crate::clients::Finished;
 use crate::error::Status;
 use crate::metrics::add;
@@ -15,21 +16,19 @@ use weir_proto::hlc::ClockSkew;
 use weir_proto::limits::INLINE_MAX;
 
 impl Server {
-    /// Requests that are being executed, and whether more have come with the one that is dealt with: their replies may follow in
-    /// this moment.
-    pub(super) fn company(&self) -> usize {
-        let running = usize::try_from(self.context.metrics.running.get()).unwrap_or(usize::MAX);
-        running.saturating_add(self.more.get().into())
+    /// Requests in flight, and one more if others came with the present one: their replies may follow at once.
+    pub(super) fn in_flight(&self) -> usize {
+        self.context.running() + usize::from(self.more.get())
     }
 
-    /// Sends a reply. When that fails the client asks again.
+    /// Sends a reply. If that fails the client repeats the request.
     #[inline(always)]
-    pub(super) fn reply(&self, to: Sender, mut header: Header, body: &[u8], company: usize) {
+    pub(super) fn reply(&self, to: Sender, mut header: Header, body: &[u8], in_flight: usize) {
         add(&self.context.metrics.replies, 1);
         let key = self.context.ring.as_ref().and_then(|_| self.context.clients.borrow().seal(to.caller));
         header.tenant = if key.is_some() { to.caller.tenant.0 } else { 0 };
         if let Err(error) =
-            self.context.transmit(to.peer, 0, &mut header, &[], &[], body, key.as_ref(), company)
+            self.context.transmit(to.peer, 0, &mut header, &[], &[], body, key.as_ref(), in_flight)
         {
             add(&self.context.metrics.sends_failed, 1);
             tracing::debug!(%error, "a reply could not be sent");
@@ -42,20 +41,21 @@ impl Server {
         let mut reply = Header::new(Kind::Reply, header.version, header.client, header.request, epoch);
         reply.deadline = self.context.id.bits();
         reply.status = der.0;
-        reply.acked = u64::try_from(pause.as_nanos()).unwrap_or(0);
-        reply.body_len = u32::try_from(text.len()).unwrap_or(0);
-        self.reply(to, reply, text.as_bytes(), self.company());
+        assert!(pause <= PAUSE_MAX, "clients believe no pause of {pause:?}");
+        reply.acked = pause.as_secs() * 1_000_000_000 + u64::from(pause.subsec_nanos());
+        reply.set_body(text.as_bytes());
+        self.reply(to, reply, text.as_bytes(), self.in_flight());
     }
 
     pub(crate) fn refuse_skewed(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
         let Some(from) = self.sender(header, message, layout, self.context.rt.now()) else { return };
-        // A repeat, from a client whose clock has jumped: as below.
+        // A repeat, from a client whose clock has jumped: the first execution answers.
         if !self.context.clients.borrow().is_running(from.caller, header.request) {
             self.reject(from, header, Der::HLC_SYNC, &skew.to_string());
         }
     }
 
-    /// Answers a request that can't be executed, for as long as the client's allowance lasts.
+    /// Answers a request that can't be executed, within the client's allowance.
     pub(super) fn reject(&self, to: Sender, header: &Header, der: Der, text: &str) {
         if self.may_answer(to.caller, self.context.rt.now()) {
             self.refuse(to, header, der, Duration::ZERO, text);
@@ -74,12 +74,12 @@ impl Server {
     }
 
     #[inline(always)]
-    pub(super) fn finish(&self, task: &Task, result: Result<Body, Status>) {
-        let Task { caller, request, version, .. } = *task;
-        if result.is_err() && self.standing.get() == Standing::Ending {
-            return self.send_on(caller, request, version);
+    pub(super) fn finish(&self, task: &RunningRecord, result: Result<Body, Status>) {
+        let RunningRecord { caller, request, version, .. } = *task;
+        if result.is_err() && self.phase.get() == Phase::Ending {
+            return self.retry_elsewhere(caller, request, version);
         }
-        // It moves client memory: its reply waits for no other.
+        // The request moves client memory: its reply waits for no other.
         let bulk = task.accesses.is_some();
         let finished = match result {
             Ok(body) if body.len() <= INLINE_MAX => Finished { status: 0, body },
@@ -97,7 +97,7 @@ impl Server {
                 Finished { status: code, body }
             }
         };
-        // The client may have moved while the request ran.
+        // The client may have moved meanwhile.
         let peer = self.context.clients.borrow().peer(caller);
         if let Some(peer) = peer {
             self.answer(Sender { peer, caller }, request, version, bulk, &finished);
@@ -105,8 +105,8 @@ impl Server {
         self.context.clients.borrow_mut().finish(caller, request, finished);
     }
 
-    /// A request has failed while what it needs ends here: its client is to ask again, and finds who comes next.
-    pub(super) fn send_on(&self, caller: Caller, request: u64, version: u16) {
+    /// A request failed because the server ends. Its client is told to repeat it, which reaches the next server.
+    pub(super) fn retry_elsewhere(&self, caller: Caller, request: u64, version: u16) {
         let peer = self.context.clients.borrow().peer(caller);
         self.context.clients.borrow_mut().forget(caller, request);
         if let Some(peer) = peer {
@@ -116,14 +116,14 @@ impl Server {
         }
     }
 
-    /// Sends a finished request's reply; at once, when it tells of moved memory: the client may ask for the next while
-    /// others' is moving.
+    /// Sends the reply of a finished request. If it moved client memory, the reply is not coalesced: the client
+    /// may send its next request while others' transfers run.
     #[inline(always)]
     pub(super) fn answer(&self, to: Sender, request: u64, version: u16, bulk: bool, finished: &Finished) {
         let mut header = Header::new(Kind::Reply, version, to.caller.id, request, self.context.epoch());
         header.deadline = self.context.id.bits();
         header.status = finished.status;
-        header.body_len = u32::try_from(finished.body.len()).unwrap_or(0);
-        self.reply(to, header, &finished.body, if bulk { 1 } else { self.company() });
+        header.set_body(&finished.body);
+        self.reply(to, header, &finished.body, if bulk { 1 } else { self.in_flight() });
     }
 }

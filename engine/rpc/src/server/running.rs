@@ -4,7 +4,7 @@ use super::{Body, Server};
 use crate::error::Status;
 use crate::metrics::{add, sub};
 use crate::request::Request;
-use crate::transfer::Account;
+use crate::transfer::AccessHandle;
 use crate::wire::{Caller, Header};
 use core::cell::Cell;
 use core::num::NonZeroU64;
@@ -16,27 +16,26 @@ use weir_runtime::Instant;
 /// A request being executed.
 pub(crate) struct Running {
     server: Rc<Server>,
-    task: Rc<Task>,
+    task: Rc<RunningRecord>,
 }
 
-/// What is remembered of a request while it is executed, to answer it. Like the request it stays in one place, which serves
-/// later ones, while it goes from hand to hand.
+/// What answering a request needs. Like the request's record it stays in one place, which later requests reuse.
 #[derive(Default)]
-pub(crate) struct Task {
+pub(crate) struct RunningRecord {
     pub(super) caller: Caller,
     pub(super) request: u64,
     pub(super) version: u16,
     /// Its accesses to the client's memory, and when they must have ended.
-    pub(super) accesses: Option<(Account, Instant)>,
-    /// How many requests had begun when it came, where its client had no other under way.
+    pub(super) accesses: Option<(AccessHandle, Instant)>,
+    /// How many requests had begun when it came, if its client had no other in flight.
     pub(super) lone: Option<u64>,
-    /// It is executed also where there is no room.
+    /// It was admitted without regard to room.
     pub(super) urgent: bool,
     pub(super) finished: Cell<bool>,
 }
 
 impl Running {
-    /// Counts a request in that was admitted.
+    /// Counts an admitted request.
     #[inline(always)]
     pub(super) fn new(
         server: Rc<Server>,
@@ -57,26 +56,26 @@ impl Running {
         Self { server, task }
     }
 
-    /// It has accesses to the client's memory, which must have ended by then.
-    pub(super) fn watch(&mut self, accesses: Account, until: Instant) {
-        // Nobody else has it yet.
+    /// The request has accesses to the client's memory, which must have ended by `until`.
+    pub(super) fn watch(&mut self, accesses: AccessHandle, until: Instant) {
+        // It has no other owner yet.
         if let Some(task) = Rc::get_mut(&mut self.task) {
             task.accesses = Some((accesses, until));
         }
     }
 
-    /// A worker begins with the request.
+    /// A worker begins the request.
     #[inline]
     pub(crate) fn begin(&self) {
         self.server.begun(self.task.lone, self.is_small());
     }
 
-    /// It has no access to the client's memory.
+    /// Whether the request moves no client memory.
     pub(crate) fn is_small(&self) -> bool {
         self.task.accesses.is_none()
     }
 
-    /// The request was executed. Its reply waits until nothing is at the client's memory any more.
+    /// The request was executed. Its reply waits until no access to the client's memory is in flight.
     #[inline(always)]
     pub(crate) fn finish(self, result: Result<Body, Status>) {
         match &self.task.accesses {
@@ -88,11 +87,11 @@ impl Running {
         }
     }
 
-    fn finish_later(self, (accesses, until): (Account, Instant), result: Result<Body, Status>) {
+    fn finish_later(self, (accesses, until): (AccessHandle, Instant), result: Result<Body, Status>) {
         add(&self.server.context.metrics.replies_held, 1);
         let rt = self.server.context.rt.clone();
         rt.clone().spawn(async move {
-            // The client uses its memory again by then, whatever is said here.
+            // From then on the client uses its memory again, whatever the reply says.
             let _ = rt.timeout_at(until, accesses.idle()).await;
             self.reply(result);
         });
@@ -113,14 +112,14 @@ impl Drop for Running {
         if !self.task.finished.get() {
             context.clients.borrow_mut().forget(self.task.caller, self.task.request);
         }
-        // Who holds the last share of its accesses says so to the context.
+        // Dropping the last handle removes the request from the access table.
         let accesses = Rc::get_mut(&mut self.task).and_then(|task| task.accesses.take());
         drop(accesses);
         spare_tasks.keep(&self.task);
     }
 }
 
-/// Begins with a request when the wall clock has come near enough to what its client has seen, if that is in time.
+/// Begins a request when the wall clock has come near enough to its epoch, unless its deadline passes before.
 pub(super) async fn hold(mut early: NonZeroU64, running: Running, request: Request) {
     let server = Rc::clone(&running.server);
     let context = Rc::clone(&server.context);
@@ -140,7 +139,7 @@ pub(super) async fn hold(mut early: NonZeroU64, running: Running, request: Reque
             Err(skew) => return running.finish(Err(Status::new(Der::HLC_SYNC, skew.to_string()))),
         }
     }
-    // Nothing is served any more when the context has closed meanwhile.
+    // If the context closed meanwhile, nothing is served.
     let operation = server.handlers.borrow().get(request.opcode()).map(Rc::clone);
     if let Some(operation) = operation {
         server.queue(operation, request.client(), running, request, false);

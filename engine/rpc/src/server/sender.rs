@@ -1,14 +1,14 @@
 //! Who sent a message.
 
 use super::Server;
-use crate::clients::Stranger;
+use crate::clients::SenderError;
 use crate::metrics::add;
 use crate::wire::{Caller, Header, Kind, Layout};
 use weir_fabric::{Address, Message, PeerId, Source};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
 
-/// Where a message is from, and whose it is.
+/// The peer that a message is from, and its client.
 #[derive(Clone, Copy)]
 pub(super) struct Sender {
     pub(super) peer: PeerId,
@@ -16,8 +16,8 @@ pub(super) struct Sender {
 }
 
 impl Server {
-    /// Who sent this, as an entry of the address vector: the address in the message where there is one, else what the
-    /// provider says, else where this client was last, if the provider can't name it.
+    /// The sender, as an entry of the address vector. That is the entry of the address in the message if there
+    /// is one, else of what the provider says, else of where the client was last, if the provider can't name it.
     #[inline(always)]
     pub(super) fn sender(
         &self,
@@ -26,7 +26,7 @@ impl Server {
         layout: &Layout,
         now: Instant,
     ) -> Option<Sender> {
-        // The short way: who says nothing of where it is, and comes from where the provider named it before.
+        // The fast path: no address in the message, and the provider names the peer as before.
         if let Source::Peer(peer) = message.source()
             && layout.greeting.is_empty()
         {
@@ -38,7 +38,7 @@ impl Server {
         self.find_sender(header, message, layout, now)
     }
 
-    /// The long way.
+    /// The slow path.
     #[inline(never)]
     fn find_sender(
         &self,
@@ -47,15 +47,16 @@ impl Server {
         layout: &Layout,
         now: Instant,
     ) -> Option<Sender> {
-        // Where the network tells tenants apart, its word is the only one: an address in a message has no key.
+        // Where the network tells tenants apart only the provider's word counts: an address in a message has no
+        // key.
         let served = self.context.endpoint.capabilities().serves_auth_keys;
         let greeting = if served { None } else { message.get(layout.greeting.clone()) };
         let greeting = greeting.and_then(Address::from_bytes);
         let (known, address) = match message.source() {
             Source::Peer(peer) => (Some(*peer), greeting),
             Source::Address(address) => {
-                // What a client says of where it is stands under its seal. From elsewhere it is a recording: it must not
-                // have the client's name stand for the place of whoever plays it.
+                // The address in a hello is covered by its seal. A hello from another address is a replay: it
+                // must not bind the client to the address of whoever replays it.
                 let sealed_hello = header.kind == Kind::Hello && self.context.ring.is_some() && !served;
                 let true_there = greeting.as_ref().map_or(!sealed_hello, |said| said == &**address);
                 if !true_there {
@@ -67,18 +68,19 @@ impl Server {
             Source::Unknown => (None, greeting),
         };
         let inserted = address.as_ref().and_then(|address| self.context.entry(address));
-        // What a message says of its tenant counts only behind a seal.
+        // The tenant in a message counts only if it is sealed.
         let unnamed = || {
             let is_proved = self.context.ring.is_some() || !self.context.tells_tenants;
             self.context.clients.borrow().unnamed(Caller::of(header)).filter(|_| is_proved)
         };
         let peer = inserted.map(|(peer, _)| peer).or(known).or_else(unnamed)?;
         let caller = self.caller(header, peer);
-        // A connected provider names a sender that was forgotten by whoever has its place now: of who was never named it says nothing.
+        // A connected provider may name a forgotten sender by the present owner of its entry. It says nothing
+        // about senders that were never named.
         let known =
             known.filter(|known| *known == peer || self.context.clients.borrow().is_placed(caller, *known));
         let met = if known.is_some_and(|known| known != peer) {
-            Err(Stranger::Impostor)
+            Err(SenderError::Impostor)
         } else {
             self.context.clients.borrow_mut().meet(caller, peer, address.as_ref(), now)
         };
@@ -97,8 +99,8 @@ impl Server {
                     self.context.endpoint.forget(claimed);
                 }
                 let counter = match stranger {
-                    Stranger::Impostor | Stranger::Replay => &self.context.metrics.impostors,
-                    Stranger::NoRoom => &self.context.metrics.overloaded,
+                    SenderError::Impostor | SenderError::Replay => &self.context.metrics.impostors,
+                    SenderError::NoRoom => &self.context.metrics.overloaded,
                 };
                 add(counter, 1);
                 None
@@ -106,8 +108,8 @@ impl Server {
         }
     }
 
-    /// Whose message this is: by the seal that it has, else by the network where that tells. Where nobody checks a tenant,
-    /// all are one, whatever they say.
+    /// The client of a message: its tenant is that of the seal, else that of the network if it tells tenants.
+    /// Where nothing authenticates a tenant, all clients are of one.
     #[inline]
     fn caller(&self, header: &Header, peer: PeerId) -> Caller {
         if self.context.ring.is_some() {

@@ -1,4 +1,4 @@
-//! Withdrawals of memory.
+//! Withdrawals: a client has given a request up and needs its memory back.
 
 use super::Body;
 use crate::error::Status;
@@ -6,7 +6,7 @@ use crate::request::Request;
 use weir_proto::Der;
 use weir_runtime::{Elapsed, Handle};
 
-/// Answers a client that has given a request up, once nothing is at its memory any more.
+/// Answers when no access to the memory of the withdrawn request is in flight, and none will begin.
 pub(crate) async fn withdraw(request: Request) -> Result<Body, Status> {
     let Ok(number) = <[u8; 8]>::try_from(request.body()).map(u64::from_le_bytes) else {
         let text = format!(

@@ -1,7 +1,7 @@
-//! Who executes requests: workers that take them one after another.
+//! Workers, which execute requests one after another.
 //!
-//! A worker is a task that lives on, with the handler's future in it, so that a request allocates neither task nor
-//! future. There are as many as requests were under way at once; beyond a few, idle ones end.
+//! A worker is a task that lives on with its handler's future, so that a request allocates neither task nor
+//! future. Their number is that of the requests that were in flight at once; idle workers beyond a few end.
 
 use super::Body;
 use super::running::Running;
@@ -13,13 +13,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_runtime::{Handle, JoinHandle, LocalBoxFuture, TaskName};
 
-/// Idle workers of one operation that are kept: what a client with all its credits keeps busy, twice.
+/// Idle workers of one operation that are kept: twice the credits of a client.
 const IDLE_MAX: usize = 64;
 
-/// Answers the requests of one operation. Implemented for closures that return a future.
+/// Answers the requests of one operation. Closures that return a future implement it.
 pub trait Handler {
-    /// Takes requests from a queue and answers them, one after another, until the queue closes. The future is dropped
-    /// unfinished only when the context ends.
+    /// Takes requests from a queue and answers them, one after another, until the queue closes. The future is
+    /// dropped unfinished only when the context ends.
     fn work(self: Rc<Self>, queue: WorkQueue) -> LocalBoxFuture<'static, ()>;
 }
 
@@ -40,14 +40,14 @@ where
 
 #[derive(Default)]
 struct Worker {
-    /// What wakes it: kept, because a worker is one task all its life.
+    /// Kept, because a worker is the same task all its life.
     waker: Option<Waker>,
-    /// It waits for work, and has to be woken.
+    /// It waits for a request and has to be woken.
     parked: bool,
-    /// It was woken, or made, for a request. One that has ended a request takes no other by itself: that one's worker is
-    /// awake already, behind tasks whose turn is first.
+    /// It was woken or started for a request. A worker that has finished takes no further request by itself:
+    /// that request's worker is awake already, behind tasks that run first.
     called: bool,
-    /// What it is to execute next: in place, or else when its turn comes.
+    /// The request to execute next: in place, or when its task runs.
     job: Option<(Running, Request)>,
     task: Option<JoinHandle<()>>,
 }
@@ -56,32 +56,32 @@ struct Worker {
 struct State {
     waiting: VecDeque<(Running, Request)>,
     workers: Vec<Worker>,
-    /// Workers that wait, longest first.
+    /// Idle workers, longest idle first.
     idle: Vec<usize>,
-    /// Places of workers that have ended.
+    /// Slots of workers that have ended.
     free: Vec<usize>,
     closed: bool,
 }
 
-/// Who takes a request.
+/// The worker that a request was assigned to.
 enum Assigned {
-    /// An idle worker that was woken.
+    /// An idle worker, which was woken.
     Woken,
-    /// The idle worker at this place, which has to be woken.
+    /// The idle worker in this slot, which has to be run or woken.
     Idle(usize, TaskName),
-    /// None is idle; a new one may have this place.
+    /// No worker is idle. A new one may take this slot.
     Nobody(usize),
 }
 
-/// The requests of one operation, and who executes them.
+/// The workers of one operation, and the requests that wait for them.
 #[derive(Default)]
 pub(crate) struct WorkerPool {
     state: RefCell<State>,
 }
 
 impl WorkerPool {
-    /// Has a request executed: by a worker that is idle, else by a new one. `in_place`: there is no other whose turn
-    /// would be first, so that it is executed here, where that is possible.
+    /// Has a request executed by an idle worker, else by a new one. `in_place`: no other worker is about to
+    /// begin, so that it is executed on this stack if that is possible.
     #[inline(always)]
     pub(crate) fn take(
         self: &Rc<Self>,
@@ -91,22 +91,22 @@ impl WorkerPool {
         request: Request,
         in_place: bool,
     ) {
-        match self.put_down(running, request, in_place) {
+        match self.assign(running, request, in_place) {
             Assigned::Woken => {}
-            Assigned::Idle(place, task) => {
+            Assigned::Idle(slot, task) => {
                 if !rt.run_now(task) {
-                    self.wake(place);
+                    self.wake(slot);
                 }
             }
-            Assigned::Nobody(place) => self.hire(rt, handler, place),
+            Assigned::Nobody(slot) => self.spawn_worker(rt, handler, slot),
         }
     }
 
-    /// Puts a request where workers find it, and says whose it is.
+    /// Puts a request where a worker finds it.
     #[inline]
-    fn put_down(&self, running: Running, request: Request, in_place: bool) -> Assigned {
+    fn assign(&self, running: Running, request: Request, in_place: bool) -> Assigned {
         let state = &mut *self.state.borrow_mut();
-        // The one that worked last has the warmest cache.
+        // The worker that ran last has the warmest cache.
         let idle = state.idle.pop().and_then(|index| Some((index, state.workers.get_mut(index)?)));
         if let Some((index, Worker { waker: Some(waker), parked, called, job, task })) = idle {
             *parked = false;
@@ -120,32 +120,32 @@ impl WorkerPool {
             waker.wake_by_ref();
             return Assigned::Woken;
         }
-        let place = state.free.pop().unwrap_or_else(|| {
+        let slot = state.free.pop().unwrap_or_else(|| {
             state.workers.push(Worker::default());
             state.workers.len() - 1
         });
-        state.workers[place].called = true;
+        state.workers[slot].called = true;
         state.waiting.push_back((running, request));
-        Assigned::Nobody(place)
+        Assigned::Nobody(slot)
     }
 
-    /// Wakes a worker for what was to be executed in place, and was not.
-    fn wake(&self, place: usize) {
-        if let Some(Worker { waker: Some(waker), .. }) = self.state.borrow().workers.get(place) {
+    /// Wakes a worker whose request could not be executed in place.
+    fn wake(&self, slot: usize) {
+        if let Some(Worker { waker: Some(waker), .. }) = self.state.borrow().workers.get(slot) {
             waker.wake_by_ref();
         }
     }
 
-    /// Starts a worker at a free place.
-    fn hire(self: &Rc<Self>, rt: &Handle, handler: &Rc<dyn Handler>, place: usize) {
-        let queue = WorkQueue { pool: Rc::clone(self), place, running: None };
+    /// Starts a worker in a free slot.
+    fn spawn_worker(self: &Rc<Self>, rt: &Handle, handler: &Rc<dyn Handler>, slot: usize) {
+        let queue = WorkQueue { pool: Rc::clone(self), slot, running: None };
         let task = rt.spawn(Rc::clone(handler).work(queue));
-        if let Some(worker) = self.state.borrow_mut().workers.get_mut(place) {
+        if let Some(worker) = self.state.borrow_mut().workers.get_mut(slot) {
             worker.task = Some(task);
         }
     }
 
-    /// No more requests: idle workers end now, the others after what they are at.
+    /// No more requests: idle workers end now, others after their present request.
     pub(crate) fn close(&self) {
         let (unbegun, tasks) = {
             let state = &mut *self.state.borrow_mut();
@@ -164,15 +164,15 @@ impl WorkerPool {
     }
 }
 
-/// Where a worker gets its requests.
+/// Where a worker gets its requests from.
 pub struct WorkQueue {
     pool: Rc<WorkerPool>,
-    place: usize,
+    slot: usize,
     running: Option<Running>,
 }
 
 impl WorkQueue {
-    /// The next request; `None` when there will be no more for this worker.
+    /// The next request. `None`: this worker gets no more.
     #[expect(clippy::should_implement_trait, reason = "nobody takes a queue of work for an iterator")]
     pub fn next(&mut self) -> impl Future<Output = Option<Request>> {
         core::future::poll_fn(|cx| {
@@ -188,7 +188,7 @@ impl WorkQueue {
     #[inline]
     fn look(&self, cx: &Context<'_>) -> Poll<Option<(Running, Request)>> {
         let state = &mut *self.pool.state.borrow_mut();
-        let worker = &mut state.workers[self.place];
+        let worker = &mut state.workers[self.slot];
         let job = worker.job.take();
         if job.is_some() {
             return Poll::Ready(job);
@@ -207,12 +207,12 @@ impl WorkQueue {
                 Some(waker) => waker.clone_from(cx.waker()),
                 none => *none = Some(cx.waker().clone()),
             }
-            state.idle.push(self.place);
+            state.idle.push(self.slot);
         }
         Poll::Pending
     }
 
-    /// Hands in the outcome of the request that was taken last.
+    /// Hands in the result of the last request.
     pub fn finish(&mut self, result: Result<Body, Status>) {
         if let Some(running) = self.running.take() {
             running.finish(result);
@@ -223,10 +223,10 @@ impl WorkQueue {
 impl Drop for WorkQueue {
     fn drop(&mut self) {
         let Ok(mut state) = self.pool.state.try_borrow_mut() else { return };
-        let place = self.place;
-        state.idle.retain(|index| *index != place);
-        let gone = state.workers.get_mut(place).map(core::mem::take);
-        state.free.push(place);
+        let slot = self.slot;
+        state.idle.retain(|index| *index != slot);
+        let gone = state.workers.get_mut(slot).map(core::mem::take);
+        state.free.push(slot);
         drop(state);
         drop(gone);
     }

@@ -1,10 +1,10 @@
-//! A server's account of its accesses to clients' memory.
+//! A server's accesses to clients' memory, by request.
 //!
-//! A handler may end while pieces of its bulk transfers still move: at the deadline, or because it dropped the transfer.
-//! They are waited for all the same: the reply says that the server is done with the client's memory. A client that gave
-//! its request up asks for the same with [`weir_proto::opcode::REQUEST_WITHDRAW`].
+//! A handler may end while fragments of its bulk transfers are in flight: at its deadline, or because it dropped
+//! the transfer. Its reply waits for them, because it says that the server is done with the client's memory. A
+//! client that gives its request up asks for the same with [`weir_proto::opcode::REQUEST_WITHDRAW`].
 
-use crate::admission::Share;
+use crate::admission::MemoryShare;
 use crate::maps::IdMap;
 use crate::wire::Caller;
 use core::cell::{Cell, RefCell};
@@ -15,31 +15,31 @@ use std::rc::{Rc, Weak};
 use weir_memory::Spares;
 use weir_runtime::sync::Notify;
 
-/// The requests with memory that are being executed, or whose accesses have not all ended.
-pub(crate) struct Ledger {
-    requests: RefCell<IdMap<(Caller, u64), Rc<Accesses>>>,
-    spares: Spares<Accesses>,
+/// Requests with memory that are executed, or whose accesses have not all ended.
+pub(crate) struct AccessTable {
+    requests: RefCell<IdMap<(Caller, u64), Rc<AccessRecord>>>,
+    spares: Spares<AccessRecord>,
 }
 
-impl Ledger {
-    /// No requests; `seed` is secret.
+impl AccessTable {
+    /// An empty table. `seed` is secret.
     pub(crate) fn new(seed: u64) -> Self {
         Self { requests: RefCell::new(IdMap::with_hasher(seed.into())), spares: Spares::default() }
     }
 
-    /// Where a name falls.
+    /// The hash of a client's name.
     #[cfg(test)]
     pub(crate) fn hash(&self, client: Caller) -> u64 {
         self.requests.borrow().hasher().hash_one((client, 1u64))
     }
 
-    /// The account of a request that is there.
-    pub(crate) fn get(&self, client: Caller, request: u64) -> Option<Account> {
-        self.requests.borrow().get(&(client, request)).map(|accesses| Account(Rc::clone(accesses)))
+    /// The record of a request, if it is in the table.
+    pub(crate) fn get(&self, client: Caller, request: u64) -> Option<AccessHandle> {
+        self.requests.borrow().get(&(client, request)).map(|accesses| AccessHandle(Rc::clone(accesses)))
     }
 
-    /// The last share of an account but the ledger's own is given back.
-    fn close(&self, accesses: &Rc<Accesses>) {
+    /// The last handle beside the table's own is gone.
+    fn close(&self, accesses: &Rc<AccessRecord>) {
         let mut requests = self.requests.borrow_mut();
         // The same number may be executed anew meanwhile.
         if requests.get(&accesses.key).is_some_and(|known| Rc::ptr_eq(known, accesses)) {
@@ -49,79 +49,81 @@ impl Ledger {
     }
 }
 
-/// The accesses of one request. They stay in one place, which serves later requests.
-pub(crate) struct Accesses {
-    ledger: Weak<Ledger>,
+/// The accesses of one request. The record stays in one place, which later requests reuse.
+pub(crate) struct AccessRecord {
+    table: Weak<AccessTable>,
     key: (Caller, u64),
-    under_way: Cell<usize>,
+    in_flight: Cell<usize>,
     withdrawn: Cell<bool>,
     ended: Notify,
-    /// Shares of the payloads' bound whose memory is the transfers' that still move.
-    kept: RefCell<Vec<Share>>,
+    /// Payload memory that transfers in flight still use.
+    kept: RefCell<Vec<MemoryShare>>,
 }
 
-impl Default for Accesses {
+impl Default for AccessRecord {
     fn default() -> Self {
-        let (under_way, withdrawn) = (Cell::new(0), Cell::new(false));
-        let (ledger, key, ended) = (Weak::new(), (Caller::default(), 0), Notify::new());
-        Self { ledger, key, under_way, withdrawn, ended, kept: RefCell::default() }
+        let (in_flight, withdrawn) = (Cell::new(0), Cell::new(false));
+        let (table, key, ended) = (Weak::new(), (Caller::default(), 0), Notify::new());
+        Self { table, key, in_flight, withdrawn, ended, kept: RefCell::default() }
     }
 }
 
-/// A share of the accesses of one request.
+/// A handle to the accesses of one request.
 #[derive(Clone)]
-pub(crate) struct Account(Rc<Accesses>);
+pub(crate) struct AccessHandle(Rc<AccessRecord>);
 
-impl Deref for Account {
-    type Target = Accesses;
+impl Deref for AccessHandle {
+    type Target = AccessRecord;
 
-    fn deref(&self) -> &Accesses {
+    fn deref(&self) -> &AccessRecord {
         &self.0
     }
 }
 
-impl Account {
-    /// Opens the account of a request.
-    pub(crate) fn open(ledger: &Rc<Ledger>, client: Caller, request: u64) -> Self {
+impl AccessHandle {
+    /// Adds a request to the table.
+    pub(crate) fn open(table: &Rc<AccessTable>, client: Caller, request: u64) -> Self {
         let key = (client, request);
-        let accesses = ledger.spares.take(|place| {
-            (place.ledger, place.key) = (Rc::downgrade(ledger), key);
-            place.under_way.set(0);
+        let accesses = table.spares.take(|place| {
+            (place.table, place.key) = (Rc::downgrade(table), key);
+            place.in_flight.set(0);
             place.withdrawn.set(false);
         });
-        ledger.requests.borrow_mut().insert(key, Rc::clone(&accesses));
+        table.requests.borrow_mut().insert(key, Rc::clone(&accesses));
         Self(accesses)
     }
 }
 
-impl Accesses {
-    /// Whose memory it is.
+impl AccessRecord {
+    /// The client whose memory it is.
     pub(crate) fn caller(&self) -> Caller {
         self.key.0
     }
 
     /// An access begins.
     pub(crate) fn begin(&self) {
-        self.under_way.set(self.under_way.get() + 1);
+        self.in_flight.set(self.in_flight.get() + 1);
     }
 
-    /// One has ended.
+    /// An access has ended.
     pub(crate) fn end(&self) {
-        self.under_way.set(self.under_way.get().saturating_sub(1));
-        if self.under_way.get() == 0 {
+        let in_flight = self.in_flight.get();
+        assert!(in_flight > 0, "an access to client memory ends that has not begun");
+        self.in_flight.set(in_flight - 1);
+        if self.in_flight.get() == 0 {
             self.kept.borrow_mut().clear();
             self.ended.notify_waiters();
         }
     }
 
-    /// Keeps a share until none is under way.
-    pub(crate) fn keep(&self, share: Share) {
+    /// Holds payload memory until no access is in flight.
+    pub(crate) fn keep(&self, share: MemoryShare) {
         self.kept.borrow_mut().push(share);
     }
 
-    /// Whether any is under way.
+    /// Whether any access is in flight.
     pub(crate) fn is_busy(&self) -> bool {
-        self.under_way.get() > 0
+        self.in_flight.get() > 0
     }
 
     /// The client has given the request up.
@@ -129,12 +131,12 @@ impl Accesses {
         self.withdrawn.set(true);
     }
 
-    /// Whether the client has given the request up: no access may begin.
+    /// Whether the client has given the request up, so that no access may begin.
     pub(crate) fn is_withdrawn(&self) -> bool {
         self.withdrawn.get()
     }
 
-    /// Waits until none is under way.
+    /// Waits until no access is in flight.
     pub(crate) async fn idle(&self) {
         while self.is_busy() {
             self.ended.notified().await;
@@ -142,14 +144,14 @@ impl Accesses {
     }
 }
 
-impl Drop for Account {
+impl Drop for AccessHandle {
     fn drop(&mut self) {
-        // The ledger's own, unless the same number was executed anew.
+        // This handle and the table's own, unless the same number was executed anew.
         if Rc::strong_count(&self.0) > 2 {
             return;
         }
-        if let Some(ledger) = self.0.ledger.upgrade() {
-            ledger.close(&self.0);
+        if let Some(table) = self.0.table.upgrade() {
+            table.close(&self.0);
         }
     }
 }

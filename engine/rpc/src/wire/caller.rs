@@ -1,20 +1,20 @@
-//! Clients as a server tells them from each other.
+//! The identity of a client.
 
 use super::{ClientId, Header};
 use weir_proto::TenantId;
 
-/// A client as a server tells it from others. Its id is its own choice, and everybody on the network may see it: among the
-/// clients of its tenant it is the only one of that name, and others' are nobody it could be taken for.
+/// A client, as servers tell clients apart. It chooses its id itself, and everybody on the network may see that.
+/// The id is unique among the clients of its tenant, and says nothing about those of other tenants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Caller {
-    /// Whose client it is; 0 for all where nobody checks that.
+    /// The tenant; 0 for all clients where tenants are not authenticated.
     pub tenant: TenantId,
-    /// Which of them.
+    /// The id among the tenant's clients.
     pub id: ClientId,
 }
 
 impl Caller {
-    /// Who an authenticated message is from.
+    /// The sender of an authenticated message.
     #[inline]
     pub(crate) fn of(header: &Header) -> Self {
         Self { tenant: TenantId(header.tenant), id: header.client }

@@ -12,7 +12,7 @@ pub fn encode_versions(versions: &RangeInclusive<u16>) -> [u8; 4] {
     [low[0], low[1], high[0], high[1]]
 }
 
-/// Takes the body of a hello apart. Longer bodies are those of later versions; what they add is ignored.
+/// Decodes the body of a hello. Longer bodies are of later versions, whose additions are ignored.
 ///
 /// # Errors
 /// When it is too short, or the range is empty.
@@ -22,8 +22,8 @@ pub fn decode_versions(body: &[u8]) -> Result<RangeInclusive<u16>, Malformed> {
     if versions.is_empty() { Err(Malformed::Field("versions")) } else { Ok(versions) }
 }
 
-/// The body of a hello, and of its reply, between sides that authenticate their messages: versions, then the sender's
-/// part of the session's key.
+/// The body of a hello, and of its reply, between sides with keys: versions, then the sender's nonce for the
+/// session's key.
 #[must_use]
 pub fn encode_hello(versions: &RangeInclusive<u16>, nonce: &Nonce) -> [u8; 4 + NONCE_LEN] {
     let mut body = [0; 4 + NONCE_LEN];
@@ -32,7 +32,7 @@ pub fn encode_hello(versions: &RangeInclusive<u16>, nonce: &Nonce) -> [u8; 4 + N
     body
 }
 
-/// The sender's part of the session's key, from the body of a hello or its reply.
+/// The sender's nonce, from the body of a hello or its reply.
 #[must_use]
 pub fn decode_nonce(body: &[u8]) -> Option<Nonce> {
     body.get(4..4 + NONCE_LEN)?.try_into().ok()

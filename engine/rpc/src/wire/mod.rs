@@ -1,5 +1,6 @@
-//! The message format, with a fixed layout and little endian, and the seals that authenticate messages; `docs/reference/wire.md`
-//! describes both. It calls nothing of this crate. All rooms above send, receive or name what is defined here.
+//! The message format, with a fixed layout and little endian, and the seals that authenticate messages;
+//! `docs/reference/wire.md` describes both. It calls nothing of this crate. All rooms above send, receive or
+//! name what is defined here.
 
 mod caller;
 mod hello;
@@ -21,7 +22,7 @@ use weir_proto::limits::INLINE_MAX;
 /// First bytes of every message.
 pub const MAGIC: [u8; 4] = *b"WEIR";
 
-/// Length of the header in bytes, where it isn't the short one.
+/// Length of the full header in bytes.
 pub const HEADER_LEN: usize = 72;
 
 /// Largest message: header, greeting, all segments, the largest body and the tag.
@@ -41,10 +42,11 @@ const FLAGS: u8 = FLAG_GREETING | FLAG_RESEND | FLAG_SEALED;
 /// Every flag that is defined for the short header.
 const SHORT_FLAGS: u8 = FLAG_SHORT | FLAG_SEALED;
 
-/// Whole words before the checksum, which covers these and half a one more: all of the header before it.
+/// Whole words before the checksum. It covers these and half a word more, which is all of the header before it.
 const WORDS: usize = HEADER_LEN / 8 - 1;
 
-/// Names one incarnation of a context, as a server, or as a client that calls a server by one name; never 0.
+/// Identifies one incarnation of a context: as a server, or as a client that calls a server by one name. It is
+/// never 0.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ClientId(u64);
 
@@ -79,7 +81,7 @@ pub enum Kind {
     Request = 3,
     /// A reply.
     Reply = 4,
-    /// The request that was sent again is being executed; its reply will come.
+    /// Answer to a repeat of a request that is being executed. Its reply will come.
     Working = 5,
 }
 
@@ -110,7 +112,7 @@ pub struct Header {
     pub resend: bool,
     /// It ends with an authentication tag.
     pub sealed: bool,
-    /// It has the short form, where that says all of it: see [`Header::fits_short`].
+    /// Whether the short form was used or is wanted; see [`Header::fits_short`].
     pub short: bool,
     /// Operation.
     pub opcode: u16,
@@ -118,9 +120,9 @@ pub struct Header {
     pub segments: u16,
     /// Length of the body in bytes.
     pub body_len: u32,
-    /// Who made the request.
+    /// The client that made the request.
     pub client: ClientId,
-    /// Which request of that client.
+    /// Number of the request, by client.
     pub request: u64,
     /// Requests: when the client gives up, in wall nanoseconds. Replies: the server's incarnation.
     pub deadline: u64,
@@ -153,7 +155,7 @@ pub enum Malformed {
     /// Shorter or longer than its header says.
     #[error("a message of {0} bytes does not have the length its header says")]
     Length(usize),
-    /// Not one of ours.
+    /// It doesn't begin with the magic bytes.
     #[error("the message does not start with the protocol's magic")]
     Magic,
     /// The header was damaged.
@@ -162,7 +164,7 @@ pub enum Malformed {
     /// A kind, flag or count that is not defined.
     #[error("field {0} of the header has an undefined value")]
     Field(&'static str),
-    /// A segment that can't be.
+    /// An impossible segment.
     #[error("bulk segment {0} is invalid")]
     Segment(usize),
 }
@@ -172,8 +174,10 @@ struct Fields<'a, const LEN: usize>(&'a [u8; LEN]);
 
 impl<const LEN: usize> Fields<'_, LEN> {
     fn array<const N: usize>(&self, at: usize) -> [u8; N] {
-        // Every field is within the header, so that the compiler leaves only the load of it.
-        self.0[at..].first_chunk().copied().unwrap_or([0; N])
+        // Every field is within the header. The compiler sees that, and leaves a single load.
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(&self.0[at..at + N]);
+        bytes
     }
 
     fn u16(&self, at: usize) -> u16 {
@@ -188,7 +192,7 @@ impl<const LEN: usize> Fields<'_, LEN> {
         u64::from_le_bytes(self.array(at))
     }
 
-    /// The checksum of so many words and half a one, and whether it is what stands behind them.
+    /// Whether the checksum behind `WORDS` words and half a word is theirs.
     fn is_intact<const WORDS: usize>(&self) -> bool {
         let words: [u64; WORDS] = core::array::from_fn(|at| self.u64(8 * at));
         weir_fabric::crc32c_of_words(&words, self.u32(8 * WORDS)) == self.u32(8 * WORDS + 4)
@@ -219,21 +223,33 @@ impl Header {
         }
     }
 
-    /// Its bytes, in the form that it says it has.
+    /// Sets the length of the body.
+    ///
+    /// # Panics
+    /// When the body is longer than the limit of messages.
+    #[inline]
+    pub(crate) fn set_body(&mut self, body: &[u8]) {
+        assert!(body.len() <= INLINE_MAX, "a body of {} bytes is longer than any message's", body.len());
+        #[expect(clippy::cast_possible_truncation, reason = "it is at most INLINE_MAX")]
+        let len = body.len() as u32;
+        self.body_len = len;
+    }
+
+    /// Its bytes, in the short form if `short` is set and that says all of it.
     #[must_use]
     pub fn encode(&self) -> Encoded {
         self.encode_as(self.short && self.fits_short())
     }
 
-    /// Its bytes, in the short form where that says all of it.
+    /// Its bytes, in the short form if that says all of it.
     #[must_use]
     #[inline]
     pub fn encode_shortest(&self) -> Encoded {
         self.encode_as(self.fits_short())
     }
 
-    /// The words are put together before any of them is stored: bytes that were stored one by one can't be read as words
-    /// before all of them are in the cache.
+    /// Words are assembled before any is stored: a load of a word stalls if its bytes were stored one by one
+    /// just before.
     #[inline]
     fn encode_as(&self, short: bool) -> Encoded {
         let first = self.first_word(short);
@@ -259,8 +275,8 @@ impl Header {
             | u64::from(flags) << 56
     }
 
-    /// Puts a whole message of this header and a small body together, once. Returns its length; `None`: it takes the long form,
-    /// or more room.
+    /// Puts together a whole message of this header in short form and a small body. Returns its length. `None`:
+    /// it needs the full form, or more room.
     #[inline(always)]
     pub(crate) fn encode_note(&self, body: &[u8], note: &mut [u8; NOTE_MAX]) -> Option<usize> {
         if body.len() > NOTE_MAX - SHORT_LEN || !self.fits_short() {
@@ -299,7 +315,7 @@ impl Encoded {
     }
 }
 
-/// Puts words, half a word, and the checksum of all these at the beginning of a message.
+/// Writes words, half a word, and the checksum of all these to the beginning of a message.
 #[inline]
 fn put_words<const WORDS: usize, const LEN: usize>(bytes: &mut [u8; LEN], words: &[u64; WORDS], last: u32) {
     let sum = weir_fabric::crc32c_of_words(words, last);
@@ -321,7 +337,7 @@ impl Deref for Encoded {
     }
 }
 
-/// Takes a message apart that stands alone.
+/// Decodes a message that stands alone.
 ///
 /// # Errors
 /// When the message is not exactly what its header says.
@@ -330,8 +346,7 @@ pub fn decode(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     if layout.end == message.len() { Ok((header, layout)) } else { Err(Malformed::Length(message.len())) }
 }
 
-/// Takes the first message apart of those that stand one after another. Nothing in it is trusted: every length is
-/// checked against what there is.
+/// Decodes the first of several messages. Nothing in it is trusted: every length is checked.
 ///
 /// # Errors
 /// When the message is not what its header says.
@@ -349,7 +364,7 @@ pub fn decode_first(message: &[u8]) -> Result<(Header, Layout), Malformed> {
         }
         let header = short::decode(first, flags & FLAG_SEALED != 0)?;
         let body_len = usize::try_from(header.body_len).map_err(|_| length)?;
-        // Sixteen bits of length: nothing here overflows.
+        // The length has sixteen bits, so that nothing overflows.
         let body = SHORT_LEN..SHORT_LEN + body_len;
         let end = body.end + if header.sealed { TAG_LEN } else { 0 };
         if end > message.len() || body_len > INLINE_MAX {
@@ -361,7 +376,7 @@ pub fn decode_first(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     decode_first_full(message)
 }
 
-/// Takes a first message apart that has the full header.
+/// Decodes a first message with the full header.
 #[inline(never)]
 fn decode_first_full(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     let length = Malformed::Length(message.len());
@@ -388,7 +403,7 @@ fn decode_first_full(message: &[u8]) -> Result<(Header, Layout), Malformed> {
     Ok((header, Layout { greeting, segments, body, end }))
 }
 
-/// Takes a full header apart, behind its magic.
+/// Decodes a full header, after its magic bytes.
 fn decode_full(bytes: &[u8; HEADER_LEN]) -> Result<Header, Malformed> {
     let fields = Fields(bytes);
     if !fields.is_intact::<WORDS>() {

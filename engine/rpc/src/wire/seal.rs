@@ -12,7 +12,7 @@ pub use weir_proto::Keys;
 /// Length of a tag in bytes: a forger who may try 2^40 times succeeds with a probability of 2^-88.
 pub const TAG_LEN: usize = 16;
 
-/// Length of the random number that each side adds to a session's key.
+/// Length of the nonce that each side adds to a session's key.
 pub const NONCE_LEN: usize = 16;
 
 /// A tag.
@@ -44,13 +44,13 @@ impl SealKey {
         Self::new(key.derive("hello", &[]))
     }
 
-    /// The key of a session: nobody can bring it about again, because each side adds a number of its own.
+    /// The key of a session. It never recurs, because each side adds a nonce.
     pub(crate) fn of_session(key: &TenantKey, client: (ClientId, Nonce), server: (ClientId, Nonce)) -> Self {
         let (client_id, server_id) = (client.0.bits().to_le_bytes(), server.0.bits().to_le_bytes());
         Self::new(key.derive("session", &[&client_id, &client.1, &server_id, &server.1]))
     }
 
-    /// The tag of a message that is made of these parts.
+    /// The tag of a message that consists of these parts.
     pub(crate) fn tag(&self, parts: &[&[u8]]) -> Tag {
         let mut hasher = HighwayHasher::new(Key(self.0));
         for part in parts {
@@ -66,7 +66,7 @@ impl SealKey {
     /// Whether a message, whose last bytes are its tag, was sealed with this key.
     pub(crate) fn opens(&self, message: &[u8]) -> bool {
         let Some((sealed, tag)) = message.split_last_chunk::<TAG_LEN>() else { return false };
-        // Constant time: the outcome must not tell how many bytes of a guess were right.
+        // Constant time: the duration must not tell how many bytes of a guess were right.
         self.tag(&[sealed]).iter().zip(tag).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
     }
 }

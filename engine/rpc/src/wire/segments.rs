@@ -23,7 +23,7 @@ pub fn encode_segment(region: RemoteRegion, access: Access) -> [u8; SEGMENT_LEN]
     bytes
 }
 
-/// Takes the segment descriptors of a request apart.
+/// Decodes the segment descriptors of a request.
 ///
 /// # Errors
 /// When one of them has an undefined direction, or all together are longer than any memory.
@@ -32,10 +32,10 @@ pub fn decode_segments(bytes: &[u8]) -> Result<Vec<(RemoteRegion, Access)>, Malf
     decode_segments_into(&mut segments, bytes).map(|()| segments)
 }
 
-/// Takes them apart into a list, in the place of what is in it.
+/// Decodes them into a list, whose content is replaced.
 ///
 /// # Errors
-/// As [`decode_segments`]; then what is in the list means nothing.
+/// As [`decode_segments`]; the list's content is undefined then.
 pub fn decode_segments_into(
     segments: &mut Vec<(RemoteRegion, Access)>,
     bytes: &[u8],

@@ -1,8 +1,8 @@
-//! The short header: what nearly every small request and reply needs, in two thirds of the bytes.
+//! The short header: what nearly all small requests and replies need, in two thirds of the bytes.
 //!
-//! A message of the fabric travels between two processes of a node in cache lines, and each costs as much as a tenth of a
-//! round trip. Fields that are nearly always zero are left out, those that are close to others are their distances; where
-//! that can't say what a header says, it is sent in full.
+//! Between two processes of a node a message travels in cache lines, each of which costs a tenth of a round
+//! trip. Fields that are nearly always zero are left out, and some fields are stored as distances from others. A
+//! header that doesn't fit is sent in full.
 
 use super::{ClientId, Fields, Header, Kind, Malformed};
 use weir_proto::Epoch;
@@ -10,17 +10,17 @@ use weir_proto::Epoch;
 /// First protocol version that has it.
 pub const SHORT_VERSION: u16 = 2;
 
-/// Its length in bytes: with 64 bytes of body a request is as long as what `shm` moves in three cache lines, and an empty
-/// reply as what it moves in two.
+/// Its length in bytes. A request with 64 bytes of body is as long as what `shm` moves in three cache lines, and
+/// an empty reply as what it moves in two.
 pub const SHORT_LEN: usize = 48;
 
-/// Whole words before the checksum, which covers these and half a one more: all of the header before it.
+/// Whole words before the checksum. It covers these and half a word more, which is all of the header before it.
 const WORDS: usize = SHORT_LEN / 8 - 1;
 
-/// Bits of the number of a request; the rest of its word is the distance to what the client has finished with.
+/// Bits of a request's number. The rest of its word is the distance to what the client has finished with.
 const REQUEST_BITS: u32 = 48;
 
-/// How far below its own number the client has finished: nothing in a reply.
+/// Distance of a request's number to what its client has finished with; 0 in a reply. `None`: there is none.
 fn distance(header: &Header) -> Option<u64> {
     match header.kind {
         Kind::Request => header.request.checked_sub(header.acked),
@@ -43,13 +43,17 @@ impl Header {
             && distance(self).is_some_and(|distance| u16::try_from(distance).is_ok())
     }
 
-    /// The words of the short form, of the last one only the half before the checksum.
+    /// The words of the short form. Of the last one it returns the half before the checksum.
     pub(super) fn encode_short(&self, first: u64) -> ([u64; WORDS], u32) {
         let lengths = u64::from(self.opcode) | u64::from(self.body_len) << 16;
-        let numbers = distance(self).unwrap_or(0) | self.request << 16;
+        let Some(distance) = distance(self) else {
+            unreachable!("the short form was taken for {:?}", self.kind)
+        };
+        debug_assert!(self.fits_short(), "the short form doesn't say all of {self:?}");
+        let numbers = distance | self.request << 16;
         let since = if self.kind == Kind::Request { self.epoch.0 } else { 0 };
         let deadline = self.deadline.wrapping_sub(since);
-        // From here on fields lie across words: the first half of a word is the second one of a field.
+        // From here on fields cross words: the first half of a word is the second half of a field.
         let across = |before: u64, after: u64| before >> 32 | after << 32;
         let words = [
             first,
@@ -58,11 +62,11 @@ impl Header {
             across(self.client.0, self.epoch.0),
             across(self.epoch.0, deadline),
         ];
-        (words, u32::try_from(deadline >> 32).unwrap_or(0))
+        (words, (deadline >> 32) as u32)
     }
 }
 
-/// Takes a short header apart; its flags are known to be defined ones.
+/// Decodes a short header, whose flags were checked.
 #[inline]
 pub(super) fn decode(bytes: &[u8; SHORT_LEN], sealed: bool) -> Result<Header, Malformed> {
     let fields = Fields(bytes);

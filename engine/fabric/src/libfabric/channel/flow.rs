@@ -5,10 +5,10 @@ use super::table::{CHANNELS_MAX, Look};
 use super::{Channel, Offer};
 use crate::counters::add;
 use crate::endpoint::Message;
-use crate::libfabric::bell;
-use crate::libfabric::intake::HANDED_MAX;
+use crate::libfabric::doorbell;
 use crate::libfabric::peers::KnownPeer;
 use crate::libfabric::progress::Core;
+use crate::libfabric::receive_queue::HANDED_MAX;
 use crate::{Address, PeerId};
 use std::io;
 use std::rc::Rc;
@@ -105,7 +105,7 @@ impl Core {
 
     fn forget_channel(&self, channel: &Rc<Channel>) {
         if let Some(peer) = self.peers.borrow().get(channel.peer) {
-            peer.way.leave(channel);
+            peer.peer_channel.leave(channel);
         }
     }
 
@@ -145,27 +145,32 @@ impl Core {
 
     /// A message went to a peer through the provider: offers the peer a channel if it is time.
     pub(in crate::libfabric) fn sent_by_provider(&self, to: PeerId, peer: &KnownPeer) {
-        let Some(ringer) = peer.ringer.as_ref().filter(|_| self.capabilities.channels) else { return };
-        if !peer.way.is_worth_a_channel() || !ringer.takes_channels() || self.is_own(&peer.address) {
+        let Some(peer_doorbell) = peer.peer_doorbell.as_ref().filter(|_| self.capabilities.channels) else {
+            return;
+        };
+        if !peer.peer_channel.is_worth_a_channel()
+            || !peer_doorbell.takes_channels()
+            || self.is_own(&peer.address)
+        {
             return;
         }
-        let Some(bell) = &self.bell else { return };
+        let Some(doorbell) = &self.doorbell else { return };
         // One that was not answered until now won't be.
-        if let Some(before) = peer.way.channel() {
+        if let Some(before) = peer.peer_channel.channel() {
             self.leave_channel(&before);
         }
         if !self.make_room() {
             return;
         }
         let made = Channel::make(to).and_then(|(channel, memory)| {
-            let offered = ringer.offer(bell.name(), &memory);
+            let offered = peer_doorbell.offer(doorbell.name(), &memory);
             offered.map(|()| channel)
         });
         match made {
             Ok(channel) => {
                 let channel = Rc::new(channel);
                 self.channels.add(Rc::clone(&channel));
-                peer.way.replace(Some(channel));
+                peer.peer_channel.replace(Some(channel));
             }
             Err(error) => tracing::debug!(peer = %peer.address, %error, "a channel could not be offered"),
         }
@@ -173,13 +178,13 @@ impl Core {
 
     /// Whether a peer is this endpoint itself. Peers' addresses are names without the zero at the end.
     fn is_own(&self, address: &Address) -> bool {
-        self.bell.as_ref().is_some_and(|bell| bell.name().as_bytes() == address.as_bytes())
+        self.doorbell.as_ref().is_some_and(|doorbell| doorbell.name().as_bytes() == address.as_bytes())
     }
 
     /// Answers the offers that have come.
     pub(in crate::libfabric) fn answer_offers(&self) {
-        let Some(bell) = &self.bell else { return };
-        for offer in bell.take_offers() {
+        let Some(doorbell) = &self.doorbell else { return };
+        for offer in doorbell.take_offers() {
             let name = offer.name.clone();
             match self.answer(&offer) {
                 Ok(()) => {
@@ -195,7 +200,7 @@ impl Core {
     }
 
     fn answer(&self, offer: &Offer) -> Result<(), Refusal> {
-        if !self.capabilities.channels || !bell::can_be_of(&offer.name, offer.process) {
+        if !self.capabilities.channels || !doorbell::can_be_of(&offer.name, offer.process) {
             return Err(Refusal::Stranger);
         }
         let address = Address::from_bytes(offer.name.as_bytes()).ok_or(Refusal::Stranger)?;
@@ -209,7 +214,7 @@ impl Core {
             return answer.and(Err(Refusal::Another));
         }
         if let Some(known) = self.peers.borrow().get(peer) {
-            known.way.replace(Some(Rc::clone(&channel)));
+            known.peer_channel.replace(Some(Rc::clone(&channel)));
         }
         self.channels.add(channel);
         Ok(())
@@ -218,8 +223,8 @@ impl Core {
     /// Makes place for a channel that a peer offers. Of two that offer each other one at the same time, the one whose name comes
     /// first gets its way.
     fn find_place(&self, peer: PeerId, name: &str) -> Result<(), Refusal> {
-        let own = self.bell.as_ref().map_or("", |bell| bell.name());
-        let before = self.peers.borrow().get(peer).and_then(|known| known.way.channel());
+        let own = self.doorbell.as_ref().map_or("", |doorbell| doorbell.name());
+        let before = self.peers.borrow().get(peer).and_then(|known| known.peer_channel.channel());
         if let Some(before) = before {
             if before.is_open() || !before.is_closed() && own < name {
                 return Err(Refusal::Another);
@@ -250,8 +255,8 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::libfabric::bell::Ringer;
     use crate::libfabric::channel::{BYTES, HEAD_LONGS, RING_LONGS, SEALS};
+    use crate::libfabric::doorbell::PeerDoorbell;
     use crate::libfabric::shared::Shared;
     use crate::{Ability, Endpoint, FabricError, Options, Sink, open};
     use core::cell::RefCell;
@@ -314,8 +319,8 @@ mod tests {
         }
 
         fn offer_as(&self, who: &str, memory: &OwnedFd) -> [u64; 2] {
-            let ringer = Ringer::new(&name(&self.victim)).expect("its bell");
-            ringer.offer(who, memory).expect("sent");
+            let peer_doorbell = PeerDoorbell::new(&name(&self.victim)).expect("its bell");
+            peer_doorbell.offer(who, memory).expect("sent");
             self.pause();
             let counters = self.victim.counters();
             [counters.channels_accepted.get(), counters.channels_refused.get()]
@@ -360,11 +365,13 @@ mod tests {
         let own = name(&Stage::set().peer);
         let pid = format!("-{}-", std::process::id());
         let other = own.replace(&pid, &format!("-{}-", std::os::unix::process::parent_id()));
-        assert!(bell::can_be_of(&own, std::process::id()) && !bell::can_be_of(&other, std::process::id()));
+        assert!(
+            doorbell::can_be_of(&own, std::process::id()) && !doorbell::can_be_of(&other, std::process::id())
+        );
         // Nor can one in this namespace, by a process that can't be seen from here.
         let elsewhere = "weir-1-2-0123456789abcdef";
-        assert!(bell::can_be_of(elsewhere, 0) && !bell::can_be_of(&own, 0));
-        assert!(!bell::can_be_of(&own.replace(&pid, "-0-"), 0));
+        assert!(doorbell::can_be_of(elsewhere, 0) && !doorbell::can_be_of(&own, 0));
+        assert!(!doorbell::can_be_of(&own.replace(&pid, "-0-"), 0));
         let Some(stage) = Stage::set_with_known_peer() else { return };
         stage.victim.insert(&stage.victim.address()).expect("an address");
         for who in ["", "weir-1-2-3", "../weir", &name(&stage.victim)] {

@@ -1,9 +1,9 @@
-//! A channel whose other side does whatever it is told to: what a fuzzer plays a peer with.
+//! A channel whose other side does whatever it is told to: with this a fuzzer plays a peer.
 
 use super::ring::{RING_LONGS, SLOT_LONGS, SLOTS};
 use super::table::{Channels, Look};
 use super::{BYTES, Channel, HEAD_LONGS, offer, ring};
-use crate::libfabric::bell;
+use crate::libfabric::doorbell;
 use crate::libfabric::shared::Shared;
 use crate::{Message, PeerId};
 use core::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ pub const SLOT_BYTES: usize = ring::SLOT_BYTES;
 /// The name in what a process has sent to a bell, if that offers a channel in a name that the process can have made.
 #[must_use]
 pub fn offered(datagram: &[u8], process: u32) -> Option<&str> {
-    offer::name_in(datagram).filter(|name| bell::can_be_of(name, process))
+    offer::name_in(datagram).filter(|name| doorbell::can_be_of(name, process))
 }
 
 /// The long word with which a slot begins that the other side writes.

@@ -1,27 +1,27 @@
-//! Channels: how small messages go between two endpoints of one node.
+//! Channels: a path for small messages between two endpoints of one node.
 //!
-//! Providers within a node have one queue for each receiver, that all its senders fill: each takes a place there, a buffer,
-//! and a lock for it. Two endpoints that exchange messages all the time get a channel of their own beside that: memory that
-//! nobody else has, with a ring for each direction that has one writer and one reader. A message then costs what it
-//! costs to bring its cache lines from one core to the other, and a process that is killed in the middle of one harms nobody
-//! but itself.
+//! Providers within a node have one queue for each receiver, which all its senders fill: each takes a slot, a
+//! buffer and a lock there. Two endpoints that exchange messages all the time get a channel beside that. It is
+//! memory of these two, with a ring for each direction that has one writer and one reader. A message then costs
+//! what it costs to move its cache lines between two cores, and a process that is killed while writing one harms
+//! only itself.
 //!
-//! An endpoint offers a channel to a peer that it has sent some messages to, through the socket of the peer's bell. Until the
-//! peer has accepted it, and where it doesn't, messages go through the provider, as do large ones, those that find no
-//! room in the ring, and all transfers. There is no order between the two ways.
+//! An endpoint offers a channel to a peer that it has sent some messages to, through the socket of the peer's
+//! doorbell. Until the peer has accepted it, messages go through the provider. So do large messages, those that
+//! find no room in the ring, and all transfers. There is no order between the two paths.
 
 mod flow;
 #[cfg(feature = "fuzz")]
 pub mod foreign;
 mod offer;
+mod peer_channel;
 mod ring;
 mod table;
-mod way;
 
 pub(super) use offer::{Offer, receive, send};
+pub(super) use peer_channel::PeerChannel;
 pub(super) use ring::MESSAGE_MAX;
 pub(super) use table::Channels;
-pub(super) use way::Way;
 
 use super::shared::{PAGE, Shared};
 use crate::PeerId;

@@ -1,4 +1,4 @@
-//! Offering a channel: memory that goes from one process to another through the socket of a bell.
+//! Offering a channel: memory is passed from one process to another through the socket of a doorbell.
 #![expect(unsafe_code, reason = "a C function hands over a descriptor")]
 
 use super::super::sys;

@@ -39,9 +39,9 @@ pub(super) const RING_LONGS: usize = SLOTS as usize * SLOT_LONGS + SLOT_LONGS;
 pub(super) struct Garbage;
 
 /// Where a ring is.
-struct Place(Longs<RING_LONGS>);
+struct RingMemory(Longs<RING_LONGS>);
 
-impl Place {
+impl RingMemory {
     /// The ring that begins at this long word.
     fn new(shared: Rc<Shared>, at: usize) -> Self {
         Self(Longs::new(shared, at))
@@ -73,7 +73,7 @@ fn slots_for(len: usize) -> u32 {
 
 /// The side of a ring that writes.
 pub(super) struct Writer {
-    place: Place,
+    place: RingMemory,
     /// Number of the next slot.
     next: Cell<u32>,
     /// Slots that the reader is known to have taken.
@@ -82,7 +82,7 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(shared: Rc<Shared>, at: usize) -> Self {
-        Self { place: Place::new(shared, at), next: Cell::new(0), taken: Cell::new(0) }
+        Self { place: RingMemory::new(shared, at), next: Cell::new(0), taken: Cell::new(0) }
     }
 
     fn has_room(&self, slots: u32) -> Result<bool, Garbage> {
@@ -148,7 +148,7 @@ impl Writer {
 
 /// The side of a ring that reads.
 pub(super) struct Reader {
-    place: Place,
+    place: RingMemory,
     /// Number of the slot in which the next message begins.
     next: Cell<u32>,
     /// What the writer was told last of how many were taken.
@@ -157,7 +157,7 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(shared: Rc<Shared>, at: usize) -> Self {
-        Self { place: Place::new(shared, at), next: Cell::new(0), told: Cell::new(0) }
+        Self { place: RingMemory::new(shared, at), next: Cell::new(0), told: Cell::new(0) }
     }
 
     /// Length of the next message, if one has come.

@@ -1,33 +1,36 @@
-//! Addresses that nobody knows beforehand: of providers whose endpoints have no host and port, such as `cxi`, and of
-//! others where that is configured.
+//! Published addresses, which are not known beforehand: of providers whose endpoints have no host and port, such
+//! as `cxi`, and of others where that is configured.
 //!
-//! A listening endpoint is opened wherever the provider puts it. At the host and port that the configuration gives it stands
-//! a TCP socket, which tells everybody who asks what address the provider gave. Whoever resolves the name of a server asks
-//! there, each time contact is made, so that a server which has another address after a restart is found again.
+//! A listening endpoint is opened wherever the provider puts it. A TCP socket at the configured host and port
+//! tells its address to everybody who asks. A client that resolves the server's name asks there each time it
+//! makes contact, so that it finds a server that restarted at another address.
 //!
-//! An answer is sealed with the key of the asker's tenant, so that only who has the system's key can tell an address. With
-//! it comes the id by which the server will answer hellos: addresses are used again, and somebody else may be there by then.
+//! An answer is sealed with the key of the querier's tenant, so that only a process with the system's key can
+//! publish an address. It contains the id by which the server answers hellos: addresses are reused, and another
+//! server may have this one by then.
 
-mod ask;
+mod publisher;
+mod query;
 mod record;
-mod teller;
 
-pub use record::{ADDRESS_VERSION, ANSWER_MAX, AnswerError, QUESTION_LEN, Question, Told, refusal};
+pub use record::{
+    ADDRESS_VERSION, ANSWER_MAX, AnswerError, PublishedAddress, QUESTION_LEN, Question, refusal,
+};
 
-pub(crate) use ask::{Asker, ask};
-pub(crate) use teller::Teller;
+pub(crate) use publisher::Publisher;
+pub(crate) use query::{Querier, query};
 
 use crate::address::Address;
 
-/// Where the addresses of listening endpoints come from.
+/// How the addresses of listening endpoints are found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Addressing {
-    /// From what the provider's addresses are: ports where they are hosts and ports or names, else published.
+    /// As the provider's addresses require: at ports if they are hosts and ports or names, else published.
     #[default]
     ByProvider,
-    /// An endpoint is at the host and port that the configuration says.
+    /// An endpoint is at the configured host and port.
     Ports,
-    /// The provider chooses them, and at that host and port it is told which.
+    /// The provider chooses the address, and it is published at the configured host and port.
     Published,
 }
 
@@ -53,12 +56,13 @@ impl Addressing {
     }
 }
 
-/// What a name has led to.
+/// The outcome of resolving a name.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Where the server is.
     pub address: Address,
-    /// The id by which it must answer, where addresses are published: somebody else may be there by now.
+    /// The id by which the server must answer, if addresses are published: another server may have the address
+    /// by then.
     pub server: Option<u64>,
 }
 

@@ -1,6 +1,7 @@
-//! What is asked and told about an endpoint's address, byte by byte (`docs/reference/wire.md`).
+//! Queries and answers about published addresses, byte by byte (`docs/reference/wire.md`).
 //!
-//! Both come from anybody. Nothing in an answer is believed before its seal was found right, where the asker has a key.
+//! Both come from unauthenticated senders. Where the querier has a key, nothing in an answer is used before its
+//! seal was checked.
 
 use crate::Address;
 use weir_proto::TenantKey;
@@ -34,12 +35,12 @@ const REFUSED: u16 = 1;
 /// The only flag: a seal ends the answer.
 const SEALED: u8 = 1;
 
-/// What an asker says.
+/// A query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Question {
     /// Number of the tenant whose key the answer is to be sealed with.
     pub tenant: u64,
-    /// A number that no earlier question had, so that no earlier answer is one to this.
+    /// A number that no earlier query had, so that no earlier answer matches.
     pub nonce: [u8; 16],
 }
 
@@ -55,7 +56,7 @@ impl Question {
         bytes
     }
 
-    /// Reads a question; `None` when it is none. Those of later versions begin in the same way.
+    /// Decodes a query; `None` if it is none. Queries of later versions begin in the same way.
     #[must_use]
     pub fn decode(bytes: &[u8; QUESTION_LEN]) -> Option<Self> {
         let is_ours = bytes.starts_with(&MAGIC) && number(bytes, 8)? >= ADDRESS_VERSION;
@@ -70,9 +71,9 @@ fn number(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-/// What an engine tells of one of its endpoints.
+/// The published address of one endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Told {
+pub struct PublishedAddress {
     /// The id by which the server answers hellos: another one after each restart.
     pub server: u64,
     /// The provider, as libfabric calls it.
@@ -83,7 +84,7 @@ pub struct Told {
     pub address: Address,
 }
 
-/// Why an answer is not believed.
+/// Why an answer is not accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AnswerError {
     /// Nothing at all.
@@ -106,7 +107,7 @@ pub enum AnswerError {
     Malformed(&'static str),
 }
 
-/// What only who has the key can make, of a question and the answer to it at a port.
+/// A seal of a query and its answer at a port.
 fn seal(key: &TenantKey, question: &Question, port: u16, answer: &[u8]) -> [u8; SEAL_LEN] {
     let whole = key.derive("address", &[&question.nonce, &port.to_le_bytes(), answer]);
     core::array::from_fn(|at| whole[at])
@@ -121,15 +122,15 @@ fn head(status: u16, sealed: bool) -> [u8; HEAD_LEN] {
     head
 }
 
-/// The answer to who is of no tenant here.
+/// The answer to a querier of an unknown tenant.
 #[must_use]
 pub fn refusal() -> Vec<u8> {
     head(REFUSED, false).to_vec()
 }
 
-impl Told {
-    /// The answer to a question that came to this port, sealed where there is a key. `None`: the provider's name is longer
-    /// than any.
+impl PublishedAddress {
+    /// The answer to a query that came to this port, sealed if there is a key. `None`: the provider's name is
+    /// too long.
     #[must_use]
     pub fn encode(&self, question: &Question, port: u16, key: Option<&TenantKey>) -> Option<Vec<u8>> {
         let mut head = head(TOLD, key.is_some());
@@ -144,7 +145,7 @@ impl Told {
         Some(answer)
     }
 
-    /// Reads the answer to a question that was asked at this port.
+    /// Decodes the answer to a query that was sent to this port.
     ///
     /// # Errors
     /// See [`AnswerError`].
@@ -179,7 +180,7 @@ impl Told {
             (true, key) => {
                 let (told, tag) =
                     answer.split_last_chunk::<SEAL_LEN>().ok_or(Malformed("it is cut short"))?;
-                // Constant time: the outcome must not tell how many bytes of a guess were right.
+                // Constant time: the duration must not tell how many bytes of a guess were right.
                 let differ = |key| {
                     seal(key, question, port, told).iter().zip(tag).fold(0, |sum, (a, b)| sum | (a ^ b))
                 };
@@ -232,9 +233,9 @@ mod tests {
         Question { tenant: 4, nonce: [9; 16] }
     }
 
-    fn told() -> Told {
+    fn told() -> PublishedAddress {
         let address = Address::from_bytes(&[1, 2, 3, 4, 5, 6, 0, 0]).expect("short enough");
-        Told { server: 77, provider: "cxi".to_owned(), format: 7, address }
+        PublishedAddress { server: 77, provider: "cxi".to_owned(), format: 7, address }
     }
 
     #[test]
@@ -258,22 +259,27 @@ mod tests {
     #[test]
     fn an_answer_holds_for_its_question_port_and_tenant_alone() {
         let sealed = told().encode(&question(), PORT, Some(&key(4))).expect("short names");
-        let read = |question, port, tenant| Told::decode(&sealed, &question, port, Some(&key(tenant)));
+        let read =
+            |question, port, tenant| PublishedAddress::decode(&sealed, &question, port, Some(&key(tenant)));
         assert_eq!(read(question(), PORT, 4), Ok(told()));
         let other = Question { nonce: [8; 16], ..question() };
         assert_eq!(read(other, PORT, 4), Err(AnswerError::Forged), "a recorded one");
         assert_eq!(read(question(), PORT + 1, 4), Err(AnswerError::Forged), "another target's");
         assert_eq!(read(question(), PORT, 5), Err(AnswerError::Forged), "another tenant's");
         let open = told().encode(&question(), PORT, None).expect("short names");
-        assert_eq!(Told::decode(&open, &question(), PORT, Some(&key(4))), Err(AnswerError::Forged));
-        assert_eq!(Told::decode(&open, &question(), PORT, None), Ok(told()), "nobody has keys");
-        let refused = Told::decode(&refusal(), &question(), PORT, Some(&key(4)));
+        assert_eq!(
+            PublishedAddress::decode(&open, &question(), PORT, Some(&key(4))),
+            Err(AnswerError::Forged)
+        );
+        assert_eq!(PublishedAddress::decode(&open, &question(), PORT, None), Ok(told()), "nobody has keys");
+        let refused = PublishedAddress::decode(&refusal(), &question(), PORT, Some(&key(4)));
         assert_eq!(refused, Err(AnswerError::Refused));
     }
 
     #[test]
     fn what_is_no_answer_is_told_apart_by_what_is_wrong() {
-        let read = |bytes: &[u8]| Told::decode(bytes, &question(), PORT, None).expect_err("no answer");
+        let read =
+            |bytes: &[u8]| PublishedAddress::decode(bytes, &question(), PORT, None).expect_err("no answer");
         let good = told().encode(&question(), PORT, None).expect("short names");
         assert_eq!(read(b""), AnswerError::Nothing);
         assert_eq!(read(b"HTTP/1.1 400 Bad Request\r\n\r\n, and so on"), AnswerError::Foreign);
@@ -305,25 +311,25 @@ mod tests {
             provider in "[!-~]{0,63}", bytes in prop::collection::vec(any::<u8>(), 1..=Address::MAX),
         ) {
             let address = Address::from_bytes(&bytes).expect("short enough");
-            let told = Told { server, provider, format, address };
+            let told = PublishedAddress { server, provider, format, address };
             let question = Question { tenant, nonce };
             prop_assert_eq!(Question::decode(&question.encode()), Some(question));
             let mut answer = told.encode(&question, port, Some(&key(tenant))).expect("short names");
             prop_assert!(answer.len() <= ANSWER_MAX);
-            prop_assert_eq!(Told::decode(&answer, &question, port, Some(&key(tenant))), Ok(told));
+            prop_assert_eq!(PublishedAddress::decode(&answer, &question, port, Some(&key(tenant))), Ok(told));
             let at = at % answer.len();
             answer[at] ^= 1 << bit;
-            prop_assert!(Told::decode(&answer, &question, port, Some(&key(tenant))).is_err());
+            prop_assert!(PublishedAddress::decode(&answer, &question, port, Some(&key(tenant))).is_err());
         }
 
         #[test]
         fn any_bytes_are_an_answer_or_an_error(bytes in prop::collection::vec(any::<u8>(), 0..300), keyed: bool) {
             let key = keyed.then(|| key(1));
-            let _ = Told::decode(&bytes, &question(), PORT, key.as_ref());
+            let _ = PublishedAddress::decode(&bytes, &question(), PORT, key.as_ref());
             let mut begun = MAGIC.to_vec();
             begun.extend([1, 0, 0, 0]);
             begun.extend(&bytes);
-            if let Ok(told) = Told::decode(&begun, &question(), PORT, None) {
+            if let Ok(told) = PublishedAddress::decode(&begun, &question(), PORT, None) {
                 prop_assert!(told.address.as_bytes().len() <= Address::MAX && told.provider.len() <= PROVIDER_MAX);
             }
         }

@@ -169,7 +169,8 @@ fn nonsense_and_silence_keep_nobody_from_being_told() {
     };
     for right in [question.encode(), later] {
         let answer = say(port, &right);
-        let told = Told::decode(&answer, &question, port, Some(&tenant(4))).expect("a sealed answer");
+        let told =
+            PublishedAddress::decode(&answer, &question, port, Some(&tenant(4))).expect("a sealed answer");
         assert_eq!((told.server, &told.address), (77, &endpoint.address()));
     }
     let found = executor.block_on(client.resolve(HOST, port)).expect("it is told");
@@ -203,13 +204,13 @@ fn liar(answer: impl FnOnce(Question) -> Vec<u8> + Send + 'static) -> (SocketAdd
     (socket, thread)
 }
 
-fn asker() -> Asker {
-    Asker { provider: "tcp".to_owned(), format: FI_SOCKADDR_IN, key: Some(tenant(4)) }
+fn querier() -> Querier {
+    Querier { provider: "tcp".to_owned(), format: FI_SOCKADDR_IN, key: Some(tenant(4)) }
 }
 
-fn told(provider: &str, format: u32) -> Told {
+fn told(provider: &str, format: u32) -> PublishedAddress {
     let address = Address::from_socket(SocketAddr::from((Ipv4Addr::LOCALHOST, 9)));
-    Told { server: 77, provider: provider.to_owned(), format, address }
+    PublishedAddress { server: 77, provider: provider.to_owned(), format, address }
 }
 
 #[test]
@@ -218,16 +219,18 @@ fn what_liars_tell_is_not_believed_and_said_to_be_what_it_is() {
         let (port_is, port) = std::sync::mpsc::channel();
         let (socket, thread) = liar(move |question| answer(question, port.recv().expect("told")));
         port_is.send(socket.port()).expect("it waits");
-        let outcome = asker().ask(socket, socket.port(), [3; 16]);
+        let outcome = querier().query(socket, socket.port(), [3; 16]);
         thread.join().expect("it ends");
         outcome.expect_err("a liar")
     };
-    let sealed = |told: Told, key: TenantKey| {
+    let sealed = |told: PublishedAddress, key: TenantKey| {
         move |question: Question, port| told.encode(&question, port, Some(&key)).expect("short names")
     };
     let honest = sealed(told("tcp", FI_SOCKADDR_IN), tenant(4));
     let (socket, thread) = liar(|_| Vec::new());
-    assert!(asker().ask(socket, socket.port(), [3; 16]).expect_err("nothing").contains("without an answer"));
+    assert!(
+        querier().query(socket, socket.port(), [3; 16]).expect_err("nothing").contains("without an answer")
+    );
     thread.join().expect("it ends");
     let other_key = refused(Box::new(sealed(told("tcp", FI_SOCKADDR_IN), tenant(5))));
     assert!(other_key.contains("not sealed"), "{other_key}");
@@ -253,7 +256,7 @@ fn who_says_nothing_is_given_up_in_time_for_others() {
     let silent = TcpListener::bind((HOST, 0)).expect("a port");
     let socket = silent.local_addr().expect("it has one");
     let began = Instant::now();
-    let error = asker().ask(socket, socket.port(), [3; 16]).expect_err("it never answers");
+    let error = querier().query(socket, socket.port(), [3; 16]).expect_err("it never answers");
     assert!(error.contains("no answer within 700 ms"), "{error}");
     assert!(began.elapsed() >= Duration::from_millis(690), "{:?}", began.elapsed());
 }

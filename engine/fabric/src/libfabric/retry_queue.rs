@@ -1,8 +1,9 @@
-//! When peers are tried again whose operations wait for room, or for a connection.
+//! When operations are retried that wait for room or for a connection.
 //!
-//! Where each peer has a connection of its own, a try may cost an attempt at one, and anybody may name addresses where nobody is. So
-//! what completes with one peer brings forward that one and few others, whose pauses are short; and the more peers wait, the further
-//! apart are their tries. Elsewhere room is what all share, and what completes brings forward all.
+//! Where each peer has a connection, a try may attempt to connect, and anybody may name addresses where nobody
+//! is. So a completion with one peer brings forward the retry of that peer and of few others with short pauses.
+//! The more peers wait, the longer are the pauses. Where all peers share the room, a completion brings forward
+//! all.
 
 use crate::PeerId;
 use core::time::Duration;
@@ -45,19 +46,19 @@ const WAIT_CROWDED_MAX: Duration = Duration::from_secs(1);
 
 /// When a peer that waits is tried next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct RetryTime {
     at: Instant,
     pause: Duration,
 }
 
 /// The peers that wait, by their turns.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct RetryQueue {
     by_time: BTreeSet<(Instant, PeerId)>,
     connects: bool,
 }
 
-impl Waiting {
+impl RetryQueue {
     /// For peers that each have a connection of their own.
     pub(super) fn for_connections() -> Self {
         Self { connects: true, ..Self::default() }
@@ -87,28 +88,28 @@ impl Waiting {
     }
 
     /// A peer waits no more.
-    pub(super) fn remove(&mut self, id: PeerId, turn: Turn) {
-        self.by_time.remove(&(turn.at, id));
+    pub(super) fn remove(&mut self, id: PeerId, retry_time: RetryTime) {
+        self.by_time.remove(&(retry_time.at, id));
     }
 
     /// There is still no room for a peer's operations, or none any more. `near`: the peer is within the node.
-    pub(super) fn back_off(&mut self, (id, near): (PeerId, bool), turn: &mut Turn, now: Instant) {
-        self.by_time.remove(&(turn.at, id));
+    pub(super) fn back_off(&mut self, (id, near): (PeerId, bool), retry_time: &mut RetryTime, now: Instant) {
+        self.by_time.remove(&(retry_time.at, id));
         let others = if self.connects { self.by_time.len() } else { 0 };
         let crowd = (u32::try_from(others).unwrap_or(u32::MAX) / CROWD).max(1);
         let max = RETRY_MAX.saturating_mul(crowd).min(RETRY_CROWDED_MAX);
         let (min, max) =
             if near { (RETRY_MIN, RETRY_QUEUE_MAX) } else { (RETRY_MIN.saturating_mul(crowd), max) };
-        turn.pause = (turn.pause * 2).clamp(min.min(max), max);
-        turn.at = now + turn.pause;
-        self.by_time.insert((turn.at, id));
+        retry_time.pause = (retry_time.pause * 2).clamp(min.min(max), max);
+        retry_time.at = now + retry_time.pause;
+        self.by_time.insert((retry_time.at, id));
     }
 
     /// A peer that waits is due now.
-    pub(super) fn hasten(&mut self, id: PeerId, turn: &mut Turn, now: Instant) {
-        if self.by_time.remove(&(turn.at, id)) {
-            turn.at = turn.at.min(now);
-            self.by_time.insert((turn.at, id));
+    pub(super) fn hasten(&mut self, id: PeerId, retry_time: &mut RetryTime, now: Instant) {
+        if self.by_time.remove(&(retry_time.at, id)) {
+            retry_time.at = retry_time.at.min(now);
+            self.by_time.insert((retry_time.at, id));
         }
     }
 
@@ -132,7 +133,7 @@ impl Waiting {
     }
 }
 
-impl Turn {
+impl RetryTime {
     /// Whether the last pause was short.
     pub(super) fn is_brief(self) -> bool {
         self.pause <= BRIEF
@@ -146,7 +147,7 @@ mod tests {
 
     /// How often peers are tried within so long that never have room.
     fn tries(peers: u64, time: Duration, progress: bool) -> usize {
-        let (mut waiting, mut turns) = (Waiting::for_connections(), HashMap::new());
+        let (mut waiting, mut turns) = (RetryQueue::for_connections(), HashMap::new());
         let (mut now, mut tries) = (Instant::default() + Duration::from_secs(1), 0);
         for id in (0..peers).map(PeerId) {
             waiting.back_off((id, false), turns.entry(id).or_default(), now);
@@ -179,11 +180,11 @@ mod tests {
 
     #[test]
     fn a_peer_that_waits_is_brought_forward_by_its_own_completion_however_long_it_waited() {
-        let (mut waiting, mut turns) = (Waiting::for_connections(), [Turn::default(); 2]);
+        let (mut waiting, mut turns) = (RetryQueue::for_connections(), [RetryTime::default(); 2]);
         let mut now = Instant::default() + Duration::from_secs(1);
         for _ in 0..20 {
-            for (at, turn) in turns.iter_mut().enumerate() {
-                waiting.back_off((PeerId(at as u64), false), turn, now);
+            for (at, retry_time) in turns.iter_mut().enumerate() {
+                waiting.back_off((PeerId(at as u64), false), retry_time, now);
             }
             now += Duration::from_micros(1);
         }

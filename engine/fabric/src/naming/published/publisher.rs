@@ -1,9 +1,9 @@
-//! Telling an endpoint's address, at a TCP port and on a thread that sleeps until somebody asks.
+//! Publishes an endpoint's address at a TCP port, on a thread that sleeps until a query comes.
 //!
-//! Askers are strangers. Each has a second for its forty bytes, their number is bounded, and who takes longer or says
-//! anything else is dropped: an address is told to others all the while.
+//! Queriers are unauthenticated. Each has a second for its forty bytes, and their number is bounded. A querier
+//! that takes longer or sends anything else is dropped, and delays no other.
 
-use super::record::{QUESTION_LEN, Question, Told, refusal};
+use super::record::{PublishedAddress, QUESTION_LEN, Question, refusal};
 use crate::error::FabricError;
 use crate::naming::resolve;
 use core::cell::Cell;
@@ -18,38 +18,38 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_proto::{Keys, TenantId};
 
-/// How long an asker has for its question: some round trips of the slowest network, and a lost packet.
-const GUEST_TIME: Duration = Duration::from_secs(1);
+/// Time that a querier has for its query: some round trips of the slowest network, and a lost packet.
+const QUERY_TIME: Duration = Duration::from_secs(1);
 
-/// Most askers at a time. When one more comes the oldest goes: it has had most time.
-const GUESTS_MAX: usize = 64;
+/// Most queriers at a time. A further one replaces the oldest, which has had the most time.
+const QUERIERS_MAX: usize = 64;
 
-/// Pause after the system could not accept a connection, as when it has no more descriptors.
+/// Pause after the system could not accept a connection, for instance for lack of descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is told, to whom.
-struct Word {
-    told: Told,
+/// What is published, and for whom.
+struct Publication {
+    told: PublishedAddress,
     keys: Option<Keys>,
 }
 
 struct Shared {
     port: u16,
     listener: TcpListener,
-    word: OnceLock<Word>,
+    publication: OnceLock<Publication>,
     stopped: AtomicBool,
     told: AtomicU64,
     refused: AtomicU64,
 }
 
-/// A port at which an endpoint's address is told, until this is dropped.
-pub(crate) struct Teller {
+/// A port at which an endpoint's address is published until this is dropped.
+pub(crate) struct Publisher {
     shared: Arc<Shared>,
     thread: Cell<Option<JoinHandle<()>>>,
 }
 
-impl Teller {
-    /// Takes the port. Who asks before [`Self::begin`] waits for that.
+impl Publisher {
+    /// Takes the port. Queries before [`Self::begin`] wait for it.
     ///
     /// # Errors
     /// When the host is not known or not this node's, or the port is in use.
@@ -65,7 +65,7 @@ impl Teller {
         let shared = Arc::new(Shared {
             port,
             listener,
-            word: OnceLock::new(),
+            publication: OnceLock::new(),
             stopped: AtomicBool::new(false),
             told: AtomicU64::new(0),
             refused: AtomicU64::new(0),
@@ -73,10 +73,10 @@ impl Teller {
         Ok(Self { shared, thread: Cell::default() })
     }
 
-    /// Tells this from now on.
-    pub(crate) fn begin(&self, told: Told, keys: Option<Keys>) {
-        // The first word stands: an endpoint has one owner for its whole life.
-        if self.shared.word.set(Word { told, keys }).is_err() {
+    /// Publishes this from now on.
+    pub(crate) fn begin(&self, told: PublishedAddress, keys: Option<Keys>) {
+        // The first call counts: an endpoint has one owner for its life.
+        if self.shared.publication.set(Publication { told, keys }).is_err() {
             return;
         }
         let (theirs, port) = (Arc::clone(&self.shared), self.shared.port);
@@ -89,129 +89,131 @@ impl Teller {
         }
     }
 
-    /// How often the address was told, and how many questions got no address.
+    /// How often the address was sent, and how many queries got none.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.shared.told.load(Ordering::Relaxed), self.shared.refused.load(Ordering::Relaxed))
     }
 }
 
-impl Drop for Teller {
+impl Drop for Publisher {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
-        // Wakes the thread; the port is free when it has ended.
+        // Wakes the thread. The port is free when it has ended.
         let woken = rustix::net::shutdown(&self.shared.listener, Shutdown::Both);
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
-            // It doesn't panic; and there is nobody to tell.
+            // It doesn't panic, and nobody could be told.
             let _ = thread.join();
         }
     }
 }
 
-/// One asker.
-struct Guest {
+/// A querier.
+struct QuerierConnection {
     stream: TcpStream,
     question: [u8; QUESTION_LEN],
     len: usize,
     until: Instant,
 }
 
-/// What becomes of an asker.
+/// What to do with a querier.
 #[derive(PartialEq, Eq)]
-enum Turn {
+enum NextStep {
     Waits,
-    Told,
+    PublishedAddress,
     Refused,
 }
 
 fn run(shared: &Shared) {
-    let mut guests = VecDeque::new();
+    let mut queriers = VecDeque::new();
     while !shared.stopped.load(Ordering::Acquire) {
-        if wait(shared, &guests).and_then(|()| accept(shared, &mut guests)).is_err() {
+        if wait(shared, &queriers).and_then(|()| accept(shared, &mut queriers)).is_err() {
             if shared.stopped.load(Ordering::Acquire) {
                 return;
             }
             std::thread::sleep(REFUSED_PAUSE);
         }
         let now = Instant::now();
-        guests.retain_mut(|guest: &mut Guest| {
-            let turn = guest.go_on(shared, now);
-            let counter = if turn == Turn::Told { &shared.told } else { &shared.refused };
-            if turn != Turn::Waits {
+        queriers.retain_mut(|querier: &mut QuerierConnection| {
+            let turn = querier.advance(shared, now);
+            let counter = if turn == NextStep::PublishedAddress { &shared.told } else { &shared.refused };
+            if turn != NextStep::Waits {
                 counter.fetch_add(1, Ordering::Relaxed);
             }
-            turn == Turn::Waits
+            turn == NextStep::Waits
         });
     }
 }
 
-/// Sleeps until somebody comes, says something, or has had its time.
-fn wait(shared: &Shared, guests: &VecDeque<Guest>) -> io::Result<()> {
-    let first = guests.iter().map(|guest| guest.until).min();
-    // A little later, so that it has had its time when this wakes.
+/// Sleeps until a querier comes, sends something, or has used up its time.
+fn wait(shared: &Shared, queriers: &VecDeque<QuerierConnection>) -> io::Result<()> {
+    let first = queriers.iter().map(|querier| querier.until).min();
+    // A little later, so that its time is over on waking.
     let left = first.map(|until| until.saturating_duration_since(Instant::now()) + Duration::from_millis(1));
     let left = left.and_then(|left| Timespec::try_from(left).ok());
     let mut fds = vec![PollFd::new(&shared.listener, PollFlags::IN)];
-    fds.extend(guests.iter().map(|guest| PollFd::new(&guest.stream, PollFlags::IN)));
+    fds.extend(queriers.iter().map(|querier| PollFd::new(&querier.stream, PollFlags::IN)));
     match poll(&mut fds, left.as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Lets in whoever has come.
-fn accept(shared: &Shared, guests: &mut VecDeque<Guest>) -> io::Result<()> {
-    for _ in 0..GUESTS_MAX {
+/// Accepts new queriers.
+fn accept(shared: &Shared, queriers: &mut VecDeque<QuerierConnection>) -> io::Result<()> {
+    for _ in 0..QUERIERS_MAX {
         let stream = match shared.listener.accept() {
             Ok((stream, _)) => stream,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            // Gone before it was let in.
+            // It was gone before it was accepted.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {
                 continue;
             }
             Err(error) => return Err(error),
         };
         stream.set_nonblocking(true)?;
-        if guests.len() == GUESTS_MAX && guests.pop_front().is_some() {
+        if queriers.len() == QUERIERS_MAX && queriers.pop_front().is_some() {
             shared.refused.fetch_add(1, Ordering::Relaxed);
         }
-        let until = Instant::now() + GUEST_TIME;
-        guests.push_back(Guest { stream, question: [0; QUESTION_LEN], len: 0, until });
+        let until = Instant::now() + QUERY_TIME;
+        queriers.push_back(QuerierConnection { stream, question: [0; QUESTION_LEN], len: 0, until });
     }
     Ok(())
 }
 
-impl Guest {
-    /// Takes what has come of the question, and answers it when it is whole.
-    fn go_on(&mut self, shared: &Shared, now: Instant) -> Turn {
+impl QuerierConnection {
+    /// Takes what has come of a query, and answers it when it is complete.
+    fn advance(&mut self, shared: &Shared, now: Instant) -> NextStep {
         while self.len < QUESTION_LEN {
             match self.stream.read(&mut self.question[self.len..]) {
-                Ok(0) => return Turn::Refused,
+                Ok(0) => return NextStep::Refused,
                 Ok(len) => self.len += len,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    return if now < self.until { Turn::Waits } else { Turn::Refused };
+                    return if now < self.until { NextStep::Waits } else { NextStep::Refused };
                 }
-                Err(_) => return Turn::Refused,
+                Err(_) => return NextStep::Refused,
             }
         }
-        let Some((answer, turn)) = shared.answer(&self.question) else { return Turn::Refused };
-        // A new connection has room for so few bytes; who made it otherwise asks again.
+        let Some((answer, turn)) = shared.answer(&self.question) else { return NextStep::Refused };
+        // A new connection has room for so few bytes. Otherwise the querier asks again.
         match self.stream.write(&answer) {
             Ok(len) if len == answer.len() => turn,
-            _ => Turn::Refused,
+            _ => NextStep::Refused,
         }
     }
 }
 
 impl Shared {
-    /// What to answer; `None`: nothing.
-    fn answer(&self, question: &[u8; QUESTION_LEN]) -> Option<(Vec<u8>, Turn)> {
+    /// The answer; `None`: none.
+    fn answer(&self, question: &[u8; QUESTION_LEN]) -> Option<(Vec<u8>, NextStep)> {
         let question = Question::decode(question)?;
-        let Word { told, keys } = self.word.get()?;
+        let Publication { told, keys } = self.publication.get()?;
         let key = keys.as_ref().map(|keys| keys.of(TenantId(question.tenant)));
         match key {
-            Some(None) => Some((refusal(), Turn::Refused)),
-            key => Some((told.encode(&question, self.port, key.flatten().as_ref())?, Turn::Told)),
+            Some(None) => Some((refusal(), NextStep::Refused)),
+            key => {
+                Some((told.encode(&question, self.port, key.flatten().as_ref())?, NextStep::PublishedAddress))
+            }
         }
     }
 }

@@ -1,31 +1,33 @@
-//! The pieces of a bulk transfer: those that have not begun, and those that move.
+//! The fragments of a bulk transfer: those that have not begun, and those in flight.
 
-use crate::admission::Leave;
+use crate::admission::TransferPermit;
 use core::ops::Range;
 use core::time::Duration;
 use weir_fabric::{Access, RemoteRegion, Transfer};
 use weir_runtime::sync::Permit;
 
-/// Longest single read or write of client memory, in bytes: pieces of this size overlap, and bound how long the
-/// server can be at the client's memory after the deadline.
-const PIECE_MAX: usize = 1 << 20;
+/// Longest single read or write of client memory, in bytes. Fragments of this size overlap, and bound how long
+/// the server can access the client's memory after the deadline.
+const FRAGMENT_MAX: usize = 1 << 20;
 
-/// How long an access that has begun may take: it is to a piece of at most 1 MiB, on a link that is barely alive.
-pub(crate) const PIECE_TIME: Duration = Duration::from_secs(1);
+/// Longest time of an access that has begun: of a fragment of at most 1 MiB, on a link that barely works.
+pub(crate) const FRAGMENT_TIME: Duration = Duration::from_secs(1);
 
-/// One piece of a bulk transfer: a part of a local buffer and a part of the client's memory.
-pub(crate) struct Piece {
-    /// Which of the local buffers.
+/// One fragment of a bulk transfer: a part of a local buffer and a part of the client's memory.
+pub(crate) struct Fragment {
+    /// Index of the local buffer.
     pub(crate) part: usize,
     pub(crate) local: Range<usize>,
     pub(crate) remote: RemoteRegion,
     pub(crate) tries: u32,
 }
 
-/// The pieces of a transfer that have not begun, cut one after another along the client's segments, the local parts and
-/// the piece size. Most transfers are one piece, for which nothing is allocated.
-pub(crate) struct Pieces<'a> {
-    /// Where the next piece begins: an offset in a segment, which may be behind its end, and one in a local part.
+/// The fragments of a transfer that have not begun. They are cut one after another at the ends of the client's
+/// segments, of the local parts, and at the fragment size. Most transfers are one fragment, for which nothing is
+/// allocated.
+pub(crate) struct Fragments<'a> {
+    /// Where the next fragment begins: an offset in a segment, which may be beyond its end, and an offset in a
+    /// local part.
     region: RemoteRegion,
     from: u64,
     part: usize,
@@ -33,21 +35,21 @@ pub(crate) struct Pieces<'a> {
     segments: core::slice::Iter<'a, (RemoteRegion, Access)>,
     access: Access,
     local: &'a [Range<usize>],
-    /// Cut already, to know whether there is one.
-    next: Option<Piece>,
-    /// Those that go first: they have to be tried again.
-    again: Vec<Piece>,
+    /// Cut in advance, to know whether there is one.
+    next: Option<Fragment>,
+    /// Fragments to try again, which go first.
+    again: Vec<Fragment>,
 }
 
-impl<'a> Pieces<'a> {
-    /// From this offset of the segments with this access on, which have room for all local parts.
+impl<'a> Fragments<'a> {
+    /// From this offset of the segments with this access, which have room for all local parts.
     pub(crate) fn new(
         segments: &'a [(RemoteRegion, Access)],
         access: Access,
         offset: u64,
         local: &'a [Range<usize>],
     ) -> Self {
-        let mut pieces = Self {
+        let mut fragments = Self {
             region: RemoteRegion::default(),
             from: offset,
             part: 0,
@@ -58,11 +60,11 @@ impl<'a> Pieces<'a> {
             next: None,
             again: Vec::new(),
         };
-        pieces.next = pieces.cut();
-        pieces
+        fragments.next = fragments.cut();
+        fragments
     }
 
-    fn cut(&mut self) -> Option<Piece> {
+    fn cut(&mut self) -> Option<Fragment> {
         let left = loop {
             let range = self.local.get(self.part)?;
             if self.at < range.len() {
@@ -75,71 +77,71 @@ impl<'a> Pieces<'a> {
             self.region = self.segments.find(|segment| segment.1 == self.access)?.0;
         }
         let room = usize::try_from(self.region.len - self.from).unwrap_or(usize::MAX);
-        let n = room.min(left.len()).min(PIECE_MAX);
+        let n = room.min(left.len()).min(FRAGMENT_MAX);
         let remote = self.region.part(self.from, n as u64)?;
         self.from += n as u64;
         self.at += n;
-        Some(Piece { part: self.part, local: left.start..left.start + n, remote, tries: 0 })
+        Some(Fragment { part: self.part, local: left.start..left.start + n, remote, tries: 0 })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.next.is_none() && self.again.is_empty()
     }
 
-    /// Length of the next one; 0 when there is none.
+    /// Length of the next fragment; 0 if there is none.
     pub(crate) fn next_len(&self) -> usize {
-        self.again.last().or(self.next.as_ref()).map_or(0, |piece| piece.local.len())
+        self.again.last().or(self.next.as_ref()).map_or(0, |fragment| fragment.local.len())
     }
 
-    /// A piece has to be tried again, before all others.
-    pub(crate) fn put_back(&mut self, piece: Piece) {
-        self.again.push(piece);
+    /// A fragment is to be tried again, before all others.
+    pub(crate) fn put_back(&mut self, fragment: Fragment) {
+        self.again.push(fragment);
     }
 
-    pub(crate) fn take(&mut self) -> Option<Piece> {
+    pub(crate) fn take(&mut self) -> Option<Fragment> {
         self.again.pop().or_else(|| {
-            let piece = self.next.take()?;
+            let fragment = self.next.take()?;
             self.next = self.cut();
-            Some(piece)
+            Some(fragment)
         })
     }
 }
 
-/// A piece that is moving, with its transfer slot, unless that went to others.
-pub(crate) struct Moving {
-    pub(crate) piece: Piece,
+/// A fragment in flight. `slot` is `None` after it was given to others.
+pub(crate) struct MovingFragment {
+    pub(crate) fragment: Fragment,
     pub(crate) transfer: Transfer,
     pub(crate) slot: Option<Permit>,
-    pub(crate) _leave: Leave,
+    pub(crate) _leave: TransferPermit,
 }
 
-impl Moving {
-    pub(crate) fn new(piece: Piece, transfer: Transfer, (slot, leave): Places) -> Self {
-        Self { piece, transfer, slot: Some(slot), _leave: leave }
+impl MovingFragment {
+    pub(crate) fn new(fragment: Fragment, transfer: Transfer, (slot, leave): TransferSlots) -> Self {
+        Self { fragment, transfer, slot: Some(slot), _leave: leave }
     }
 }
 
-/// A place among all transfers, and leave to start among the client's.
-pub(crate) type Places = (Permit, Leave);
+/// A slot among all transfers, and a pacing permit of the client.
+pub(crate) type TransferSlots = (Permit, TransferPermit);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Every piece of a transfer: part, local range, where it is in the client's memory.
+    /// Every fragment of a transfer: its part, its local range, and its place in the client's memory.
     fn cut(
         segments: &[(RemoteRegion, Access)],
         offset: u64,
         local: &[Range<usize>],
     ) -> Vec<(usize, Range<usize>, RemoteRegion)> {
-        let mut pieces = Pieces::new(segments, Access::Read, offset, local);
+        let mut fragments = Fragments::new(segments, Access::Read, offset, local);
         let mut all = Vec::new();
-        while !pieces.is_empty() {
-            let piece = pieces.take().expect("there is one");
-            all.push((piece.part, piece.local, piece.remote));
+        while !fragments.is_empty() {
+            let fragment = fragments.take().expect("there is one");
+            all.push((fragment.part, fragment.local, fragment.remote));
         }
-        assert!(pieces.take().is_none());
+        assert!(fragments.take().is_none());
         all
     }
 
@@ -179,19 +181,19 @@ mod tests {
     fn long_parts_are_cut_to_size_and_what_failed_goes_first() {
         let region = RemoteRegion { addr: 1 << 30, key: 7, len: 4 << 20 };
         let segments = [(region, Access::Read)];
-        let local = [10..10 + 2 * PIECE_MAX + 5, 3..4];
+        let local = [10..10 + 2 * FRAGMENT_MAX + 5, 3..4];
         let lengths: Vec<_> =
             cut(&segments, 3, &local).into_iter().map(|(_, range, _)| range.len()).collect();
-        assert_eq!(lengths, [PIECE_MAX, PIECE_MAX, 5, 1]);
-        let mut pieces = Pieces::new(&segments, Access::Read, 0, &local);
-        let first = pieces.take().expect("the first one");
-        let second = pieces.take().expect("the second one");
-        pieces.put_back(first);
-        assert_eq!(pieces.take().map(|piece| piece.local.start), Some(10));
-        assert_eq!(second.local.start, 10 + PIECE_MAX);
-        let rest =
-            [pieces.take(), pieces.take()].map(|piece| piece.map(|piece| (piece.part, piece.local.len())));
+        assert_eq!(lengths, [FRAGMENT_MAX, FRAGMENT_MAX, 5, 1]);
+        let mut fragments = Fragments::new(&segments, Access::Read, 0, &local);
+        let first = fragments.take().expect("the first one");
+        let second = fragments.take().expect("the second one");
+        fragments.put_back(first);
+        assert_eq!(fragments.take().map(|fragment| fragment.local.start), Some(10));
+        assert_eq!(second.local.start, 10 + FRAGMENT_MAX);
+        let rest = [fragments.take(), fragments.take()]
+            .map(|fragment| fragment.map(|fragment| (fragment.part, fragment.local.len())));
         assert_eq!(rest, [Some((0, 5)), Some((1, 1))]);
-        assert!(pieces.is_empty());
+        assert!(fragments.is_empty());
     }
 }

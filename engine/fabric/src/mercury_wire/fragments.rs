@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// Length of what stands before each piece: number of the message, index and count of its pieces.
+/// Length of what stands before each fragment: number of the message, index and count of its fragments.
 pub const HEAD_LEN: usize = 8;
 
 /// Messages that are put together at once: the credits of eight senders. When there are more, the oldest goes of the sender that
@@ -12,15 +12,15 @@ pub const PARTIAL_MAX: usize = 256;
 /// Messages of one sender that are put together at once: its credits. Its own oldest goes when there are more.
 const PARTIAL_EACH: usize = PARTIAL_MAX / 8;
 
-/// Most pieces of a message: the largest one in pieces of a kilobyte.
-pub const PIECES_MAX: u16 = 20;
+/// Most fragments of a message: the largest one in fragments of a kilobyte.
+pub const FRAGMENTS_MAX: u16 = 20;
 
-/// The head of a piece.
+/// The head of a fragment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// Number of the message.
     pub message: u32,
-    /// Which of its pieces this is.
+    /// Which of its fragments this is.
     pub index: u16,
     /// How many it has.
     pub count: u16,
@@ -37,25 +37,25 @@ impl Head {
         bytes
     }
 
-    /// The head and what it stands before; `None` when that is no piece.
+    /// The head and what it stands before; `None` when that is no fragment.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, body) = bytes.split_at_checked(HEAD_LEN)?;
         let message = u32::from_le_bytes(head[..4].try_into().ok()?);
         let index = u16::from_le_bytes(head[4..6].try_into().ok()?);
         let count = u16::from_le_bytes(head[6..].try_into().ok()?);
-        (index < count && count <= PIECES_MAX).then_some((Self { message, index, count }, body))
+        (index < count && count <= FRAGMENTS_MAX).then_some((Self { message, index, count }, body))
     }
 }
 
-/// A message of which not all pieces have come.
+/// A message of which not all fragments have come.
 #[derive(Debug)]
 struct Partial {
-    pieces: Vec<Option<Vec<u8>>>,
+    fragments: Vec<Option<Vec<u8>>>,
     len: usize,
 }
 
-/// Puts messages together, whatever order their pieces come in.
+/// Puts messages together, whatever order their fragments come in.
 #[derive(Default, Debug)]
 pub struct Assembly {
     partial: HashMap<(u64, u32), Partial>,
@@ -63,33 +63,33 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Takes a piece from a sender. Returns the message when that was the last one missing.
+    /// Takes a fragment from a sender. Returns the message when that was the last one missing.
     pub fn take(&mut self, source: u64, head: Head, body: &[u8], len_max: usize) -> Option<Vec<u8>> {
         let key = (source, head.message);
         let count = usize::from(head.count);
         if !self.partial.contains_key(&key) {
             self.make_room(source);
-            self.partial.insert(key, Partial { pieces: vec![None; count], len: 0 });
+            self.partial.insert(key, Partial { fragments: vec![None; count], len: 0 });
             self.order.push_back(key);
         }
         let partial = self.partial.get_mut(&key)?;
-        let place = partial.pieces.get_mut(usize::from(head.index));
+        let place = partial.fragments.get_mut(usize::from(head.index));
         let fits = partial.len + body.len() <= len_max;
         match place {
             Some(place) if fits && place.is_none() => {
                 *place = Some(body.to_vec());
                 partial.len += body.len();
             }
-            // Twice the same piece, or more than a message may be: no message of ours.
+            // Twice the same fragment, or more than a message may be: no message of ours.
             _ => {
                 self.forget(key);
                 return None;
             }
         }
-        let complete = partial.pieces.len() == count && partial.pieces.iter().all(Option::is_some);
+        let complete = partial.fragments.len() == count && partial.fragments.iter().all(Option::is_some);
         complete.then(|| self.forget(key)).flatten().map(|whole| {
             let mut bytes = Vec::with_capacity(whole.len);
-            whole.pieces.iter().flatten().for_each(|piece| bytes.extend_from_slice(piece));
+            whole.fragments.iter().flatten().for_each(|fragment| bytes.extend_from_slice(fragment));
             bytes
         })
     }
@@ -143,14 +143,14 @@ mod tests {
     fn heads_survive_the_round_trip_and_impossible_ones_are_refused() {
         let bytes = [&head(7, 2, 5).encode()[..], b"body"].concat();
         assert_eq!(Head::decode(&bytes), Some((head(7, 2, 5), &b"body"[..])));
-        for (index, count) in [(0, 0), (5, 5), (6, 5), (0, PIECES_MAX + 1), (u16::MAX, u16::MAX)] {
+        for (index, count) in [(0, 0), (5, 5), (6, 5), (0, FRAGMENTS_MAX + 1), (u16::MAX, u16::MAX)] {
             assert_eq!(Head::decode(&head(1, index, count).encode()), None, "{index} of {count}");
         }
         assert_eq!(Head::decode(&[0; HEAD_LEN - 1]), None);
     }
 
     #[test]
-    fn pieces_make_a_message_in_any_order_and_among_those_of_others() {
+    fn fragments_make_a_message_in_any_order_and_among_those_of_others() {
         let mut assembly = Assembly::default();
         assert_eq!(assembly.take(1, head(9, 2, 3), b"c", 10), None);
         assert_eq!(assembly.take(2, head(9, 0, 2), b"x", 10), None);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_pieces_take_no_more_memory_than_the_bound() {
+    fn hostile_fragments_take_no_more_memory_than_the_bound() {
         let mut assembly = Assembly::default();
         assert_eq!(assembly.take(1, head(1, 0, 2), &[0; 6], 10), None);
         assert_eq!(assembly.take(1, head(1, 1, 2), &[0; 6], 10), None, "longer than a message");
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_of_first_pieces_only_lose_their_own_messages_and_nobody_elses() {
+    fn senders_of_first_fragments_only_lose_their_own_messages_and_nobody_elses() {
         for hostile in [1, 7, 50] {
             let mut assembly = Assembly::default();
             assert_eq!(assembly.take(0, head(5, 0, 2), b"a", 10), None);

@@ -1,29 +1,30 @@
-//! Pieces that are moving, and clients that make no progress.
+//! Fragments in flight, and clients that make no progress.
 
 use crate::context::Context;
-use crate::transfer::{Account, Moving, PIECE_TIME, Piece};
+use crate::transfer::{AccessHandle, FRAGMENT_TIME, Fragment, MovingFragment};
 use crate::wire::Caller;
 use std::collections::VecDeque;
 use weir_fabric::Gone;
 
-/// It is looked whether the client is still there that a transfer is stuck with once in so many times what a piece takes.
+/// After this many stalls, and each time again, the connections of a stuck transfer's client are inspected.
 const STALLS_LOOK: u32 = 10;
 
-/// After so many of these times without a piece the client's process has to be there, too, where others want what it holds.
+/// After this many stalls the client's process has to respond, too, if others need what the client holds.
 const STALLS_HANG: u32 = 30;
 
-/// After so many the client is hung up on where others want what it holds, whatever it says: of a piece, that is less than
-/// 20 kB/s.
+/// After this many stalls the client's connections are closed if others need what it holds, even if it responds:
+/// a fragment then takes less than 20 kB/s.
 const STALLS_MAX: u32 = 60;
 
-/// Counts how often a transfer was waited for in vain since a piece has arrived: for [`PIECE_TIME`] each time.
+/// Counts waits of [`FRAGMENT_TIME`] without a finished fragment.
 #[derive(Default)]
 pub(crate) struct Stalls(u32);
 
 impl Stalls {
-    /// Once more. If the client's host is gone, connections to it are given up, and what moves ends: else the system would try for
-    /// a quarter of an hour, and the transfer's memory would be gone as long. A process that hangs may go on, and one that talks may
-    /// be slow, so they have their memory and places for as long as nobody else wants them.
+    /// Counts one more. If the client's host is gone, its connections are closed and its transfers end.
+    /// Otherwise the system would retry for a quarter of an hour and hold the transfer's memory as long. A
+    /// process that hangs may continue, and one that responds may be slow: they keep memory and places while
+    /// nobody else needs them.
     pub(crate) fn count(&mut self, context: &Context, caller: Caller) {
         self.0 += 1;
         if !self.0.is_multiple_of(STALLS_LOOK) {
@@ -43,7 +44,7 @@ impl Stalls {
         }
     }
 
-    /// What was waited for has ended, somehow. Whoever else waits for the client has its host asked again.
+    /// A stuck transfer has ended, with any outcome. Other transfers with the client have its host probed again.
     pub(crate) fn end(context: &Context, caller: Caller) {
         let peer = context.clients.borrow_mut().stop_asking(caller);
         if let Some(peer) = peer {
@@ -51,30 +52,31 @@ impl Stalls {
         }
     }
 
-    /// Whether they have been so many that the client may have been hung up on: what fails then is not tried again.
+    /// Whether the client's connections may have been closed. What fails then is not tried again.
     pub(crate) fn are_many(&self) -> bool {
         self.0 >= STALLS_LOOK
     }
 }
 
-/// The pieces that are moving. Those that are left when nobody waits for them any more are seen to their end: the client's
-/// memory is theirs until then.
-pub(crate) struct UnderWay<'a> {
-    /// All but the newest, oldest first: a list that an earlier transfer has left, when there is a second one.
-    older: VecDeque<Moving>,
-    newest: Option<Moving>,
+/// The fragments in flight of one transfer. When it is dropped, the remaining ones run to their end in the
+/// background, because they use the client's memory until then.
+pub(crate) struct FragmentsInFlight<'a> {
+    /// All but the newest, oldest first. From the second fragment on it is a list that an earlier transfer has
+    /// left.
+    older: VecDeque<MovingFragment>,
+    newest: Option<MovingFragment>,
     context: &'a Context,
-    /// The account of the request's accesses, where there is one.
-    accesses: Option<&'a Account>,
+    /// The handle of the request's accesses, if it has one.
+    accesses: Option<&'a AccessHandle>,
 }
 
-impl<'a> UnderWay<'a> {
+impl<'a> FragmentsInFlight<'a> {
     /// None yet.
-    pub(crate) fn new(context: &'a Context, accesses: Option<&'a Account>) -> Self {
+    pub(crate) fn new(context: &'a Context, accesses: Option<&'a AccessHandle>) -> Self {
         Self { older: VecDeque::new(), newest: None, context, accesses }
     }
 
-    pub(crate) fn add(&mut self, moving: Moving) {
+    pub(crate) fn add(&mut self, moving: MovingFragment) {
         if let Some(accesses) = self.accesses {
             accesses.begin();
         }
@@ -89,28 +91,28 @@ impl<'a> UnderWay<'a> {
         self.newest.is_none()
     }
 
-    pub(crate) fn oldest(&mut self) -> Option<&mut Moving> {
+    pub(crate) fn oldest(&mut self) -> Option<&mut MovingFragment> {
         self.older.front_mut().or(self.newest.as_mut())
     }
 
-    /// Nothing moves: others have the slots. What moves with this client alone stays taken.
+    /// No fragment progresses: others get the transfer slots. What paces this client's transfers stays taken.
     pub(crate) fn give_up_slots(&mut self) {
         for moving in self.older.iter_mut().chain(&mut self.newest) {
             moving.slot = None;
         }
     }
 
-    /// Takes the oldest one, which has ended.
-    pub(crate) fn take(&mut self) -> Option<Piece> {
+    /// Takes the oldest fragment, which has ended.
+    pub(crate) fn take(&mut self) -> Option<Fragment> {
         let moving = self.older.pop_front().or_else(|| self.newest.take())?;
         if let Some(accesses) = self.accesses {
             accesses.end();
         }
-        Some(moving.piece)
+        Some(moving.fragment)
     }
 }
 
-impl Drop for UnderWay<'_> {
+impl Drop for FragmentsInFlight<'_> {
     fn drop(&mut self) {
         if self.is_empty() {
             if self.older.capacity() > 0 {
@@ -123,16 +125,16 @@ impl Drop for UnderWay<'_> {
         moving.extend(self.newest.take());
         let (rt, weak, caller) = (self.context.rt.clone(), self.context.weak(), accesses.caller());
         self.context.rt.spawn(async move {
-            let patience = rt.now() + PIECE_TIME;
-            while let Some(Moving { mut transfer, slot, _leave, .. }) = moving.pop_front() {
-                // It ends somehow; how, nobody asks any more.
+            let patience = rt.now() + FRAGMENT_TIME;
+            while let Some(MovingFragment { mut transfer, slot, _leave, .. }) = moving.pop_front() {
+                // The outcome is not needed any more.
                 if rt.timeout_at(patience, &mut transfer).await.is_err() {
                     drop(slot);
                     for moving in &mut moving {
                         moving.slot = None;
                     }
                     let mut stalls = Stalls::default();
-                    while rt.timeout(PIECE_TIME, &mut transfer).await.is_err() {
+                    while rt.timeout(FRAGMENT_TIME, &mut transfer).await.is_err() {
                         weak.upgrade().inspect(|context| stalls.count(context, caller));
                     }
                 }

@@ -1,8 +1,8 @@
-//! Asking for an endpoint's address. Connecting and reading block, so they happen on a thread of their own, as looking up
-//! names does.
+//! Queries for published addresses. Connecting and reading block, so that they run on a thread of their own, as
+//! the resolver does.
 
 use super::Found;
-use super::record::{ANSWER_MAX, Question, Told};
+use super::record::{ANSWER_MAX, PublishedAddress, Question};
 use crate::error::FabricError;
 use crate::naming::resolve;
 use std::io::{self, ErrorKind, Read, Write};
@@ -10,43 +10,44 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use weir_proto::TenantKey;
 
-/// Longest time from the connection to the end of the answer. Less than contact may take (a second), so that whoever waits
-/// for that hears why there is none, and enough for some round trips of the slowest network.
+/// Longest time from the connection to the end of the answer. It is less than making contact may take (a
+/// second), so that its caller learns the reason of a failure, and enough for some round trips of the slowest
+/// network.
 const ASK_LIMIT: Duration = Duration::from_millis(700);
 
-/// Pause before the next try to connect where nobody listens: an engine that restarts is back soon, and whoever was told that
-/// nobody is there waits for longer.
+/// Pause before the next try to connect where nobody listens. A restarting engine is back soon, and a caller
+/// that fails waits longer.
 const CONNECT_AGAIN: Duration = Duration::from_millis(30);
 
-/// Who asks: an endpoint with what the answer has to agree with.
+/// An endpoint that asks, with what the answer has to match.
 #[derive(Clone, Debug)]
-pub(crate) struct Asker {
-    /// The provider, as libfabric calls it.
+pub(crate) struct Querier {
+    /// The provider, by libfabric's name.
     pub(crate) provider: String,
-    /// What libfabric calls the form of its addresses.
+    /// Libfabric's number of its address format.
     pub(crate) format: u32,
-    /// The key that answers are sealed with; none where nothing is.
+    /// The key that seals answers; `None` where they are not sealed.
     pub(crate) key: Option<TenantKey>,
 }
 
-/// Asks for the address of the endpoint that is published at this host and port.
-pub(crate) async fn ask(
-    asker: Asker,
+/// Asks for the address that is published at this host and port.
+pub(crate) async fn query(
+    querier: Querier,
     host: String,
     port: u16,
     nonce: [u8; 16],
 ) -> Result<Found, FabricError> {
     resolve::elsewhere(host.clone(), port, move || {
         let socket = resolve::blocking(&host, port)?;
-        let told = asker.ask(socket, port, nonce);
+        let told = querier.query(socket, port, nonce);
         told.map_err(|reason| FabricError::Unpublished { host, port, reason })
     })
     .await
 }
 
-impl Asker {
-    /// Asks who listens there, and says why there is no address.
-    pub(super) fn ask(&self, socket: SocketAddr, port: u16, nonce: [u8; 16]) -> Result<Found, String> {
+impl Querier {
+    /// Asks at this socket. The error says why there is no address.
+    pub(super) fn query(&self, socket: SocketAddr, port: u16, nonce: [u8; 16]) -> Result<Found, String> {
         let tenant = self.key.as_ref().map_or(0, |key| key.tenant().0);
         let question = Question { tenant, nonce };
         let mut answer = [0; ANSWER_MAX + 1];
@@ -54,8 +55,9 @@ impl Asker {
         if len > ANSWER_MAX {
             return Err(format!("its answer has more than the {ANSWER_MAX} bytes that one can have"));
         }
-        let told = Told::decode(&answer[..len], &question, port, self.key.as_ref());
-        let Told { server, provider, format, address } = told.map_err(|error| error.to_string())?;
+        let told = PublishedAddress::decode(&answer[..len], &question, port, self.key.as_ref());
+        let PublishedAddress { server, provider, format, address } =
+            told.map_err(|error| error.to_string())?;
         if provider != self.provider || format != self.format {
             return Err(format!(
                 "it is an endpoint of provider {provider} with addresses of form {format}, and this one of {} with \
@@ -67,7 +69,7 @@ impl Asker {
     }
 }
 
-/// Sends the question and takes what comes back until the end, or until there is no room for more.
+/// Sends the query and reads until the end, or until the answer's limit.
 fn exchange(socket: SocketAddr, question: &Question, answer: &mut [u8]) -> io::Result<usize> {
     let until = Instant::now() + ASK_LIMIT;
     let left = || match until.saturating_duration_since(Instant::now()) {
@@ -100,7 +102,7 @@ fn exchange(socket: SocketAddr, question: &Question, answer: &mut [u8]) -> io::R
     Ok(len)
 }
 
-/// What an error means to whoever looks for an engine.
+/// What an error means to a client that looks for an engine.
 fn say(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionRefused => "nobody listens there; is the engine up?".to_owned(),

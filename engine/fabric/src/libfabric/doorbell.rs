@@ -1,21 +1,19 @@
 //! A doorbell for providers without a wait descriptor (`shm`).
 //!
-//! Each endpoint has a page in `/dev/shm` with one flag, "asleep", and a datagram socket beside it. Before it sleeps
-//! the owner sets the flag, looks at its queue once more, and sleeps on the socket. A sender that has posted something
-//! looks at the flag, and only if it is set clears it and sends a byte. So a busy pair never makes a system call.
+//! Each endpoint has a page in `/dev/shm` with one flag, "asleep", and a datagram socket beside it. Before it sleeps the
+//! owner sets the flag, looks at its queue once more, and sleeps on the socket. A sender that has posted something reads the
+//! flag, and only if it is set clears it and sends a byte: a busy pair makes no system call.
 //!
-//! An endpoint that is opened anew keeps its name, and with it its address. The provider knows each of its generations by a
-//! name of its own, and each has a bell of its own: the page of the one before says that its owner has moved, so that
-//! senders look for the new one.
+//! An endpoint that is reopened keeps its name and its address. Each generation has a provider's name and a doorbell of its
+//! own. The page of an old generation says that its owner has moved, so that senders look for the new one.
 //!
-//! Names tell which process of which pid namespace made them, so that what a killed process left can be removed. A process of
-//! another namespace can't be seen; but whoever shares the directory sees whether it still has the lock on its bell, which
-//! the kernel takes from a process that ends. Children that it has forked hold that lock as well, until they start another
-//! program or end, so that a peer may be taken for alive for too long, never for dead too soon.
+//! Names tell which process of which pid namespace made them, so that what a killed process left can be removed. Whether a
+//! process of another namespace lives shows in the lock on its doorbell, which the kernel releases when the process ends.
+//! Forked children hold it, too: a peer may count as alive for too long, never as dead too soon.
 
 use super::channel::{self, Offer};
-use super::guard::Region;
 use super::shared::{PAGE, Shared};
+use super::stale_locks::LockRegion;
 use crate::FabricError;
 use crate::naming::port_file;
 use core::cell::{Cell, RefCell};
@@ -54,38 +52,37 @@ pub(super) const CHANNELS: usize = 3;
 /// The word that tells whether the owner has a lock on the page's file for as long as it lives.
 pub(super) const LOCK: usize = 4;
 
-/// It has. Bells of earlier releases say 0: whether somebody has those can't be seen from another namespace, so they count as
-/// had. That an entry or a file stays too long does less harm than to take it from one who uses it.
+/// It holds the lock. Doorbells of earlier releases say 0, and count as in use, because that can't be seen from another
+/// namespace. An entry that stays too long does less harm than one that is taken from its user.
 pub(super) const LOCKED: u32 = 1;
 
-/// Generations whose locks are held. Nobody takes longer over a page that he has opened by its name than the endpoint takes to be
-/// opened anew so many times.
+/// Generations whose locks are kept: opening a page by its name takes less time than so many reopenings.
 const LOCKS_MAX: usize = 4;
 
-/// Age from which on a file of a process that can't be seen is removed when nobody has the bell: a younger one may be about to
-/// get it, or be a trial of what the provider can, which needs none.
+/// Age at which a file of an invisible process is removed if nobody holds its lock. A younger one may be about to get it, or
+/// be a trial of what the provider can, which needs none.
 const SETTLED: Duration = Duration::from_mins(1);
 
 /// Offers that wait to be answered, at most: as many as the socket holds.
 const OFFERS_MAX: usize = 64;
 
-/// The owner is awake: it needs no ring.
+/// The owner is awake and needs no ring.
 pub(super) const AWAKE: u32 = 0;
 
 /// The owner sleeps, or is about to.
 pub(super) const ASLEEP: u32 = 1;
 
-/// The owner has opened its endpoint anew, and has another bell; or it has closed it, and has none.
+/// The owner has reopened its endpoint and has another doorbell, or has closed it.
 pub(super) const MOVED: u32 = 2;
 
-/// Opens a file that is here. Everybody may make files here, so links are not followed, and a lease on one, with which its owner
-/// could hold others up for most of a minute, is an error.
+/// Opens a file in this folder, where everybody may make files. Links are not followed. A lease, which could delay this
+/// process for most of a minute, is an error.
 pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?)
 }
 
-pub(super) fn bell_path(name: &str) -> PathBuf {
+pub(super) fn page_path(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.bell"))
 }
 
@@ -107,12 +104,12 @@ pub(super) fn namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
 
-/// Where the next generation's bell is made.
+/// Where the next generation's doorbell is made.
 pub(super) fn draft_path(name: &str) -> PathBuf {
     Path::new(DIRECTORY).join(format!("{name}.next"))
 }
 
-/// The name that the provider knows a generation of an endpoint by.
+/// The provider's name of a generation of an endpoint.
 pub(super) fn provider_name(name: &str, generation: u32) -> String {
     if generation == 0 { name.to_owned() } else { format!("{name}.{generation}") }
 }
@@ -130,21 +127,21 @@ pub(super) fn is_name(name: &str) -> bool {
 fn parse(name: &str) -> Option<(u64, u32)> {
     let mut parts = name.strip_prefix(PREFIX)?.split('-');
     let namespace = parts.next()?.parse().ok()?;
-    // The kernel says 0 of a process that can't be seen from here, and no process has it.
+    // The kernel says 0 for an invisible process.
     let pid = parts.next()?.parse().ok().filter(|pid| *pid != 0)?;
     let random = parts.next()?;
     let hex = random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
     (hex && parts.next().is_none()).then_some((namespace, pid))
 }
 
-/// Where the process that made this name shows as long as it lives. Other namespaces' processes can't be seen.
+/// Where the process that made this name is visible while it lives. Processes of other namespaces are invisible.
 pub(super) fn process(name: &str) -> Option<PathBuf> {
     let (space, pid) = parse(name)?;
     (space == namespace()).then(|| PathBuf::from(format!("/proc/{pid}")))
 }
 
-/// Whether this process, as this namespace counts it, can have made this name; 0: one that can't be seen here. Names of other
-/// namespaces tell nothing of that.
+/// Whether this process, by its number in this namespace (0: invisible), can have made this name. Names of other namespaces
+/// don't tell.
 pub(super) fn can_be_of(name: &str, process: u32) -> bool {
     parse(name).is_some_and(|(space, pid)| space != namespace() || pid == process)
 }
@@ -154,20 +151,20 @@ pub(super) fn is_own(name: &str) -> bool {
     parse(name) == Some((namespace(), std::process::id()))
 }
 
-/// Whether the process that made this name is seen to be gone.
+/// Whether the process that made this name is known to have ended.
 fn has_ended(name: &str) -> bool {
     process(name).is_some_and(|process| !process.exists())
 }
 
-/// Whether the process that made this name is gone, or has closed the endpoint. One whose name could be this process's own may be
-/// of a container that was here before: numbers of namespaces are used again, and each begins with the same process.
+/// Whether the process that made this name has ended, or has closed the endpoint. A name that could be this process's own
+/// may be of an earlier container: numbers of namespaces are reused, and each begins with the same process.
 pub(super) fn is_dead(name: &str) -> bool {
     is_name(name) && (has_ended(name) || is_abandoned(name))
 }
 
 /// Whether nobody has the bell of this name, in whatever namespace.
 fn is_abandoned(name: &str) -> bool {
-    let file = match open(&bell_path(name), OFlags::empty()) {
+    let file = match open(&page_path(name), OFlags::empty()) {
         Ok(file) => file,
         Err(error) => return error.kind() == io::ErrorKind::NotFound,
     };
@@ -204,7 +201,7 @@ pub(super) fn sweep() {
 }
 
 /// The endpoint's own doorbell.
-pub(super) struct Bell {
+pub(super) struct Doorbell {
     name: String,
     port: Option<u16>,
     generation: Cell<u32>,
@@ -246,10 +243,10 @@ fn make(path: &Path, generation: u32) -> Result<(Shared, OwnedFd), FabricError> 
     Ok((page, file))
 }
 
-impl Bell {
+impl Doorbell {
     /// Makes the bell of a name from [`fresh_name`].
     pub(super) fn new(name: &str) -> Result<Self, FabricError> {
-        let (page, lock) = make(&bell_path(name), 0)?;
+        let (page, lock) = make(&page_path(name), 0)?;
         let socket = UnixDatagram::bind(socket_path(name))
             .map_err(|error| failed("can't bind the bell's socket", &error))?;
         socket
@@ -312,8 +309,8 @@ impl Bell {
     }
 
     /// The lock of the endpoint's memory, where it has one that can be looked after.
-    pub(super) fn region(&self) -> Option<Arc<Region>> {
-        Region::of_own(&self.provider_name(self.generation.get())).ok().flatten()
+    pub(super) fn region(&self) -> Option<Arc<LockRegion>> {
+        LockRegion::of_own(&self.provider_name(self.generation.get())).ok().flatten()
     }
 
     /// The endpoint was opened anew, as this generation: whoever comes to the old bell finds the new one. Both ring the same
@@ -325,7 +322,7 @@ impl Bell {
         let (page, lock) = make(&draft, generation)?;
         page.word(CHANNELS).store(self.channels.get(), Ordering::Release);
         self.counted.set(0);
-        fs::rename(&draft, bell_path(&self.name))
+        fs::rename(&draft, page_path(&self.name))
             .map_err(|error| failed("can't put the new bell in its place", &error))?;
         let locks = &mut *self.locks.borrow_mut();
         locks.push_back(lock);
@@ -380,14 +377,14 @@ impl Bell {
     }
 }
 
-impl Drop for Bell {
+impl Drop for Doorbell {
     fn drop(&mut self) {
         if let Some(port) = self.port
             && lookup(port).as_deref() == Some(&self.name)
         {
             let _ = fs::remove_file(port_path(port));
         }
-        let _ = fs::remove_file(bell_path(&self.name));
+        let _ = fs::remove_file(page_path(&self.name));
         let _ = fs::remove_file(socket_path(&self.name));
     }
 }
@@ -404,7 +401,7 @@ pub(super) fn holder(path: &Path) -> Option<String> {
 
 /// What became of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Rung {
+pub(super) enum RingOutcome {
     /// The owner is awake.
     No,
     /// It was woken.
@@ -414,19 +411,19 @@ pub(super) enum Rung {
 }
 
 /// Another endpoint's doorbell.
-pub(super) struct Ringer {
+pub(super) struct PeerDoorbell {
     page: Shared,
     generation: u32,
     socket: UnixDatagram,
     path: PathBuf,
     /// So that its lock is looked after.
-    _region: Option<Arc<Region>>,
+    _region: Option<Arc<LockRegion>>,
 }
 
-impl Ringer {
+impl PeerDoorbell {
     /// The bell of an endpoint on this node.
     pub(super) fn new(name: &str) -> Result<Self, FabricError> {
-        let file = open(&bell_path(name), OFlags::empty())
+        let file = open(&page_path(name), OFlags::empty())
             .map_err(|error| failed("the peer's bell is gone; the peer has ended", &error))?;
         let long = rustix::fs::fstat(&file)
             .is_ok_and(|stat| u64::try_from(stat.st_size).unwrap_or(0) >= PAGE as u64);
@@ -438,7 +435,7 @@ impl Ringer {
         let socket = UnixDatagram::unbound().map_err(|error| failed("can't make a socket", &error))?;
         socket.set_nonblocking(true).map_err(|error| failed("can't set up a socket", &error))?;
         let generation = page.word(GENERATION).load(Ordering::Relaxed);
-        let region = Region::of_peer(&provider_name(name, generation), name)
+        let region = LockRegion::of_peer(&provider_name(name, generation), name)
             .map_err(|error| failed("the peer's memory is held by somebody", &error))?;
         Ok(Self { page, generation, socket, path: socket_path(name), _region: region })
     }
@@ -466,20 +463,20 @@ impl Ringer {
     }
 
     /// Wakes the owner if it sleeps; called after something was posted for it.
-    pub(super) fn ring(&self) -> Rung {
+    pub(super) fn ring(&self) -> RingOutcome {
         fence(Ordering::SeqCst);
         let state = self.page.word(STATE);
         if state.load(Ordering::SeqCst) == AWAKE {
-            return Rung::No;
+            return RingOutcome::No;
         }
         match state.compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst) {
             Ok(_) => {
                 // A full socket has rung already, a missing one has no owner.
                 let _ = self.socket.send_to(&[1], &self.path);
-                Rung::Yes
+                RingOutcome::Yes
             }
-            Err(MOVED) => Rung::Moved,
-            Err(_) => Rung::No,
+            Err(MOVED) => RingOutcome::Moved,
+            Err(_) => RingOutcome::No,
         }
     }
 }
@@ -515,7 +512,7 @@ mod tests {
 
     #[test]
     fn what_dead_processes_left_is_swept_and_what_living_ones_have_stays() {
-        let (dead, mut own) = (dead_name(), Bell::new(&fresh_name(11)).expect("a bell"));
+        let (dead, mut own) = (dead_name(), Doorbell::new(&fresh_name(11)).expect("a bell"));
         own.listen(9).expect("a port nobody uses");
         let leftovers = ["", ".bell", ".sock", ".port", ".next", ".3", "_7"]
             .map(|end| Path::new(DIRECTORY).join(dead.clone() + end));
@@ -526,9 +523,9 @@ mod tests {
         sweep();
         assert!(leftovers.iter().all(|file| !file.exists()));
         assert_eq!(lookup(9).as_ref(), Some(&own.name));
-        let (bell, port) = (bell_path(&own.name), port_path(9));
+        let (doorbell, port) = (page_path(&own.name), port_path(9));
         drop(own);
-        assert!(!bell.exists() && !port.exists());
+        assert!(!doorbell.exists() && !port.exists());
     }
 
     /// Tells this test's own child what it is.
@@ -558,33 +555,33 @@ mod tests {
         if std::env::var_os(CHILD).is_some() {
             // Namespaces that come after one another may have the same number, and their processes too.
             let random = std::time::UNIX_EPOCH.elapsed().expect("it is later").subsec_nanos();
-            let mut bell = Bell::new(&fresh_name(random.into())).expect("a bell");
-            bell.listen(7).expect("a port nobody uses");
-            bell.advance(bell.next_generation()).expect("another bell");
-            println!("\n{}", bell.name);
+            let mut doorbell = Doorbell::new(&fresh_name(random.into())).expect("a bell");
+            doorbell.listen(7).expect("a port nobody uses");
+            doorbell.advance(doorbell.next_generation()).expect("another bell");
+            println!("\n{}", doorbell.name);
             io::Read::read_to_end(&mut io::stdin(), &mut Vec::new()).expect("the parent's");
             std::process::exit(0);
         }
         let Some((mut child, name)) = elsewhere() else { return };
-        let [bell, sock] = [bell_path(&name), socket_path(&name)];
+        let [doorbell, sock] = [page_path(&name), socket_path(&name)];
         let age = |path: &Path, age: Duration| {
             let file = fs::File::options().write(true).open(path).expect("it is there");
             file.set_modified(std::time::SystemTime::now() - age).expect("its owner's");
         };
-        age(&bell, SETTLED);
+        age(&doorbell, SETTLED);
         sweep();
-        assert!(process(&name).is_none() && !is_dead(&name) && bell.exists());
-        let mut own = Bell::new(&fresh_name(19)).expect("a bell");
+        assert!(process(&name).is_none() && !is_dead(&name) && doorbell.exists());
+        let mut own = Doorbell::new(&fresh_name(19)).expect("a bell");
         assert!(own.listen(7).is_err(), "the port is in use");
         // Whoever else opens an endpoint meanwhile sweeps, too.
-        age(&bell, Duration::ZERO);
+        age(&doorbell, Duration::ZERO);
         drop(child.stdin.take());
         child.wait().expect("it has ended");
-        assert!(is_dead(&name) && bell.exists() && sock.exists());
+        assert!(is_dead(&name) && doorbell.exists() && sock.exists());
         own.listen(7).expect("nobody listens there any more");
-        age(&bell, SETTLED);
+        age(&doorbell, SETTLED);
         sweep();
-        assert!(!bell.exists() && sock.exists(), "one is old, and one was made just now");
+        assert!(!doorbell.exists() && sock.exists(), "one is old, and one was made just now");
         assert!(is_dead(&name), "it has no bell");
         fs::remove_file(sock).expect("it is there");
     }
@@ -593,52 +590,52 @@ mod tests {
     fn a_bell_of_an_earlier_release_counts_as_had_where_its_process_cannot_be_seen() {
         let name = format!("{PREFIX}1-1-{:016x}", 20);
         let page = vec![0; PAGE];
-        fs::write(bell_path(&name), page).expect("writable");
+        fs::write(page_path(&name), page).expect("writable");
         let dead = is_dead(&name);
-        fs::remove_file(bell_path(&name)).expect("it is there");
+        fs::remove_file(page_path(&name)).expect("it is there");
         assert!(!dead && is_dead(&name) && !is_dead("weir-none"));
     }
 
     #[test]
     fn a_port_is_free_whose_holder_was_the_same_process_of_a_container_that_was_here_before() {
-        let mut before = Bell::new(&fresh_name(22)).expect("a bell");
+        let mut before = Doorbell::new(&fresh_name(22)).expect("a bell");
         before.listen(6).expect("a port nobody uses");
-        assert!(Bell::new(&fresh_name(23)).expect("a bell").listen(6).is_err());
+        assert!(Doorbell::new(&fresh_name(23)).expect("a bell").listen(6).is_err());
         // What the kernel does when a process is killed.
         rustix::fs::flock(&before.locks.borrow()[0], FlockOperation::Unlock).expect("unlocked");
-        assert!(Bell::new(&fresh_name(24)).expect("a bell").listen(6).is_ok());
+        assert!(Doorbell::new(&fresh_name(24)).expect("a bell").listen(6).is_ok());
     }
 
     #[test]
     fn a_bell_is_had_in_all_its_generations_until_its_owner_closes_it() {
-        let bell = Bell::new(&fresh_name(21)).expect("a bell");
+        let doorbell = Doorbell::new(&fresh_name(21)).expect("a bell");
         for generation in 1..9 {
-            let before = fs::File::open(bell_path(&bell.name)).expect("it is there");
-            bell.advance(generation).expect("another bell");
+            let before = fs::File::open(page_path(&doorbell.name)).expect("it is there");
+            doorbell.advance(generation).expect("another bell");
             let free = rustix::fs::flock(&before, FlockOperation::NonBlockingLockShared).is_ok();
-            assert!(!free && !is_dead(&bell.name), "generation {generation}");
+            assert!(!free && !is_dead(&doorbell.name), "generation {generation}");
         }
-        assert_eq!(bell.locks.borrow().len(), LOCKS_MAX, "descriptors are no endless supply");
-        let name = bell.name.clone();
-        drop(bell);
+        assert_eq!(doorbell.locks.borrow().len(), LOCKS_MAX, "descriptors are no endless supply");
+        let name = doorbell.name.clone();
+        drop(doorbell);
         assert!(is_dead(&name));
     }
 
     #[test]
     fn links_and_leases_of_others_hold_up_nobody_and_lead_nowhere() {
-        let (real, name) = (Bell::new(&fresh_name(16)).expect("a bell"), fresh_name(17));
-        std::os::unix::fs::symlink(bell_path(&real.name), bell_path(&name)).expect("a link");
-        let led = Ringer::new(&name).is_ok();
-        fs::remove_file(bell_path(&name)).expect("removed");
-        assert!(!led && Ringer::new(&real.name).is_ok());
+        let (real, name) = (Doorbell::new(&fresh_name(16)).expect("a bell"), fresh_name(17));
+        std::os::unix::fs::symlink(page_path(&real.name), page_path(&name)).expect("a link");
+        let led = PeerDoorbell::new(&name).is_ok();
+        fs::remove_file(page_path(&name)).expect("removed");
+        assert!(!led && PeerDoorbell::new(&real.name).is_ok());
         let name = format!("{PREFIX}{}-{}-{:016x}", namespace(), std::os::unix::process::parent_id(), 15);
-        let files = [bell_path(&name), Path::new(DIRECTORY).join(&name)];
+        let files = [page_path(&name), Path::new(DIRECTORY).join(&name)];
         for file in &files {
             fs::write(file, vec![0; PAGE]).expect("writable");
         }
         let rung = files.each_ref().map(|file| {
             let _lease = lease(file);
-            Ringer::new(&name).err().map(|error| error.to_string())
+            PeerDoorbell::new(&name).err().map(|error| error.to_string())
         });
         for file in files {
             fs::remove_file(file).expect("it is there");
@@ -648,53 +645,53 @@ mod tests {
 
     #[test]
     fn a_bell_rings_only_when_its_owner_sleeps() {
-        let bell = Bell::new(&fresh_name(12)).expect("a bell");
-        let ringer = Ringer::new(&bell.name).expect("its bell");
-        assert_eq!(ringer.ring(), Rung::No);
-        bell.arm();
-        assert_eq!(ringer.ring(), Rung::Yes);
-        assert_eq!(ringer.ring(), Rung::No, "once is enough");
-        assert!(has_rung(&bell));
-        bell.disarm();
-        assert_eq!(ringer.ring(), Rung::No);
+        let doorbell = Doorbell::new(&fresh_name(12)).expect("a bell");
+        let peer_doorbell = PeerDoorbell::new(&doorbell.name).expect("its bell");
+        assert_eq!(peer_doorbell.ring(), RingOutcome::No);
+        doorbell.arm();
+        assert_eq!(peer_doorbell.ring(), RingOutcome::Yes);
+        assert_eq!(peer_doorbell.ring(), RingOutcome::No, "once is enough");
+        assert!(has_rung(&doorbell));
+        doorbell.disarm();
+        assert_eq!(peer_doorbell.ring(), RingOutcome::No);
     }
 
     #[test]
     fn the_bell_of_an_endpoint_that_ended_while_it_went_to_sleep_says_so_for_good() {
-        let bell = Bell::new(&fresh_name(14)).expect("a bell");
-        let ringer = Ringer::new(&bell.name).expect("its bell");
-        bell.arm();
-        bell.retire();
-        bell.disarm();
-        assert_eq!((ringer.ring(), ringer.has_moved()), (Rung::Moved, true));
-        bell.arm();
-        assert_eq!((ringer.ring(), ringer.has_moved()), (Rung::Moved, true));
+        let doorbell = Doorbell::new(&fresh_name(14)).expect("a bell");
+        let peer_doorbell = PeerDoorbell::new(&doorbell.name).expect("its bell");
+        doorbell.arm();
+        doorbell.retire();
+        doorbell.disarm();
+        assert_eq!((peer_doorbell.ring(), peer_doorbell.has_moved()), (RingOutcome::Moved, true));
+        doorbell.arm();
+        assert_eq!((peer_doorbell.ring(), peer_doorbell.has_moved()), (RingOutcome::Moved, true));
     }
 
-    fn has_rung(bell: &Bell) -> bool {
-        let mut poll = [rustix::event::PollFd::from_borrowed_fd(bell.fd(), rustix::event::PollFlags::IN)];
+    fn has_rung(doorbell: &Doorbell) -> bool {
+        let mut poll = [rustix::event::PollFd::from_borrowed_fd(doorbell.fd(), rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut poll, Some(&rustix::event::Timespec::default())) == Ok(1)
     }
 
     #[test]
     fn who_rings_the_bell_of_an_endpoint_that_was_opened_anew_learns_of_it_and_finds_the_new_one() {
-        let bell = Bell::new(&fresh_name(13)).expect("a bell");
-        let old = Ringer::new(&bell.name).expect("its bell");
+        let doorbell = Doorbell::new(&fresh_name(13)).expect("a bell");
+        let old = PeerDoorbell::new(&doorbell.name).expect("its bell");
         for generation in 1..4 {
-            let before = Ringer::new(&bell.name).expect("its bell");
-            bell.arm();
-            bell.advance(generation).expect("another bell");
+            let before = PeerDoorbell::new(&doorbell.name).expect("its bell");
+            doorbell.arm();
+            doorbell.advance(generation).expect("another bell");
             assert!(old.has_moved() && before.has_moved());
-            assert_eq!((old.ring(), before.ring()), (Rung::Moved, Rung::Moved));
-            let new = Ringer::new(&bell.name).expect("its bell");
+            assert_eq!((old.ring(), before.ring()), (RingOutcome::Moved, RingOutcome::Moved));
+            let new = PeerDoorbell::new(&doorbell.name).expect("its bell");
             assert_eq!((new.generation(), new.has_moved()), (generation, false));
-            assert!(!has_rung(&bell));
-            bell.arm();
-            assert!(new.ring() == Rung::Yes && has_rung(&bell));
-            bell.disarm();
+            assert!(!has_rung(&doorbell));
+            doorbell.arm();
+            assert!(new.ring() == RingOutcome::Yes && has_rung(&doorbell));
+            doorbell.disarm();
         }
-        let path = bell_path(&bell.name);
-        drop(bell);
+        let path = page_path(&doorbell.name);
+        drop(doorbell);
         assert!(!path.exists());
     }
 }

@@ -1,8 +1,9 @@
 //! Attempts at connections that nobody answers.
 //!
-//! Anybody may name an address where nobody is, and where not even a refusal comes from. The kernel asks there for two minutes, and
-//! the provider keeps the socket as long, whoever has given up what was to be sent. So attempts are ended when what waits for
-//! them is given up; and while very many wait, nothing waits for one that nobody here asks for.
+//! Anybody may name an address where nobody is, not even to refuse. The kernel tries for two minutes, and the
+//! provider keeps the socket as long, even after the operations were given up. So an attempt is closed when the
+//! operations that wait for it are given up. While very many peers wait, operations that no caller waits for
+//! don't wait for a connection at all.
 #![expect(unsafe_code, reason = "descriptors that belong to the provider are borrowed")]
 
 use super::hang_up::{connections, end};
@@ -34,12 +35,12 @@ fn unanswered(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
 
 /// Peers that were given up while nobody had answered.
 #[derive(Default)]
-pub(super) struct Dials {
+pub(super) struct ConnectAttempts {
     given_up: RefCell<Vec<SocketAddr>>,
     is_due: Cell<bool>,
 }
 
-impl Dials {
+impl ConnectAttempts {
     /// What was to be sent to this address, where there may be nobody, has been given up. Attempts of other threads end, too: they
     /// begin new ones.
     pub(super) fn give_up(self: &Rc<Self>, rt: &Handle, to: SocketAddr) {
@@ -48,11 +49,11 @@ impl Dials {
             self.sweep();
         }
         if !self.is_due.replace(true) {
-            let (later, dials) = (rt.clone(), Rc::clone(self));
+            let (later, connect_attempts) = (rt.clone(), Rc::clone(self));
             rt.spawn(async move {
                 later.sleep(SWEPT_EVERY).await;
-                dials.is_due.set(false);
-                dials.sweep();
+                connect_attempts.is_due.set(false);
+                connect_attempts.sweep();
             });
         }
     }
@@ -76,7 +77,7 @@ impl Dials {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::libfabric::waiting::CROWD_MAX;
+    use crate::libfabric::retry_queue::CROWD_MAX;
     use crate::{Address, Endpoint, FabricError, Message, Options, PeerId, Sink, open};
     use std::net::{TcpListener, TcpStream};
     use weir_runtime::real::Executor;

@@ -1,10 +1,10 @@
-//! What the library and its providers can do on this machine. Asked of the provider, ability by ability: several
-//! advertise what they then refuse, and some answer for another provider stacked on top.
+//! What the library and its providers can do on this machine. Each ability is asked for separately: several
+//! providers advertise what they then refuse, and some answer for another provider stacked on top.
 
 use super::open::place;
 use super::peers::ENTRIES_MAX;
 use super::raw::{OpenArgs, Raw};
-use super::{bell, raw, sys};
+use super::{doorbell, raw, sys};
 use crate::endpoint::{MESSAGE_MAX, Options};
 use crate::{
     Ability, Address, Addressing, AuthKey, Capabilities, FabricError, Launch, MrAccounting, MrMethod, MrMode,
@@ -39,7 +39,7 @@ const TRIAL_QUEUE: u64 = 16;
 /// What an endpoint of a provider is opened with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "one flag for each ability")]
-pub(super) struct Facts {
+pub(super) struct ProviderFacts {
     multi_recv: bool,
     source: bool,
     source_err: bool,
@@ -59,7 +59,7 @@ pub(super) struct Facts {
     address_form: u32,
 }
 
-impl Facts {
+impl ProviderFacts {
     /// What to ask `fi_getinfo` for.
     pub(super) fn needs(self) -> sys::Needs {
         let mut caps = BASE;
@@ -186,7 +186,7 @@ fn trial_key(provider: &str, keys: &[AuthKey]) -> Option<AuthKey> {
 }
 
 /// Asks a provider for everything that matters here, with this key where it has such.
-fn ask(provider: &str, key: Option<AuthKey>) -> Result<Facts, FabricError> {
+fn ask(provider: &str, key: Option<AuthKey>) -> Result<ProviderFacts, FabricError> {
     let has = |needs: sys::Needs| {
         raw::probe(provider, &needs).is_ok_and(|found| {
             found.abilities & needs.caps == needs.caps
@@ -198,7 +198,7 @@ fn ask(provider: &str, key: Option<AuthKey>) -> Result<Facts, FabricError> {
     let base = if multi_recv { BASE | sys::FI_MULTI_RECV } else { BASE };
     let source = has(plain(base | sys::FI_SOURCE));
     let caps = if source { base | sys::FI_SOURCE } else { base };
-    let facts = Facts {
+    let facts = ProviderFacts {
         multi_recv,
         source,
         source_err: source && has(plain(caps | sys::FI_SOURCE_ERR)),
@@ -217,11 +217,11 @@ fn ask(provider: &str, key: Option<AuthKey>) -> Result<Facts, FabricError> {
         let needs = facts.needs();
         raw::probe(provider, &needs).is_ok_and(|found| takes_user_ids(provider, needs, key, &found))
     };
-    let facts = Facts { av_user_id: has_user_ids, ..facts };
+    let facts = ProviderFacts { av_user_id: has_user_ids, ..facts };
     let ways = if provider == GAINS_BY_SET { &[Wait::FdSet, Wait::Fd][..] } else { &[Wait::Fd] };
     for wait in ways {
         match raw::probe_wait(provider, &facts.needs(), key, *wait) {
-            Ok(()) => return Ok(Facts { wait: *wait, ..facts }),
+            Ok(()) => return Ok(ProviderFacts { wait: *wait, ..facts }),
             // It has not come to what was to be tried.
             Err(error @ FabricError::Provider { call: DOMAIN, .. }) => return Err(error),
             Err(_) => {}
@@ -233,7 +233,7 @@ fn ask(provider: &str, key: Option<AuthKey>) -> Result<Facts, FabricError> {
 /// Whether a provider takes our numbers for peers: some advertise what they refuse at the first insertion. An endpoint that
 /// can't be opened for the trial counts as a refusal; doing without costs nothing but a look into a table.
 fn takes_user_ids(provider: &str, needs: sys::Needs, key: Option<AuthKey>, found: &sys::Caps) -> bool {
-    let name = (found.address_form == sys::ADDRESSES_NAMES).then(|| bell::fresh_name(TRIAL));
+    let name = (found.address_form == sys::ADDRESSES_NAMES).then(|| doorbell::fresh_name(TRIAL));
     let own = place(found.address_form, false, &Options::default());
     let tried = own.and_then(|own| {
         let (raw, _) = Raw::open(&OpenArgs {
@@ -261,8 +261,8 @@ fn takes_user_ids(provider: &str, needs: sys::Needs, key: Option<AuthKey>, found
 
 /// The facts of a provider, for an endpoint with these keys. They don't change while the process lives, and asking takes
 /// milliseconds.
-pub(super) fn facts(provider: &str, keys: &[AuthKey]) -> Result<Facts, FabricError> {
-    type Known = HashMap<(String, Option<AuthKey>), Facts>;
+pub(super) fn facts(provider: &str, keys: &[AuthKey]) -> Result<ProviderFacts, FabricError> {
+    type Known = HashMap<(String, Option<AuthKey>), ProviderFacts>;
     static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
     let key = trial_key(provider, keys);
     let mut known = KNOWN.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -281,7 +281,7 @@ fn version(number: u32) -> String {
 }
 
 /// What an offer that was found can do.
-pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: Facts) -> Capabilities {
+pub(super) fn capabilities(provider: &str, caps: &sys::Caps, facts: ProviderFacts) -> Capabilities {
     let bit = |bit: u32| caps.mr_mode & bit != 0;
     let size = |size: u64| usize::try_from(size).unwrap_or(usize::MAX);
     Capabilities {
@@ -335,7 +335,7 @@ pub(super) fn probe_with(provider: &str, keys: &[AuthKey]) -> Result<Capabilitie
 }
 
 /// Whether peers can be woken.
-fn check(provider: &str, caps: &sys::Caps, facts: Facts) -> Result<(), FabricError> {
+fn check(provider: &str, caps: &sys::Caps, facts: ProviderFacts) -> Result<(), FabricError> {
     if facts.wait == Wait::Doorbell && caps.address_form != sys::ADDRESSES_NAMES {
         // Doorbells are found by name, in memory that all processes of the node share.
         return Err(FabricError::Provider {
@@ -391,8 +391,8 @@ mod tests {
     #[test]
     fn addresses_that_are_no_hosts_and_ports_are_published_and_others_where_that_is_wanted() {
         let socket = facts("tcp", &[]).expect("built in");
-        let foreign = Facts { address_form: sys::ADDRESSES_FOREIGN, ..socket };
-        let publishes = |facts: Facts, addressing| facts.publishes("cxi", addressing);
+        let foreign = ProviderFacts { address_form: sys::ADDRESSES_FOREIGN, ..socket };
+        let publishes = |facts: ProviderFacts, addressing| facts.publishes("cxi", addressing);
         for (addressing, at_ports) in
             [(Addressing::ByProvider, false), (Addressing::Ports, false), (Addressing::Published, true)]
         {
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn whether_keys_can_be_told_apart_is_one_thing_and_whether_an_endpoint_has_several_another() {
-        let able = Facts { auth_keys: true, ..facts("tcp", &[]).expect("built in") };
+        let able = ProviderFacts { auth_keys: true, ..facts("tcp", &[]).expect("built in") };
         let told = |facts| {
             let found = capabilities("cxi", &sys::Caps::EMPTY, facts);
             (found.auth_keys, found.serves_auth_keys)
@@ -422,7 +422,7 @@ mod tests {
     fn numbers_of_ours_are_an_ability_where_an_insertion_takes_one() {
         for provider in ["tcp", "shm", "tcp_rxm"] {
             let facts = facts(provider, &[]).expect("built in");
-            let asked = Facts { av_user_id: true, ..facts }.needs();
+            let asked = ProviderFacts { av_user_id: true, ..facts }.needs();
             let found = raw::probe(provider, &asked);
             let takes = found.is_ok_and(|found| takes_user_ids(provider, asked, None, &found));
             assert_eq!(facts.av_user_id, takes, "{provider}");

@@ -1,4 +1,4 @@
-//! Which of libfabric's providers a name stands for.
+//! Names of libfabric's providers and of stacks of several.
 
 /// Providers that have connections alone: libfabric's `ofi_rxm` makes reliable datagrams of them, and offers the two under
 /// one name. `tcp` has both kinds itself, and is on such a stack for Mercury's `ofi+tcp_rxm`.
@@ -6,7 +6,7 @@ const STACKS: [(&str, &str); 2] = [("verbs", "verbs;ofi_rxm"), ("tcp_rxm", "tcp;
 
 /// What libfabric calls the provider that has this name in configurations.
 pub(super) fn offered_as(name: &str) -> &str {
-    STACKS.iter().find(|(short, _)| *short == name).map_or(name, |(_, stack)| stack)
+    STACKS.iter().find(|(short, _)| *short == name).map_or(name, |(_, provider_names)| provider_names)
 }
 
 /// Whether endpoints can be on the loopback interface. That has no RDMA device: who is asked for it is on the node's own.

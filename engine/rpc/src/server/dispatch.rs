@@ -1,9 +1,8 @@
-//! Whose request begins next.
+//! Which admitted request begins next.
 //!
-//! A request that was admitted wakes a worker, which begins it when its task's turn comes. Only a few are woken at a time.
-//! What is admitted beyond that waits here in a lane for each client, and the lanes take turns: one request each. So a
-//! client with a single request has at most those few and one of each other client before it, however many the others
-//! have been admitted with.
+//! An admitted request wakes a worker, which begins it when its task runs. Only a few workers are woken at a
+//! time. Further requests wait in a queue for each client, and these queues are served round-robin. So a client
+//! with a single request has at most those few, and one of each other client, before it.
 
 use super::running::Running;
 use super::{Served, Server};
@@ -12,14 +11,14 @@ use crate::request::Request;
 use crate::wire::Caller;
 use std::rc::Rc;
 
-/// Requests whose workers are awake and that have not begun: what one client has under way with all its credits, so that
-/// nothing waits in a lane for a client that is alone.
+/// Most requests whose workers are awake and that have not begun: all credits of one client, so that nothing
+/// waits for a client that is alone.
 const WOKEN_MAX: usize = crate::config::CREDITS_DEFAULT;
 
-/// More of these that urgent requests may use: as many as a client's reserve of urgent credits has, of two clients.
+/// Further ones for urgent requests: the urgent reserves of two clients.
 const WOKEN_URGENT: usize = 8;
 
-/// A request that waits for its turn.
+/// A request that waits for a worker.
 pub(super) struct Waiting {
     served: Rc<Served>,
     running: Running,
@@ -27,8 +26,8 @@ pub(super) struct Waiting {
 }
 
 impl Server {
-    /// Has an admitted request executed when its client's turn has come; at once, where nobody waits; and in place, where it is
-    /// `short` and no worker is about to begin.
+    /// Executes an admitted request: at once if no request waits, else in its client's turn. It runs on this
+    /// stack if it is `short` and no other worker is about to begin.
     #[inline(always)]
     pub(crate) fn queue(
         &self,
@@ -49,20 +48,21 @@ impl Server {
         self.waiting.borrow_mut().push(client, Waiting { served, running, request });
     }
 
-    /// A request begins, which moves no memory if it is `small`. `lone`: how many had begun when it came, where its client had no
-    /// other under way.
+    /// A request begins. `small`: it moves no client memory. `lone`: how many had begun when it came, if its
+    /// client had no other in flight.
     #[inline]
     pub(crate) fn begun(&self, lone: Option<u64>, small: bool) {
         let begun = self.context.backlog.begin(small);
         if let Some(before) = lone {
-            raise(&self.context.metrics.passed_max, begun.saturating_sub(before));
+            debug_assert!(before <= begun, "the count of begun requests went back");
+            raise(&self.context.metrics.passed_max, begun - before);
         }
         if !self.waiting.borrow().is_empty() {
             self.wake_next();
         }
     }
 
-    /// Gives the next client in turn its worker.
+    /// Wakes workers for the requests that are next.
     #[cold]
     fn wake_next(&self) {
         while self.context.backlog.woken() < WOKEN_MAX {

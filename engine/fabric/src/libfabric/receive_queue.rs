@@ -1,11 +1,10 @@
-//! Messages that have arrived and are not handed to the sink yet.
+//! Messages that have arrived and were not handed to the sink yet.
 //!
-//! A provider hands out all that has arrived in one order, and takes more in whenever it is asked: of a connection all that
-//! stands in the system's buffers, and of a queue within the node all that is in it. So who sends as fast as it
-//! can would have everybody else's messages stand behind thousands of its own. A turn of the executor hands out a few
-//! messages; what a provider has beyond that waits here in a lane for each sender, and the lanes take turns. What
-//! a sender has in its lane beyond many times its credits is dropped. While many lanes are full the
-//! provider isn't asked for more: then connections are not read, and it is the senders that wait.
+//! A provider delivers messages in the order of arrival, and takes in all that has arrived whenever it is asked.
+//! So a fast sender would put everybody else's messages behind thousands of its own. Each turn of the executor
+//! hands out a few messages. The rest waits here in a queue for each sender, and the queues are served
+//! round-robin. What a sender has waiting beyond many times its credits is dropped. While many queues are full
+//! the provider is not asked for more, so that connections are not read and senders have to wait.
 
 use crate::PeerId;
 use crate::endpoint::{Message, Source};
@@ -28,26 +27,26 @@ const WAITING_BYTES_MAX: usize = 16 * LANE_BYTES_MAX;
 const WAITING_MAX: usize = 64 * LANE_MAX;
 
 /// Whose turn a message has: a sender's that is known, or that of all strangers.
-type Lane = Option<PeerId>;
+type SenderKey = Option<PeerId>;
 
 /// Messages of one sender.
 #[derive(Default)]
-struct Line {
+struct SenderQueue {
     messages: VecDeque<Message>,
     bytes: usize,
 }
 
 /// Messages that wait to be handed out.
 #[derive(Default)]
-pub(super) struct Intake {
-    lanes: HashMap<Lane, Line>,
+pub(super) struct ReceiveQueue {
+    lanes: HashMap<SenderKey, SenderQueue>,
     /// Lanes with messages, each once, next one first.
-    ring: VecDeque<Lane>,
+    ring: VecDeque<SenderKey>,
     len: usize,
     bytes: usize,
 }
 
-impl Intake {
+impl ReceiveQueue {
     /// Messages that wait.
     pub(super) fn len(&self) -> usize {
         self.len
@@ -121,56 +120,60 @@ mod tests {
     }
 
     /// Offers a message. Returns whether it is taken.
-    fn offer(intake: &mut Intake, message: Message) -> bool {
-        let room = intake.has_room(message.source());
+    fn offer(receive_queue: &mut ReceiveQueue, message: Message) -> bool {
+        let room = receive_queue.has_room(message.source());
         if room {
-            intake.push(message);
+            receive_queue.push(message);
         }
         room
     }
 
     #[test]
     fn a_message_has_at_most_one_of_each_other_sender_before_it_however_many_they_sent_first() {
-        let mut intake = Intake::default();
+        let mut receive_queue = ReceiveQueue::default();
         for number in 0..200 {
             for flooder in 1..=5 {
-                assert!(offer(&mut intake, message(flooder, number, 1)));
+                assert!(offer(&mut receive_queue, message(flooder, number, 1)));
             }
         }
-        assert!(offer(&mut intake, message(9, 0, 1)));
-        let place = (0..1001).find(|_| intake.pop().is_some_and(|m| m.source().peer() == Some(PeerId(9))));
+        assert!(offer(&mut receive_queue, message(9, 0, 1)));
+        let place =
+            (0..1001).find(|_| receive_queue.pop().is_some_and(|m| m.source().peer() == Some(PeerId(9))));
         assert_eq!(place, Some(5));
     }
 
     #[test]
     fn what_a_sender_has_beyond_many_times_its_credits_is_dropped_and_others_messages_are_not() {
         for (count, len) in [(LANE_MAX, 10), (LANE_BYTES_MAX >> 14, 1 << 14)] {
-            let mut intake = Intake::default();
-            assert!((0..count).all(|_| offer(&mut intake, message(1, 0, len))));
-            assert!(!offer(&mut intake, message(1, 0, len)) && offer(&mut intake, message(2, 0, len)));
-            intake.pop();
-            assert!(offer(&mut intake, message(1, 0, len)));
+            let mut receive_queue = ReceiveQueue::default();
+            assert!((0..count).all(|_| offer(&mut receive_queue, message(1, 0, len))));
+            assert!(
+                !offer(&mut receive_queue, message(1, 0, len))
+                    && offer(&mut receive_queue, message(2, 0, len))
+            );
+            receive_queue.pop();
+            assert!(offer(&mut receive_queue, message(1, 0, len)));
         }
     }
 
     #[test]
     fn no_strangers_message_is_dropped_because_nobody_knows_how_many_they_are() {
-        let mut intake = Intake::default();
+        let mut receive_queue = ReceiveQueue::default();
         for _ in 0..10 * LANE_MAX {
-            assert!(offer(&mut intake, Message::owned(Source::Unknown, vec![0; 100], None)));
+            assert!(offer(&mut receive_queue, Message::owned(Source::Unknown, vec![0; 100], None)));
         }
     }
 
     #[test]
     fn no_more_is_taken_in_while_many_senders_have_all_waiting_that_they_may() {
-        let mut intake = Intake::default();
+        let mut receive_queue = ReceiveQueue::default();
         for from in 0..16 {
-            assert!(!intake.is_full());
-            while offer(&mut intake, message(from, 0, 1 << 14)) {}
+            assert!(!receive_queue.is_full());
+            while offer(&mut receive_queue, message(from, 0, 1 << 14)) {}
         }
-        assert!(intake.is_full());
-        intake.pop();
-        assert!(!intake.is_full());
+        assert!(receive_queue.is_full());
+        receive_queue.pop();
+        assert!(!receive_queue.is_full());
     }
 
     proptest! {
@@ -178,7 +181,7 @@ mod tests {
         fn each_senders_messages_come_out_in_order_and_none_is_lost(
             steps in prop::collection::vec((0..6u64, any::<bool>()), 0..300)
         ) {
-            let (mut intake, mut sent, mut got) = (Intake::default(), [0u8; 6], [0u8; 6]);
+            let (mut receive_queue, mut sent, mut got) = (ReceiveQueue::default(), [0u8; 6], [0u8; 6]);
             let mut check = |message: Option<Message>| {
                 let Some(message) = message else { return true };
                 let Some(PeerId(from)) = message.source().peer() else { return false };
@@ -190,29 +193,32 @@ mod tests {
             for (from, push) in steps {
                 if push {
                     let number = &mut sent[usize::try_from(from).expect("small")];
-                    prop_assert!(offer(&mut intake, message(from, *number, 3)));
+                    prop_assert!(offer(&mut receive_queue, message(from, *number, 3)));
                     *number = number.wrapping_add(1);
                 } else {
-                    prop_assert!(check(intake.pop()));
+                    prop_assert!(check(receive_queue.pop()));
                 }
             }
-            while !intake.is_empty() {
-                prop_assert!(check(intake.pop()));
+            while !receive_queue.is_empty() {
+                prop_assert!(check(receive_queue.pop()));
             }
-            prop_assert_eq!((sent, intake.bytes), (got, 0));
+            prop_assert_eq!((sent, receive_queue.bytes), (got, 0));
         }
     }
 
     #[test]
     fn what_a_removed_peer_has_waiting_is_a_strangers_and_stays_in_order() {
-        let mut intake = Intake::default();
+        let mut receive_queue = ReceiveQueue::default();
         for number in 0..3 {
-            assert!(offer(&mut intake, message(1, number, 10)) && offer(&mut intake, message(2, number, 10)));
+            assert!(
+                offer(&mut receive_queue, message(1, number, 10))
+                    && offer(&mut receive_queue, message(2, number, 10))
+            );
         }
-        intake.disown(PeerId(1));
-        intake.disown(PeerId(7));
-        assert_eq!((intake.len(), intake.bytes), (6, 60));
-        let out: Vec<_> = core::iter::from_fn(|| intake.pop()).collect();
+        receive_queue.disown(PeerId(1));
+        receive_queue.disown(PeerId(7));
+        assert_eq!((receive_queue.len(), receive_queue.bytes), (6, 60));
+        let out: Vec<_> = core::iter::from_fn(|| receive_queue.pop()).collect();
         let of = |peer: Option<PeerId>| -> Vec<u8> {
             out.iter().filter(|message| message.source().peer() == peer).map(|message| message[0]).collect()
         };
@@ -220,17 +226,17 @@ mod tests {
             (of(None), of(Some(PeerId(1))), of(Some(PeerId(2)))),
             (vec![0, 1, 2], vec![], vec![0, 1, 2])
         );
-        assert_eq!((intake.len(), intake.bytes), (0, 0));
+        assert_eq!((receive_queue.len(), receive_queue.bytes), (0, 0));
     }
 
     #[test]
     fn messages_without_bytes_fill_it_too() {
-        let mut intake = Intake::default();
+        let mut receive_queue = ReceiveQueue::default();
         let most = (0..2 * WAITING_MAX).position(|_| {
-            assert!(offer(&mut intake, Message::owned(Source::Unknown, Vec::new(), None)));
-            intake.is_full()
+            assert!(offer(&mut receive_queue, Message::owned(Source::Unknown, Vec::new(), None)));
+            receive_queue.is_full()
         });
         assert_eq!(most, Some(WAITING_MAX - 1));
-        assert!(intake.pop().is_some() && !intake.is_full());
+        assert!(receive_queue.pop().is_some() && !receive_queue.is_full());
     }
 }

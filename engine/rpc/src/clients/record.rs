@@ -1,28 +1,28 @@
-//! What is kept of a request while it is executed.
+//! The record of a request while it is executed.
 
-use crate::transfer::Account;
+use crate::transfer::AccessHandle;
 use crate::wire::{Caller, Header};
 use core::ops::Range;
 use weir_fabric::{Access, Message, RemoteRegion};
 use weir_proto::Epoch;
 use weir_runtime::Instant;
 
-/// What a request is made of. It is handed on half a dozen times from where it arrives to its handler, and stays in one
-/// place meanwhile; that place serves later requests, so that none is allocated.
+/// What a request consists of. A request passes through half a dozen functions from arrival to its handler, so
+/// that the record stays in one place. Later requests reuse the place, so that none is allocated.
 #[derive(Default)]
-pub(crate) struct Parts {
-    pub(crate) header: Asked,
+pub(crate) struct RequestRecord {
+    pub(crate) header: RequestInfo,
     pub(crate) message: Message,
     pub(crate) body: Range<usize>,
     pub(crate) segments: Vec<(RemoteRegion, Access)>,
     pub(crate) deadline: Instant,
-    /// Its accesses to the client's memory, where it has exposed any.
-    pub(crate) accesses: Option<Account>,
+    /// Its accesses to the client's memory, if the client has exposed any.
+    pub(crate) accesses: Option<AccessHandle>,
 }
 
-/// What a handler may want to know of a request's header.
+/// The part of a request's header that handlers may ask for.
 #[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestInfo {
     pub(crate) caller: Caller,
     pub(crate) request: u64,
     pub(crate) acked: u64,
@@ -30,7 +30,7 @@ pub(crate) struct Asked {
     pub(crate) opcode: u16,
 }
 
-impl Asked {
+impl RequestInfo {
     #[inline]
     pub(crate) fn new(caller: Caller, header: &Header) -> Self {
         let Header { request, acked, epoch, opcode, .. } = *header;

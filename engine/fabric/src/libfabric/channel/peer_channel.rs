@@ -1,4 +1,4 @@
-//! How small messages get to one peer.
+//! The channel to one peer, and when one is offered.
 
 use super::Channel;
 use core::cell::{Cell, Ref, RefCell};
@@ -12,7 +12,7 @@ const OFFERS_APART_MAX: u32 = 1 << 16;
 
 /// The way to one peer.
 #[derive(Default)]
-pub(in crate::libfabric) struct Way {
+pub(in crate::libfabric) struct PeerChannel {
     channel: RefCell<Option<Rc<Channel>>>,
     /// Messages through the provider since the last offer.
     sent: Cell<u32>,
@@ -20,7 +20,7 @@ pub(in crate::libfabric) struct Way {
     apart: Cell<u32>,
 }
 
-impl Way {
+impl PeerChannel {
     /// The channel, where the peer takes messages from it.
     #[inline]
     pub(in crate::libfabric) fn open(&self) -> Option<Ref<'_, Channel>> {
@@ -66,8 +66,8 @@ mod tests {
 
     #[test]
     fn a_channel_is_offered_after_some_messages_and_then_ever_more_seldom() {
-        let way = Way::default();
-        let offers: Vec<u32> = (1..400_000).filter(|_| way.is_worth_a_channel()).collect();
+        let peer_channel = PeerChannel::default();
+        let offers: Vec<u32> = (1..400_000).filter(|_| peer_channel.is_worth_a_channel()).collect();
         assert_eq!(offers[..4], [32, 96, 224, 480]);
         assert!(offers.len() < 20 && offers.windows(2).all(|pair| pair[1] - pair[0] <= OFFERS_APART_MAX));
     }

@@ -1,4 +1,4 @@
-//! Senders that the address vector doesn't know, where the provider tells their addresses (`FI_SOURCE_ERR`).
+//! Senders that are not in the address vector, where the provider tells their addresses (`FI_SOURCE_ERR`).
 
 use super::sys;
 use crate::{Address, AuthKey, Source};
@@ -19,8 +19,8 @@ pub(super) fn source(failure: &sys::Failure, key: Option<AuthKey>) -> Source {
 #[cfg(test)]
 mod tests {
     use super::super::progress::Core;
+    use super::super::provider_facts;
     use super::super::raw::Raw;
-    use super::super::survey;
     use super::*;
     use crate::endpoint::{MESSAGE_MAX, Options, ReceiveMode};
     use crate::{FabricError, Message, PeerId, Sink};
@@ -61,11 +61,11 @@ mod tests {
 
     /// An endpoint on loopback that nothing arrives at, with posted memory.
     fn endpoint(executor: &Executor, receive: ReceiveMode) -> (Rc<Core>, Rc<Inbox>) {
-        let facts = survey::facts("tcp", &[]).expect("built in");
+        let facts = provider_facts::facts("tcp", &[]).expect("built in");
         let (raw, caps) = Raw::open(&facts.on_loopback()).expect("an endpoint");
         let address = Address::from_bytes(&raw.name().expect("a name")).expect("an address");
         let options = Options { receive, ..Options::default() };
-        let capabilities = survey::capabilities("tcp", &caps, facts);
+        let capabilities = provider_facts::capabilities("tcp", &caps, facts);
         let core = Core::new(&executor.handle(), raw, capabilities, address, None, &options).expect("memory");
         let inbox = Rc::new(Inbox::default());
         let weak = Rc::downgrade(&inbox);
@@ -86,19 +86,20 @@ mod tests {
     fn a_strangers_message_arrives_with_its_address_which_makes_it_known() {
         let executor = Executor::new().expect("an executor");
         let (core, inbox) = endpoint(&executor, ReceiveMode::default());
-        let stranger = Address::from_socket(([127, 0, 0, 1], 9).into());
-        let named = || (40, Source::Address(Box::new(stranger.clone())));
+        let unknown_source = Address::from_socket(([127, 0, 0, 1], 9).into());
+        let named = || (40, Source::Address(Box::new(unknown_source.clone())));
         let posted = core.posted.get();
-        core.failed(&in_first_slab(&core, 64, &failure(stranger.as_bytes())));
+        core.failed(&in_first_slab(&core, 64, &failure(unknown_source.as_bytes())));
         assert_eq!((inbox.0.take(), core.posted.get()), (vec![named()], posted), "the slab goes on");
         core.failed(&in_first_slab(&core, 64, &failure(&[])));
         assert_eq!(inbox.0.take(), [(40, Source::Unknown)], "it arrives all the same");
         assert_eq!(core.counters.unknown_sources.get(), 2);
-        let peer = core.insert(&stranger).expect("an address of this provider");
-        assert_eq!(core.insert(&stranger), Ok(peer), "it is known now");
+        let peer = core.insert(&unknown_source).expect("an address of this provider");
+        assert_eq!(core.insert(&unknown_source), Ok(peer), "it is known now");
         let foreign = Address::from_bytes(&[7; 8]).expect("short enough");
         assert!(matches!(core.insert(&foreign), Err(FabricError::BadAddress { .. })));
-        let last = sys::Failure { flags: sys::FI_RECV | sys::FI_MULTI_RECV, ..failure(stranger.as_bytes()) };
+        let last =
+            sys::Failure { flags: sys::FI_RECV | sys::FI_MULTI_RECV, ..failure(unknown_source.as_bytes()) };
         core.failed(&in_first_slab(&core, 128, &last));
         assert_eq!((inbox.0.take(), core.posted.get()), (vec![named()], posted - 1), "with its last message");
         core.close();
@@ -128,12 +129,12 @@ mod tests {
     fn a_buffer_of_its_own_is_used_up_by_a_strangers_message() {
         let executor = Executor::new().expect("an executor");
         let (core, inbox) = endpoint(&executor, ReceiveMode::Standard { buffers: 4 });
-        let stranger = Address::from_socket(([127, 0, 0, 1], 9).into());
+        let unknown_source = Address::from_socket(([127, 0, 0, 1], 9).into());
         let len = MESSAGE_MAX as u64;
         // Nor does the provider say where it is.
-        let whole = sys::Failure { len, buf: core::ptr::null_mut(), ..failure(stranger.as_bytes()) };
+        let whole = sys::Failure { len, buf: core::ptr::null_mut(), ..failure(unknown_source.as_bytes()) };
         core.failed(&sys::Failure { context: core.ops.context(0), ..whole });
-        assert_eq!(inbox.0.take(), [(MESSAGE_MAX, Source::Address(Box::new(stranger)))]);
+        assert_eq!(inbox.0.take(), [(MESSAGE_MAX, Source::Address(Box::new(unknown_source)))]);
         assert_eq!(core.posted.get(), 3);
         core.close();
     }

@@ -1,16 +1,18 @@
 //! Locks that dead processes hold.
 //!
-//! Where an endpoint's receive queue lies in shared memory, its senders take buffers there under a lock. One that is
-//! killed meanwhile leaves it locked, and everybody who needs it spins in the provider for good: the endpoint's own thread,
-//! and every other sender's. Only another thread can help them. This one looks at the locks twice a second.
-//! A lock that it finds held each time that it looks for a second is nobody's any more: holding it takes nanoseconds, and a
-//! thread that has lost its processor meanwhile gets it back within that time. So the lock is broken. The endpoint learns of
-//! that, throws away what it was about to take, and is opened anew.
+//! Where an endpoint's receive queue is in shared memory, its senders take buffers there under a lock. A sender
+//! that is killed meanwhile leaves the lock held, and everybody who needs it spins in the provider forever: the
+//! endpoint's thread and every other sender's. Only another thread can help. This one looks at the locks twice a
+//! second.
+//!
+//! A lock that is held at each look of a whole second is stale: it is held for nanoseconds, and a thread that
+//! lost its processor meanwhile gets it back within that time. The lock is then broken. The endpoint learns of
+//! that, discards what it was about to take, and is reopened.
 #![expect(unsafe_code, reason = "a lock of the provider in memory that is shared with other processes")]
 
 use super::raw::Raw;
 use super::shared::{PAGE, Shared};
-use super::{bell, sys};
+use super::{doorbell, sys};
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -44,7 +46,7 @@ enum Owner {
 }
 
 /// An endpoint's memory in which its senders put messages, as far as its lock is concerned.
-pub(super) struct Region {
+pub(super) struct LockRegion {
     head: Shared,
     lock: usize,
     owner: Owner,
@@ -54,7 +56,7 @@ pub(super) struct Region {
     peers: usize,
 }
 
-impl Region {
+impl LockRegion {
     /// The memory of an endpoint of this process; its lock is looked after until it is dropped. `None`: it has none that is known.
     ///
     /// # Errors
@@ -66,14 +68,14 @@ impl Region {
     /// The memory of a peer. One in this process looks after its own.
     ///
     /// # Errors
-    /// As [`Region::of_own`].
+    /// As [`LockRegion::of_own`].
     pub(super) fn of_peer(file: &str, peer: &str) -> io::Result<Option<Arc<Self>>> {
-        let owner = bell::process(peer).map_or(Owner::Hidden, Owner::Process);
-        if bell::is_own(peer) { Ok(None) } else { Self::open(file, owner) }
+        let owner = doorbell::process(peer).map_or(Owner::Hidden, Owner::Process);
+        if doorbell::is_own(peer) { Ok(None) } else { Self::open(file, owner) }
     }
 
     fn open(file: &str, owner: Owner) -> io::Result<Option<Arc<Self>>> {
-        match bell::open(&Path::new(bell::DIRECTORY).join(file), OFlags::empty()) {
+        match doorbell::open(&Path::new(doorbell::DIRECTORY).join(file), OFlags::empty()) {
             Ok(file) => Ok(Self::of(&file, owner)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(error),
             Err(_) => Ok(None),
@@ -150,19 +152,19 @@ impl Region {
 }
 
 /// What is looked after, and whether somebody does.
-struct Guard {
-    regions: Vec<Weak<Region>>,
+struct LockWatch {
+    regions: Vec<Weak<LockRegion>>,
     runs: bool,
 }
 
-static GUARD: Mutex<Guard> = Mutex::new(Guard { regions: Vec::new(), runs: false });
+static LOCK_WATCH: Mutex<LockWatch> = Mutex::new(LockWatch { regions: Vec::new(), runs: false });
 
-fn look_after(region: &Arc<Region>) {
-    let mut guard = GUARD.lock().unwrap_or_else(PoisonError::into_inner);
-    guard.regions.push(Arc::downgrade(region));
-    if !guard.runs {
+fn look_after(region: &Arc<LockRegion>) {
+    let mut stale_locks = LOCK_WATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    stale_locks.regions.push(Arc::downgrade(region));
+    if !stale_locks.runs {
         let thread = std::thread::Builder::new().name("fabric-guard".to_owned()).spawn(run);
-        guard.runs = thread.is_ok();
+        stale_locks.runs = thread.is_ok();
         if let Err(error) = thread {
             tracing::warn!(%error, "no thread to look after locks in shared memory");
         }
@@ -173,14 +175,14 @@ fn look_after(region: &Arc<Region>) {
 fn run() {
     loop {
         std::thread::sleep(LOOK_EVERY);
-        let regions: Vec<Arc<Region>> = {
-            let mut guard = GUARD.lock().unwrap_or_else(PoisonError::into_inner);
-            guard.regions.retain(|region| region.strong_count() > 0);
-            guard.runs = !guard.regions.is_empty();
-            if !guard.runs {
+        let regions: Vec<Arc<LockRegion>> = {
+            let mut stale_locks = LOCK_WATCH.lock().unwrap_or_else(PoisonError::into_inner);
+            stale_locks.regions.retain(|region| region.strong_count() > 0);
+            stale_locks.runs = !stale_locks.regions.is_empty();
+            if !stale_locks.runs {
                 return;
             }
-            guard.regions.iter().filter_map(Weak::upgrade).collect()
+            stale_locks.regions.iter().filter_map(Weak::upgrade).collect()
         };
         for region in regions {
             region.look();
@@ -198,7 +200,7 @@ mod tests {
 
     /// The name of an endpoint of another process.
     fn name_of(process: u32) -> String {
-        bell::fresh_name(21).replace(&format!("-{}-", id()), &format!("-{process}-"))
+        doorbell::fresh_name(21).replace(&format!("-{}-", id()), &format!("-{process}-"))
     }
 
     /// The beginning of memory of this format that says that it is of this length.
@@ -210,12 +212,12 @@ mod tests {
     }
 
     /// The memory of an endpoint of this name, whose lock somebody has.
-    fn locked(name: &str) -> (Arc<Region>, PathBuf) {
+    fn locked(name: &str) -> (Arc<LockRegion>, PathBuf) {
         // Others remove what dead processes have left.
         let file = format!("guard-{name}");
-        let path = Path::new(bell::DIRECTORY).join(&file);
+        let path = Path::new(doorbell::DIRECTORY).join(&file);
         std::fs::write(&path, head(8, 2 * PAGE)).expect("writable");
-        let region = Region::of_peer(&file, name).expect("no lease").expect("it has a lock");
+        let region = LockRegion::of_peer(&file, name).expect("no lease").expect("it has a lock");
         // SAFETY: within the page, which is mapped.
         unsafe { sys::weir_lock_break(region.lock()) };
         let lock = region.head.word(LOCK);
@@ -243,11 +245,11 @@ mod tests {
 
     #[test]
     fn memory_of_another_format_or_length_has_no_lock() {
-        let path = Path::new(bell::DIRECTORY).join(format!("guard-format-{}", id()));
+        let path = Path::new(doorbell::DIRECTORY).join(format!("guard-format-{}", id()));
         for (format, said) in [(10, 2 * PAGE), (8, PAGE), (8, 0)] {
             std::fs::write(&path, head(format, said)).expect("writable");
             let file = path.file_name().and_then(|name| name.to_str()).expect("a name");
-            assert!(Region::open(file, Owner::Hidden).expect("no lease").is_none(), "{format} {said}");
+            assert!(LockRegion::open(file, Owner::Hidden).expect("no lease").is_none(), "{format} {said}");
         }
         std::fs::remove_file(path).expect("it is there");
     }
@@ -255,10 +257,11 @@ mod tests {
     #[test]
     fn a_link_in_the_place_of_memory_leads_to_no_lock() {
         let [real, link] = ["real", "link"].map(|name| format!("guard-{name}-{}", id()));
-        let [real_path, link_path] = [&real, &link].map(|file| Path::new(bell::DIRECTORY).join(file));
+        let [real_path, link_path] = [&real, &link].map(|file| Path::new(doorbell::DIRECTORY).join(file));
         std::fs::write(&real_path, head(8, 2 * PAGE)).expect("writable");
         std::os::unix::fs::symlink(&real_path, &link_path).expect("a link");
-        let found = [&real, &link].map(|file| Region::open(file, Owner::Own).expect("no lease").is_some());
+        let found =
+            [&real, &link].map(|file| LockRegion::open(file, Owner::Own).expect("no lease").is_some());
         for path in [real_path, link_path] {
             std::fs::remove_file(path).expect("it is there");
         }

@@ -1,56 +1,60 @@
-//! When a server that has no room asks a client to come back.
+//! When a server without room asks a client to come back.
 //!
-//! Those that are sent away get times one after another, as far apart as requests are finished here: a queue in time
-//! instead of memory. So ten thousand clients come back one by one and not all at once, and the server keeps a few numbers.
+//! Refused requests get retry times one after another, as far apart as requests are finished here. This is a
+//! queue in time instead of memory: ten thousand clients come back one by one, and the server keeps a few
+//! numbers.
 //!
-//! Where none is finished for a while, the requests under way take that long at least, and places are as far apart as if
-//! they were to end now. So a server that is stuck is asked the more seldom the longer it is.
+//! While no request is finished, the requests in flight take at least as long as that. Retry times are then as
+//! far apart as if they all ended now, so that a stuck server is asked less and less often.
 
 use core::cell::Cell;
 use core::time::Duration;
 use weir_runtime::Instant;
 
-/// Shortest pause: a client's round trip on any network is shorter.
+/// Shortest pause. The round trip of a client on any network is shorter.
 const PAUSE_MIN: Duration = Duration::from_micros(500);
 
-/// Longest pause that is asked for; clients believe no longer one.
+/// Longest pause that a server asks for. Clients cap what they are told at this.
 pub(crate) const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Pauses of those for whom the queue is too long are up to this much shorter, so that they don't come all at once.
+/// Clients for which the queue is full get pauses that are shorter by up to this much, so that they don't come
+/// at once.
 const SPREAD: Duration = Duration::from_millis(250);
 
-/// The golden ratio's part behind the point, in 64 bits: multiples of it lie evenly in any range, however many there are.
+/// The fraction of the golden ratio in 64 bits. Its multiples are spread evenly over any range, however many
+/// there are.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Time for one request before any has been finished: a target answers some hundred thousand in a second.
+/// Nanoseconds for one request before any was finished: a target answers some hundred thousand in a second.
 const GAP_FIRST: u64 = 5_000;
 
-/// Longest time between two finished requests that counts: what is longer was idleness, or else the server is stuck.
+/// Longest time in nanoseconds between two finished requests that counts. Longer gaps are idle time, or the
+/// server is stuck.
 const GAP_MAX: u64 = 10_000_000;
 
-/// When the next one of a queue that is sent away may come.
+/// The next free retry time of a queue.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Slot {
+pub(crate) struct RetrySlot {
     at: Instant,
-    /// How often the server had been stuck.
+    /// How often the server had been stuck when this was set.
     stalls: u32,
 }
 
-/// How fast requests are finished, and until when places are given out.
-pub(crate) struct Load {
-    /// Nanoseconds from one finished request to the next, smoothed over about sixteen.
+/// The rate at which requests are finished, and the retry times that were given out.
+pub(crate) struct RetrySchedule {
+    /// Nanoseconds between two finished requests, smoothed over about sixteen.
     gap: Cell<u64>,
     last: Cell<Instant>,
-    slot: Cell<Slot>,
-    /// When somebody was first sent away since a request was finished that had to find room.
+    slot: Cell<RetrySlot>,
+    /// When a request was first refused since an admitted one was finished.
     full_since: Cell<Option<Instant>>,
-    /// How often the server was stuck: places that were given out then are void.
+    /// How often the server was stuck. Retry times from before are void.
     stalls: Cell<u32>,
-    /// How many found the queue too long.
+    /// Requests for which the queue was full.
     unplaced: Cell<u64>,
 }
 
-impl Default for Load {
+impl Default for RetrySchedule {
     fn default() -> Self {
         Self {
             gap: Cell::new(GAP_FIRST),
@@ -63,8 +67,8 @@ impl Default for Load {
     }
 }
 
-impl Load {
-    /// A request was finished. `leaves_room`: not one that is executed also where there is none.
+impl RetrySchedule {
+    /// A request was finished. `leaves_room`: it had needed room to be admitted.
     pub(crate) fn finished(&self, leaves_room: bool, now: Instant) {
         let gap = now.nanos_since(self.last.get()).min(GAP_MAX);
         self.last.set(now);
@@ -77,8 +81,8 @@ impl Load {
         }
     }
 
-    /// How long the next one that is sent away should stay away, while so many requests are `running`; `None`: longer than a
-    /// client would.
+    /// Pause for the next refused request, while `running` requests are executed. `None`: longer than clients
+    /// accept.
     pub(crate) fn pause(&self, running: u64, now: Instant) -> Option<Duration> {
         let mut slot = self.slot.get();
         let pause = self.next(&mut slot, (1, running), now);
@@ -86,10 +90,10 @@ impl Load {
         pause
     }
 
-    /// The same for a queue of somebody's own, who gets one of so many `shares` of what is finished here.
+    /// The same for a client's own queue, which gets one of `shares` equal parts of the server's rate.
     pub(crate) fn next(
         &self,
-        slot: &mut Slot,
+        slot: &mut RetrySlot,
         (shares, running): (usize, u64),
         now: Instant,
     ) -> Option<Duration> {
@@ -102,13 +106,13 @@ impl Load {
         }
         let stalled = now.nanos_since(full_since);
         let least = if stalled > GAP_MAX { stalled / running.max(1) } else { 1 };
-        let shares = u64::try_from(shares.max(1)).unwrap_or(u64::MAX);
+        let shares = shares.max(1) as u64;
         let apart = Duration::from_nanos(self.gap.get().max(least).saturating_mul(shares)).min(PAUSE_MAX);
-        *slot = Slot { at: place + apart, stalls: self.stalls.get() };
+        *slot = RetrySlot { at: place + apart, stalls: self.stalls.get() };
         Some(place - now)
     }
 
-    /// How long one should stay away for whom the queue is too long.
+    /// Pause for a request for which the queue is full.
     pub(crate) fn longest(&self) -> Duration {
         let number = self.unplaced.get().wrapping_add(1);
         self.unplaced.set(number);
@@ -127,8 +131,8 @@ mod tests {
 
     #[test]
     fn who_shares_the_server_with_others_comes_back_as_much_more_rarely_and_in_a_queue_of_its_own() {
-        let (load, now) = (Load::default(), begin());
-        let mut slot = Slot::default();
+        let (load, now) = (RetrySchedule::default(), begin());
+        let mut slot = RetrySlot::default();
         let pauses: Vec<_> = (0..100_000).map(|_| load.next(&mut slot, (4, 10), now)).collect();
         let second = PAUSE_MIN + Duration::from_nanos(4 * GAP_FIRST);
         assert_eq!((pauses[0], pauses[1]), (Some(PAUSE_MIN), Some(second)));
@@ -138,7 +142,7 @@ mod tests {
 
     #[test]
     fn those_sent_away_come_back_as_far_apart_as_requests_are_finished() {
-        let load = Load::default();
+        let load = RetrySchedule::default();
         let mut now = begin();
         for _ in 0..200 {
             now += Duration::from_micros(100);
@@ -150,18 +154,18 @@ mod tests {
             let apart = pair[1].saturating_sub(pair[0]);
             assert!(apart > Duration::from_micros(90) && apart < Duration::from_micros(110), "{apart:?}");
         }
-        // However many come, none is sent away for longer than it believes.
+        // No pause is longer than clients accept, however many requests are refused.
         let longest = (0..100_000).filter_map(|_| load.pause(10, now)).max().expect("many");
         assert!(longest < PAUSE_MAX && load.pause(10, now).is_none());
-        // And when the crowd has gone, so has the queue.
+        // The queue empties when nobody comes.
         load.finished(true, now + Duration::from_secs(5));
         assert_eq!(load.pause(10, now + Duration::from_secs(5)), Some(PAUSE_MIN));
     }
 
     #[test]
     fn a_server_that_finishes_nothing_is_asked_more_and_more_seldom_until_it_does() {
-        let (load, mut now) = (Load::default(), begin());
-        let (mut shared, mut own) = (Vec::new(), Slot::default());
+        let (load, mut now) = (RetrySchedule::default(), begin());
+        let (mut shared, mut own) = (Vec::new(), RetrySlot::default());
         for _ in 0..10 {
             let (first, second) = (load.pause(100, now), load.pause(100, now));
             shared.push(second.zip(first).map_or(PAUSE_MAX, |(second, first)| second.saturating_sub(first)));
@@ -187,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_server_that_was_idle_for_long_is_not_taken_for_one_that_is_stuck() {
-        let load = Load::default();
+        let load = RetrySchedule::default();
         load.finished(true, begin());
         let now = begin() + Duration::from_hours(1);
         let [first, second] = [0, 1].map(|_| load.pause(100, now).expect("a place"));
@@ -197,7 +201,7 @@ mod tests {
 
     #[test]
     fn those_for_whom_the_queue_is_too_long_do_not_come_all_at_once() {
-        let load = Load::default();
+        let load = RetrySchedule::default();
         let mut parts = [0; 25];
         for _ in 0..10_000 {
             let early = PAUSE_MAX.saturating_sub(load.longest());

@@ -1,9 +1,9 @@
-//! Connections that others make to a server's endpoints.
+//! Bounds the connections that others make to a server's endpoints.
 //!
-//! The provider takes every connection and keeps it until its peer ends it, also one over which nothing ever comes. So a
-//! thread looks twice a second at those that this process has taken. Those that say nothing are shut down, and those that
-//! have been quiet for longest where a host, or all together, have more than there is room for. A peer whose connection was
-//! shut down makes a new one with its next message.
+//! The provider accepts every connection and keeps it until its peer ends it, even if nothing ever comes over
+//! it. So a thread looks twice a second at those that this process has accepted. It closes silent ones, and
+//! those idle for longest where a host, or all hosts together, have too many. A peer whose connection was closed
+//! makes a new one with its next message.
 #![expect(unsafe_code, reason = "descriptors that belong to the provider are borrowed")]
 
 use super::hang_up::{end, peer_of, progress, socket};
@@ -47,7 +47,7 @@ const ALL_MAX: usize = 1 << 16;
 
 /// A connection that was taken.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Caller {
+struct IncomingConnection {
     fd: i32,
     /// The endpoint's address.
     own: SocketAddr,
@@ -59,10 +59,10 @@ struct Caller {
 }
 
 /// Those that are to go.
-fn surplus(mut callers: Vec<Caller>, limits: Limits) -> Vec<Caller> {
+fn surplus(mut callers: Vec<IncomingConnection>, limits: Limits) -> Vec<IncomingConnection> {
     callers.sort_by_key(|caller| caller.quiet_ms);
     let (mut silent, mut hosts): (HashMap<_, usize>, HashMap<_, usize>) = <_>::default();
-    let count = |counts: &mut HashMap<(SocketAddr, IpAddr), usize>, caller: &Caller| {
+    let count = |counts: &mut HashMap<(SocketAddr, IpAddr), usize>, caller: &IncomingConnection| {
         let count = counts.entry((caller.own, caller.peer.ip())).or_default();
         *count += 1;
         *count
@@ -76,7 +76,7 @@ fn surplus(mut callers: Vec<Caller>, limits: Limits) -> Vec<Caller> {
     });
     while kept.len() > limits.all {
         let most = hosts.values().copied().max().unwrap_or_default();
-        let of_most = |caller: &Caller| hosts.get(&(caller.own, caller.peer.ip())) == Some(&most);
+        let of_most = |caller: &IncomingConnection| hosts.get(&(caller.own, caller.peer.ip())) == Some(&most);
         let Some(at) = kept.iter().rposition(of_most) else { break };
         let caller = kept.remove(at);
         if let Some(count) = hosts.get_mut(&(caller.own, caller.peer.ip())) {
@@ -88,25 +88,27 @@ fn surplus(mut callers: Vec<Caller>, limits: Limits) -> Vec<Caller> {
 }
 
 /// Has connections to an endpoint looked after, until it is dropped.
-pub(super) struct Door(#[expect(dead_code, reason = "the thread looks whether it is there")] Arc<SocketAddr>);
+pub(super) struct ConnectionLimit(
+    #[expect(dead_code, reason = "the thread looks whether it is there")] Arc<SocketAddr>,
+);
 
 #[derive(Default)]
-struct Doors {
+struct LimitedEndpoints {
     own: Vec<Weak<SocketAddr>>,
     runs: bool,
 }
 
-static DOORS: Mutex<Doors> = Mutex::new(Doors { own: Vec::new(), runs: false });
+static LIMITED: Mutex<LimitedEndpoints> = Mutex::new(LimitedEndpoints { own: Vec::new(), runs: false });
 
-impl Door {
+impl ConnectionLimit {
     /// Looks after connections to this address.
     pub(super) fn new(own: SocketAddr) -> Self {
         let own = Arc::new(own);
-        let mut doors = DOORS.lock().unwrap_or_else(PoisonError::into_inner);
-        doors.own.push(Arc::downgrade(&own));
-        if !doors.runs {
+        let mut limited = LIMITED.lock().unwrap_or_else(PoisonError::into_inner);
+        limited.own.push(Arc::downgrade(&own));
+        if !limited.runs {
             let thread = std::thread::Builder::new().name("fabric-door".to_owned()).spawn(run);
-            doors.runs = thread.is_ok();
+            limited.runs = thread.is_ok();
             if let Err(error) = thread {
                 tracing::warn!(%error, "no thread to look after connections: their number is not bounded");
             }
@@ -122,13 +124,13 @@ fn run() {
     loop {
         std::thread::sleep(LOOK_EVERY);
         let own: Vec<SocketAddr> = {
-            let mut doors = DOORS.lock().unwrap_or_else(PoisonError::into_inner);
-            doors.own.retain(|own| own.strong_count() > 0);
-            doors.runs = !doors.own.is_empty();
-            if !doors.runs {
+            let mut limited = LIMITED.lock().unwrap_or_else(PoisonError::into_inner);
+            limited.own.retain(|own| own.strong_count() > 0);
+            limited.runs = !limited.own.is_empty();
+            if !limited.runs {
                 return;
             }
-            doors.own.iter().filter_map(|own| own.upgrade().map(|own| *own)).collect()
+            limited.own.iter().filter_map(|own| own.upgrade().map(|own| *own)).collect()
         };
         files = files.or_else(open_files);
         let Some(files) = &mut files else { continue };
@@ -145,23 +147,29 @@ fn open_files() -> Option<Dir> {
     rustix::fs::open("/proc/self/fd", flags, Mode::empty()).and_then(Dir::new).ok()
 }
 
-fn callers(files: &mut Dir, own: &[SocketAddr]) -> Vec<Caller> {
+fn callers(files: &mut Dir, own: &[SocketAddr]) -> Vec<IncomingConnection> {
     files.rewind();
     let numbers = files.flatten().filter_map(|entry| entry.file_name().to_str().ok()?.parse().ok());
     numbers.filter_map(|number: i32| caller(number, own)).collect()
 }
 
 /// What is known of a descriptor, if it is such a connection.
-fn caller(number: i32, own: &[SocketAddr]) -> Option<Caller> {
+fn caller(number: i32, own: &[SocketAddr]) -> Option<IncomingConnection> {
     // SAFETY: used only for system calls that a descriptor closed or replaced meanwhile survives.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
     let at = getsockname(fd).ok().and_then(socket).filter(|at| own.contains(at))?;
     let (peer, progress) = (peer_of(fd)?, progress(fd)?);
-    Some(Caller { fd: number, own: at, peer, quiet_ms: progress.quiet_ms, heard: progress.heard != 0 })
+    Some(IncomingConnection {
+        fd: number,
+        own: at,
+        peer,
+        quiet_ms: progress.quiet_ms,
+        heard: progress.heard != 0,
+    })
 }
 
 /// Shuts a connection down; whether it was still there.
-fn hang_up(gone: &Caller) -> bool {
+fn hang_up(gone: &IncomingConnection) -> bool {
     // SAFETY: as in `caller`; and it is looked at again right before.
     let fd = unsafe { BorrowedFd::borrow_raw(gone.fd) };
     let is_same = caller(gone.fd, &[gone.own]).is_some_and(|caller| caller.peer == gone.peer);
@@ -174,12 +182,12 @@ mod tests {
 
     const LIMITS: Limits = Limits { silence_ms: 5000, silent: 3, host: 5, all: 8 };
 
-    fn caller(fd: i32, host: u8, quiet_ms: u32, heard: bool) -> Caller {
+    fn caller(fd: i32, host: u8, quiet_ms: u32, heard: bool) -> IncomingConnection {
         let (own, peer) = (([10, 0, 0, 100], 10_100), ([10, 0, 0, host], 4000));
-        Caller { fd, own: own.into(), peer: peer.into(), quiet_ms, heard }
+        IncomingConnection { fd, own: own.into(), peer: peer.into(), quiet_ms, heard }
     }
 
-    fn gone(callers: Vec<Caller>) -> Vec<i32> {
+    fn gone(callers: Vec<IncomingConnection>) -> Vec<i32> {
         let mut gone: Vec<i32> = surplus(callers, LIMITS).iter().map(|caller| caller.fd).collect();
         gone.sort_unstable();
         gone
