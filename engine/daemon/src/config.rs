@@ -69,6 +69,9 @@ const MEMBERSHIP_TIME_MAX: Duration = Duration::from_mins(10);
 /// libfabric providers that this build can use.
 pub const PROVIDERS: [&str; 4] = ["tcp", "shm", "verbs", "cxi"];
 
+/// Heading of the settings that nobody sets by hand outside a measurement: each has a default that fits the provider.
+const EXPERT: &str = "Expert settings of the fabric";
+
 /// The storage engine of a Weir system.
 #[derive(Parser, Debug, Default, Clone)]
 #[command(name = "weir-engine", version, about, max_term_width = 110)]
@@ -89,16 +92,16 @@ pub struct Flags {
     #[arg(long, env = "WEIR_PROVIDER")]
     pub provider: Option<String>,
     /// How receive memory is posted: multi (slabs for many messages) or standard (a buffer for each).
-    #[arg(long, env = "WEIR_RECEIVE_MODE")]
+    #[arg(long, env = "WEIR_RECEIVE_MODE", help_heading = EXPERT)]
     pub receive_mode: Option<String>,
     /// How memory is registered for peers: match-events, uncached, optimized, persistent or key-cache.
-    #[arg(long, env = "WEIR_MEMORY_REGISTRATION")]
+    #[arg(long, env = "WEIR_MEMORY_REGISTRATION", help_heading = EXPERT)]
     pub memory_registration: Option<String>,
     /// How messages are sent: default or, on cxi, receiver-not-ready. The same on every engine and client.
-    #[arg(long, env = "WEIR_FABRIC_PROTOCOL")]
+    #[arg(long, env = "WEIR_FABRIC_PROTOCOL", help_heading = EXPERT)]
     pub fabric_protocol: Option<String>,
     /// Where the targets' addresses are known from: ports, or published. The same on every engine and client.
-    #[arg(long, env = "WEIR_FABRIC_ADDRESSES")]
+    #[arg(long, env = "WEIR_FABRIC_ADDRESSES", help_heading = EXPERT)]
     pub fabric_addresses: Option<String>,
     /// Address that fabric endpoints are bound to.
     #[arg(long, env = "WEIR_LISTEN")]
