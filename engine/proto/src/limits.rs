@@ -27,6 +27,9 @@ pub const LIST_KEYS_MAX: u32 = 1024;
 /// Most runs of real records in one reply: two integers of up to 10 bytes and a dkey for each fit a message.
 pub const RUNS_MAX: u32 = 512;
 
+/// Most dkeys in which one request keeps room for records: one record of the log changes all, in less than a millisecond.
+pub const RESERVED_DKEYS_MAX: u64 = 2048;
+
 /// How long an open handle counts after its client was last heard of, in nanoseconds: by the pool service, or by a
 /// target through I/O. A client that died without closing holds up the destruction of a container no longer than this.
 pub const HANDLE_LEASE_NS: u64 = 300 * 1_000_000_000;

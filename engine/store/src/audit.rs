@@ -3,7 +3,7 @@
 //! An audit looks at the state of one moment, which it holds fast: nodes that leave the tree meanwhile keep their
 //! places. Nodes that aren't in memory are read for the audit alone, so that the working set stays where it is.
 
-use crate::catalog::{Usage, entry_bytes};
+use crate::catalog::Usage;
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::paging::{PageError, check_entry};
 use crate::space::{Run, Runs};
@@ -141,8 +141,7 @@ impl Counted {
                 if *counted != found {
                     problems.push(format!("container {id}: {counted:?} counted, {found:?} found"));
                 }
-                sum.blocks += found.blocks;
-                sum.entries += found.entries;
+                sum += found;
             }
             if *used != sum {
                 problems.push(format!("pool {name}: {used:?} counted, {sum:?} found"));
@@ -233,9 +232,10 @@ impl Walk<'_> {
             });
             let blocks = found.iter().map(|run| run.count).sum::<u64>();
             if let Some(owner) = key::owner(&key) {
-                let usage = self.usage.entry(owner).or_default();
-                usage.entries += entry_bytes(key.len(), value.len());
-                usage.blocks += blocks;
+                match Usage::of_entry(&key, value, blocks) {
+                    Ok(usage) => *self.usage.entry(owner).or_default() += usage,
+                    Err(malformed) => self.audit.problems.push(malformed.to_string()),
+                }
             }
             self.audit.data_blocks += blocks;
             self.runs.extend(found);

@@ -5,6 +5,7 @@ use crate::credit::Credit;
 use crate::key::{self, ContainerNumber, PoolNumber};
 use crate::paging::PageError;
 use crate::record::Change;
+use crate::reserve;
 use core::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -30,9 +31,17 @@ pub(crate) struct Usage {
     pub(crate) blocks: u64,
     /// Bytes of keys and values in the index.
     pub(crate) entries: u64,
+    /// Bytes that are kept for records which aren't written yet.
+    pub(crate) reserved: u64,
 }
 
 impl Usage {
+    /// What an entry counts for whose value has so many blocks.
+    pub(crate) fn of_entry(key: &[u8], value: &[u8], blocks: u64) -> Result<Self, Malformed> {
+        let entries = entry_bytes(key.len(), value.len());
+        Ok(Self { blocks, entries, reserved: reserve::bytes_of(key, value)? })
+    }
+
     pub(crate) fn data(self) -> u64 {
         self.blocks.saturating_mul(BLOCK as u64)
     }
@@ -42,19 +51,27 @@ impl Usage {
     }
 
     pub(crate) fn total(self) -> u64 {
-        self.data().saturating_add(self.metadata())
+        self.data().saturating_add(self.metadata()).saturating_add(self.reserved)
     }
 
     fn encode(self) -> Vec<u8> {
         let mut out = Vec::new();
         out.put_u64(self.blocks);
         out.put_u64(self.entries);
+        if self.reserved > 0 {
+            out.put_u64(self.reserved);
+        }
         out
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut decoder = Decoder::new(bytes);
-        Ok(Self { blocks: decoder.u64()?, entries: decoder.u64()? })
+        let (blocks, entries) = (decoder.u64()?, decoder.u64()?);
+        let reserved = if decoder.is_empty() { 0 } else { decoder.u64()? };
+        if decoder.is_empty() {
+            return Ok(Self { blocks, entries, reserved });
+        }
+        Err(Malformed("a value has bytes behind its end"))
     }
 }
 
@@ -63,8 +80,18 @@ const NEAR_DIVISOR: u64 = 2;
 
 impl core::ops::AddAssign for Usage {
     fn add_assign(&mut self, more: Self) {
-        self.blocks += more.blocks;
-        self.entries += more.entries;
+        self.blocks = self.blocks.saturating_add(more.blocks);
+        self.entries = self.entries.saturating_add(more.entries);
+        self.reserved = self.reserved.saturating_add(more.reserved);
+    }
+}
+
+impl core::ops::SubAssign for Usage {
+    /// Counters never go below zero.
+    fn sub_assign(&mut self, less: Self) {
+        self.blocks = self.blocks.saturating_sub(less.blocks);
+        self.entries = self.entries.saturating_sub(less.entries);
+        self.reserved = self.reserved.saturating_sub(less.reserved);
     }
 }
 
@@ -385,8 +412,7 @@ impl Catalog {
         let Some(pool) = self.pools.get_mut(&pool) else { return Ok(()) };
         let Some(value) = value else {
             if let Some(container) = pool.containers.remove(&number) {
-                pool.total.blocks -= container.usage.blocks.min(pool.total.blocks);
-                pool.total.entries -= container.usage.entries.min(pool.total.entries);
+                pool.total -= container.usage;
                 if pool.numbers.get(&container.id) == Some(&number) {
                     pool.numbers.remove(&container.id);
                 }
@@ -415,8 +441,8 @@ impl Catalog {
         let Some((pool, container)) = key::owner(key) else { return };
         let Some(pool) = self.pools.get_mut(&pool) else { return };
         let change = |usage: &mut Usage| {
-            usage.blocks = usage.blocks.saturating_add(new.blocks).saturating_sub(old.blocks);
-            usage.entries = usage.entries.saturating_add(new.entries).saturating_sub(old.entries);
+            *usage += new;
+            *usage -= old;
         };
         if container == 0 {
             change(&mut pool.own);
@@ -467,8 +493,7 @@ impl Catalog {
         } else {
             return Ok(());
         }
-        pool.total.blocks = pool.total.blocks.saturating_add(usage.blocks);
-        pool.total.entries = pool.total.entries.saturating_add(usage.entries);
+        pool.total += usage;
         Ok(())
     }
 }

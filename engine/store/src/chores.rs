@@ -421,7 +421,10 @@ impl Shard {
     /// [`UpdateError::Quota`] or [`UpdateError::NoSpace`] when it has not; when pool or container are gone.
     pub fn check_room_for(&self, container: ContainerId, bytes: u64) -> Result<(), UpdateError> {
         let number = self.locate(container)?;
-        self.check_space((container, number), bytes, 0, bytes / BLOCK as u64).map(drop)
+        // It may be for records for which room is kept: that is known when it has come.
+        let reserved = self.reserved_in(number);
+        self.check_space((container, number), bytes.saturating_sub(reserved), 0, bytes / BLOCK as u64)
+            .map(drop)
     }
 
     /// Aggregates a container up to an epoch now: of what isn't newer, only what a snapshot or the epoch itself shows

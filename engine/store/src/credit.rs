@@ -185,7 +185,7 @@ fn hidden_by(
 /// What an encoded version takes up, whose key has this length.
 fn version_usage(key: usize, value: &[u8]) -> Result<Usage, Malformed> {
     let blocks = Version::runs(value)?.iter().map(|run| run.count).sum();
-    Ok(Usage { blocks, entries: entry_bytes(key, value.len()) })
+    Ok(Usage { blocks, entries: entry_bytes(key, value.len()), reserved: 0 })
 }
 
 /// Versions of extents that lie within another and are visible as a whole at an epoch.

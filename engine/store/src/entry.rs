@@ -3,10 +3,11 @@
 //! What is read from a device is [checked](check_object) before it is in the index: a checksum tells that a node or a log batch is
 //! what somebody wrote, and not that it makes sense.
 
-use crate::catalog::{Catalog, NUMBER_END};
+use crate::catalog::{Catalog, NUMBER_END, Usage};
 use crate::codec::{Decoder, Malformed};
 use crate::intents::Decision;
 use crate::key::{self, ContainerNumber, PoolNumber, Tail, TransactionTail};
+use crate::reserve::{self, Reserved};
 use crate::space::Runs;
 use crate::value::{Event, Kind, Payload, Shape, Version};
 use uuid::Uuid;
@@ -18,7 +19,7 @@ use weir_proto::{Key, ObjectId, PoolId, TransactionId};
 pub(crate) enum Entry {
     Pool { pool: PoolNumber, id: Uuid, size: u64, destroyed: bool },
     Container { pool: PoolNumber, container: ContainerNumber, id: Uuid, quota: u64, destroyed: bool },
-    Usage { pool: PoolNumber, container: ContainerNumber, blocks: u64, bytes: u64 },
+    Usage { pool: PoolNumber, container: ContainerNumber, usage: Usage },
     Attribute { pool: PoolNumber, scope: Vec<u8>, name: Vec<u8>, piece: u16, len: usize },
     Object { path: ObjectPath, item: Item },
     Snapshot { pool: PoolNumber, container: ContainerNumber, epoch: u64 },
@@ -46,9 +47,22 @@ pub(crate) struct ObjectPath {
 /// What an entry of an object is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item {
-    Incarnation { epoch: u64, event: Event },
-    Single { epoch: u64, payload: Payload },
-    Extent { extent: Extent, epoch: u64, record_size: u32, payload: Payload },
+    Incarnation {
+        epoch: u64,
+        event: Event,
+    },
+    Single {
+        epoch: u64,
+        payload: Payload,
+    },
+    Extent {
+        extent: Extent,
+        epoch: u64,
+        record_size: u32,
+        payload: Payload,
+    },
+    /// Room is kept for records.
+    Reserved(Reserved),
 }
 
 impl Item {
@@ -57,13 +71,14 @@ impl Item {
             Self::Incarnation { epoch, .. } | Self::Single { epoch, .. } | Self::Extent { epoch, .. } => {
                 *epoch
             }
+            Self::Reserved(_) => 0,
         }
     }
 
-    /// The data, unless it is an incarnation.
+    /// The data, if it has any.
     pub(crate) const fn payload(&self) -> Option<&Payload> {
         match self {
-            Self::Incarnation { .. } => None,
+            Self::Incarnation { .. } | Self::Reserved(_) => None,
             Self::Single { payload, .. } | Self::Extent { payload, .. } => Some(payload),
         }
     }
@@ -108,7 +123,9 @@ impl Entry {
                 Self::Container { pool, container, id, quota, destroyed: data.u8()? != 0 }
             }
             key::USAGE => {
-                Self::Usage { pool, container: number(&mut at)?, blocks: data.u64()?, bytes: data.u64()? }
+                let entry = Self::Usage { pool, container: number(&mut at)?, usage: Usage::decode(value)? };
+                end(&at, KEY_END)?;
+                return Ok(entry);
             }
             key::ATTRIBUTE => {
                 let (scope, name) = (key::take_escaped(&mut at)?, key::take_escaped(&mut at)?);
@@ -151,6 +168,12 @@ fn object_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
     at.u8()?;
     let (pool, container) = (number(&mut at)?, number(&mut at)?);
     let object = ObjectId::from_bytes(at.array()?);
+    if key::is_reserved(key) {
+        let (dkey, akey) = reserve::keys_from(object, at.rest())?;
+        let (dkey, akey) = (Some(Key::from_u64(dkey)), Some(akey));
+        let path = ObjectPath { pool, container, object, dkey, akey };
+        return Ok(Entry::Object { path, item: Item::Reserved(Reserved::decode(value)?) });
+    }
     let mut keys = Vec::new();
     for integer in [key::has_integer_dkeys(object), key::has_integer_akeys(object)] {
         if at.rest().first() != Some(&key::BELOW) {
@@ -177,6 +200,11 @@ pub(crate) fn check_object(key: &[u8], value: &[u8]) -> Result<Runs, Malformed> 
     let mut at = Decoder::new(key);
     at.bytes(1 + 2 * size_of::<u32>())?;
     let object = ObjectId::from_bytes(at.array()?);
+    if key::is_reserved(key) {
+        reserve::keys_from(object, at.rest())?;
+        Reserved::decode(value)?;
+        return Ok(Runs::new());
+    }
     let mut depth = 0;
     for integer in [key::has_integer_dkeys(object), key::has_integer_akeys(object)] {
         if at.rest().first() != Some(&key::BELOW) {
@@ -276,6 +304,12 @@ mod tests {
         trailing.push(0);
         assert!(Entry::decode(&trailing, &[0, 0]).is_err());
         assert!(Entry::decode(&[9, 0, 0, 0, 1], b"").is_err());
+        let (akey, place) = (Key::new(b"c").expect("a key"), (1, 2, object));
+        let reserved = Reserved { bytes: 5, ..Reserved::none(1).with(&[4..9, 12..20]) };
+        let entry = decode(&reserve::record::key_of(&place, 7, &akey), &reserved.encode());
+        let (dkey, akey) = (Some(Key::from_u64(7)), Some(akey));
+        let path = ObjectPath { pool: 1, container: 2, object, dkey, akey };
+        assert_eq!(entry, Entry::Object { path, item: Item::Reserved(reserved) });
         let id = TransactionId(Uuid::from_u128(4));
         let stored = key::transaction((1, 2, id), TransactionTail::Version(3));
         let payload = Payload::Inline(Inline { bytes: vec![7; 9], checksum: Some(5) });

@@ -329,6 +329,12 @@ pub enum UpdateError {
         /// What became of it.
         decision: Decision,
     },
+    /// The store was made by an earlier release, which is to read it.
+    #[error("a store of format version {version} keeps no reservations; one that is made anew does")]
+    Unsupported {
+        /// Its version.
+        version: u32,
+    },
     /// The pool's share of the target is used up.
     #[error(
         "pool {pool} is full on this target: {needed} bytes needed, {free} free of {size}; delete data or grow the pool"
@@ -507,6 +513,21 @@ impl From<PageError> for UpdateError {
         match error {
             PageError::Corrupt { location, reason } => Self::Index { location, reason },
             PageError::Media(error) => Self::Media(error),
+        }
+    }
+}
+
+impl From<FetchError> for UpdateError {
+    /// Of a look at what is there, by who wants to change it.
+    fn from(error: FetchError) -> Self {
+        match error {
+            FetchError::PoolMissing(pool) => Self::PoolMissing(pool),
+            FetchError::ContainerMissing(container) => Self::ContainerMissing(container),
+            FetchError::ContainerDestroying(container) => Self::ContainerDestroying(container),
+            FetchError::Index { location, reason } => Self::Index { location, reason },
+            FetchError::Media(error) => Self::Media(error),
+            FetchError::Failed(reason) => Self::Failed(reason),
+            other => Self::Invalid(other.to_string()),
         }
     }
 }

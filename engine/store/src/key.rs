@@ -38,6 +38,8 @@ pub(crate) const EVENT: u8 = 0;
 pub(crate) const BELOW: u8 = 1;
 /// Behind an akey: its extents.
 pub(crate) const EXTENT: u8 = 2;
+/// Behind an object: records for which room is kept ([`crate::reserve`]).
+pub(crate) const RESERVED: u8 = 2;
 
 /// Number of a pool within a store; not used again for another one as long as the store is open.
 pub(crate) type PoolNumber = u32;
@@ -131,6 +133,12 @@ pub(crate) fn take_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<Key, 
 pub(crate) fn epoch_of(key: &[u8]) -> Option<u64> {
     let epoch = key.last_chunk().filter(|_| key.first() == Some(&OBJECT))?;
     Some(!u64::from_be_bytes(*epoch))
+}
+
+/// Whether the entry of this key keeps room for records of an object.
+#[inline]
+pub(crate) fn is_reserved(key: &[u8]) -> bool {
+    key.get(OBJECT_LEN) == Some(&RESERVED) && key[0] == OBJECT
 }
 
 /// Key of a pool.

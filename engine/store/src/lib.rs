@@ -56,6 +56,7 @@ mod record;
 mod recover;
 mod replay;
 mod reservation;
+mod reserve;
 mod route;
 mod runs;
 mod scrub;
@@ -95,6 +96,7 @@ pub use list::ListPage;
 pub use mark::Mark;
 pub use operation::Operation;
 pub use read::Comparison;
+pub use reserve::RecordRange;
 pub use scrub::{Rot, ScrubReport};
 pub use shard::Shard;
 pub use stats::{

@@ -133,7 +133,7 @@ impl Promise {
 
     /// Bytes of the pool's share.
     pub(crate) fn bytes(&self) -> u64 {
-        Usage { blocks: 0, entries: self.entries }.total()
+        Usage { entries: self.entries, ..Usage::default() }.total()
     }
 
     /// Bytes of the entries that come.

@@ -71,6 +71,10 @@ impl Shard {
         check_scope(object, scope).map_err(UpdateError::Invalid)?;
         let number = self.locate(container)?;
         let touched = (self.number, number, object);
+        if conditions == Conditions::NONE {
+            // Before the punch: who repeats one that came half way gives up the rest.
+            self.release_punched(container, object, scope).await?;
+        }
         let planned = self.plan_with_room(&touched, scope, clock, conditions).await;
         // The container may have gone while index nodes were read.
         if self.locate(container)? != number {
@@ -103,6 +107,10 @@ impl Shard {
         // What was found must be durable before anybody is told.
         match record {
             Ok((epoch, record)) => {
+                if conditions != Conditions::NONE {
+                    self.release_punched(container, object, scope).await?;
+                }
+                let record = record.max(self.core.journal.touched(&touched));
                 self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
                 Ok(epoch)
             }

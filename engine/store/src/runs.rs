@@ -2,10 +2,11 @@
 //!
 //! As a search does, this goes on in turns and ends early when it takes many: an object may have any number of dkeys.
 
-use crate::error::FetchError;
+use crate::error::{FetchError, UpdateError};
 use crate::extents::{Gathering, is_hole, paint};
 use crate::incarnation::{Life, life};
-use crate::key::{self, Path};
+use crate::key::{self, ContainerNumber, Path};
+use crate::reserve::RecordRange;
 use crate::shard::Shard;
 use crate::timestamps::Scope;
 use crate::turns::{KEY_LOOKS, TURN_LOOKS, Turns};
@@ -19,7 +20,7 @@ use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 const WINDOW_LOOKS: usize = TURN_LOOKS / 2;
 
 /// Records of one akey, in the index as it was at one moment.
-struct Walk<'a> {
+pub(crate) struct Walk<'a> {
     turns: Turns<'a>,
     object: ObjectId,
     path: Path,
@@ -108,9 +109,30 @@ impl Shard {
         let number = self.locate(container)?;
         self.begin_glance(&(self.number, number, object), Scope::Object, epoch)?;
         // Nothing runs in between: what is found is what has been announced to be seen.
+        Ok(self.walk_from((container, number), (object, akey), epoch, below))
+    }
+
+    /// Of the newest state, for who tells nobody what he finds.
+    pub(crate) fn walk_now<'a>(
+        &'a self,
+        container: ContainerId,
+        records: &RecordRange<'a>,
+        below: u64,
+    ) -> Result<Walk<'a>, UpdateError> {
+        let number = self.locate(container)?;
+        Ok(self.walk_from((container, number), (records.object, records.akey), Epoch::MAX, below))
+    }
+
+    fn walk_from<'a>(
+        &'a self,
+        (container, number): (ContainerId, ContainerNumber),
+        (object, akey): (ObjectId, &'a Key),
+        epoch: Epoch,
+        below: u64,
+    ) -> Walk<'a> {
         let turns = Turns::new(self, (container, number));
         let path = Path::object(self.number, number, object);
-        Ok(Walk { turns, object, path, akey, epoch: epoch.0, below })
+        Walk { turns, object, path, akey, epoch: epoch.0, below }
     }
 }
 
@@ -125,7 +147,7 @@ fn check_records(object: ObjectId, dkey: Option<&Key>, akey: &Key) -> Result<(),
 impl Walk<'_> {
     /// Hands over real records from dkey and record `at` on, of all dkeys or of one only, in order, until `take` wants no
     /// more or the request has taken enough looks. Returns dkey and record to go on at, if it isn't the end.
-    async fn run(
+    pub(crate) async fn run(
         &self,
         mut at: (u64, u64),
         only: Option<u64>,

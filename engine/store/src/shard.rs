@@ -303,6 +303,7 @@ impl Shard {
             total: pool.size,
             data: used.data(),
             metadata: used.metadata(),
+            reserved: used.reserved,
             promised: self.promised(),
             free: pool.free().saturating_sub(self.promised()),
             containers,
@@ -332,7 +333,10 @@ impl Shard {
             (promises.of_container(self.number, number), promises.of_pool(self.number))
         };
         let taken = bytes.saturating_add(reserved).saturating_add(of_container);
-        container.check_quota(taken).map_err(|quota| UpdateError::Quota { container: id, quota })?;
+        // What takes nothing fits however much others have.
+        if bytes > 0 || reserved > 0 {
+            container.check_quota(taken).map_err(|quota| UpdateError::Quota { container: id, quota })?;
+        }
         let free = pool.free().saturating_sub(of_pool);
         if bytes > free || !self.core.has_blocks(blocks) {
             // Deleted data may be waiting for aggregation.

@@ -7,7 +7,7 @@ use crate::codec::Malformed;
 use crate::config::StoreConfig;
 use crate::draft::{Bunch, Draft};
 use crate::error::{Location, PoolError};
-use crate::format::{Layout, VERSION_CHUNKS};
+use crate::format::{Layout, VERSION_CHUNKS, VERSION_RESERVATIONS};
 use crate::intents::Transactions;
 use crate::journal::{Journal, ObjectKey, RECORD_MAX};
 use crate::key::{self, PoolNumber};
@@ -127,7 +127,7 @@ impl<'a> Accounts<'a> {
             }
         }
         self.data += blocks * BLOCK as u64;
-        let usage = Usage { blocks, entries: entries_bytes(bunch.cuts.len(), bunch.bytes()) };
+        let usage = Usage { blocks, entries: entries_bytes(bunch.cuts.len(), bunch.bytes()), reserved: 0 };
         self.core.catalog.borrow_mut().count(path, Usage::default(), usage);
         let newest = &self.core.counters.newest;
         newest.set(newest.get().max(epoch));
@@ -272,6 +272,11 @@ impl Core {
     /// have none, and chunks begin where the value does: it stays readable for the release that made it.
     pub(crate) fn keeps_all_checksums(&self) -> bool {
         self.version >= VERSION_CHUNKS
+    }
+
+    /// Whether room can be kept for records that aren't written yet: earlier releases don't read that.
+    pub(crate) fn keeps_reservations(&self) -> bool {
+        self.version >= VERSION_RESERVATIONS
     }
 
     /// A draft that most likely has memory.
@@ -584,10 +589,10 @@ impl Core {
     #[inline]
     fn account_inline(&self, Edit { key, value }: Edit<'_>, old: Option<&[u8]>, tally: &mut Tally) -> bool {
         let (Some(new), Some(epoch)) = (value, key::epoch_of(key)) else { return false };
-        if Version::has_blocks(new) || old.is_some_and(Version::has_blocks) {
+        if Version::has_blocks(new) || old.is_some_and(Version::has_blocks) || key::is_reserved(key) {
             return false;
         }
-        let usage = |value: &[u8]| Usage { blocks: 0, entries: entry_bytes(key.len(), value.len()) };
+        let usage = |value: &[u8]| Usage { entries: entry_bytes(key.len(), value.len()), ..Usage::default() };
         let is_tallied = tally.add(key, old.map(usage).unwrap_or_default(), usage(new));
         if is_tallied && epoch > self.counters.newest.get() {
             self.counters.newest.set(epoch);
@@ -613,11 +618,10 @@ impl Core {
         let may_have = has_blocks(old) || has_blocks(new);
         let (old_blocks, new_blocks) =
             if may_have && key::is_version(key) { self.account_blocks(old, new, record)? } else { (0, 0) };
-        let usage = |value: Option<&[u8]>, blocks| Usage {
-            blocks,
-            entries: value.map_or(0, |value| entry_bytes(key.len(), value.len())),
+        let usage = |value: Option<&[u8]>, blocks| {
+            value.map_or(Ok(Usage::default()), |value| Usage::of_entry(key, value, blocks))
         };
-        let (gone, come) = (usage(old, old_blocks), usage(new, new_blocks));
+        let (gone, come) = (usage(old, old_blocks)?, usage(new, new_blocks)?);
         if !tally.add(key, gone, come) {
             let mut catalog = self.catalog.borrow_mut();
             catalog.count_tally(tally);

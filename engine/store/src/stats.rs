@@ -95,6 +95,8 @@ pub struct PoolSpace {
     pub data: u64,
     /// Bytes of keys and inline values, with the index around them.
     pub metadata: u64,
+    /// Bytes that are kept for records which aren't written yet.
+    pub reserved: u64,
     /// Bytes that prepared transactions take when they are committed.
     pub promised: u64,
     /// What updates can still take.
@@ -107,7 +109,7 @@ impl PoolSpace {
     /// Bytes in use.
     #[must_use]
     pub const fn used(&self) -> u64 {
-        self.data.saturating_add(self.metadata)
+        self.data.saturating_add(self.metadata).saturating_add(self.reserved)
     }
 }
 

@@ -215,6 +215,7 @@ impl Shard {
                 epoch: epoch.0,
                 conditions: *conditions,
                 akeys,
+                covered: 0,
             };
             request.check(data.bytes())?;
             let mut pieces = Pieces::new();
@@ -287,7 +288,8 @@ impl Shard {
                 Operation::Update { object, dkey, conditions, akeys, data } => {
                     let (object, conditions) = (*object, *conditions);
                     let (pool, container, epoch) = (self.number, number, epoch.0);
-                    let request = Request { pool, container, object, dkey, epoch, conditions, akeys };
+                    let request =
+                        Request { pool, container, object, dkey, epoch, conditions, akeys, covered: 0 };
                     self.plan_update(tree, &request, None, (pieces, data.bytes()), &mut draft, Some(id))
                         .map(|_| draft.changes().collect())
                 }
@@ -379,7 +381,7 @@ impl Shard {
                         stored.map(|(intended, version)| Piece::of_version(intended, version)).collect();
                     let (object, epoch, conditions) = (*object, prepared.epoch.0, Conditions::NONE);
                     let (pool, container) = (self.number, number);
-                    Request { pool, container, object, dkey, epoch, conditions, akeys }
+                    Request { pool, container, object, dkey, epoch, conditions, akeys, covered: 0 }
                         .plan(tree, None, (&pieces, &[]), &mut draft)
                         .map(|_| draft.changes().collect())
                 }

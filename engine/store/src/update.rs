@@ -7,6 +7,7 @@ pub(crate) use blocks::{Staging, is_large};
 pub(crate) use request::{Request, check_epoch, check_keys};
 
 use crate::attribute::Along;
+use crate::catalog::Usage;
 use crate::codec::Malformed;
 use crate::draft::Draft;
 use crate::error::UpdateError;
@@ -14,6 +15,7 @@ use crate::incarnation::{Life, life};
 use crate::journal::ObjectKey;
 use crate::paging::Halt;
 use crate::piece::{Piece, Pieces, bytes_in_blocks};
+use crate::reserve::{self, Drawable};
 use crate::shard::Shard;
 use crate::state::{CommitError, Places};
 use crate::timestamps::Scope;
@@ -227,6 +229,8 @@ struct Update<'a> {
     pieces: Pieces,
     /// Bytes of its data that go to blocks.
     in_blocks: usize,
+    /// Room that is kept for what it writes, as of its plan.
+    drawables: Vec<Drawable>,
     /// Where the data is that doesn't go inline, once it has been taken there.
     stored: Option<Stored>,
     /// Why it can't be made, once that is known.
@@ -242,8 +246,20 @@ impl<'a> Update<'a> {
         data: Data<'a>,
         along: Along<'a>,
     ) -> Self {
-        let (hashes, pieces, in_blocks, stored, refusal) = ((0, 0), Pieces::new(), 0, None, None);
-        Self { shard, container, request, hashes, clock, data, along, pieces, in_blocks, stored, refusal }
+        Self {
+            shard,
+            container,
+            request,
+            hashes: (0, 0),
+            clock,
+            data,
+            along,
+            pieces: Pieces::new(),
+            in_blocks: 0,
+            drawables: Vec::new(),
+            stored: None,
+            refusal: None,
+        }
     }
 
     /// Makes it. Its epoch is that at which it was made.
@@ -301,6 +317,11 @@ impl<'a> Update<'a> {
             if is_large(self.in_blocks) || self.request.is_conditional() {
                 return Ok(None);
             }
+            match core.ask_now(|tree| self.covered(tree)) {
+                Ok(covered) => self.request.covered = covered,
+                Err(Halt::Missing(_)) => return Ok(None),
+                Err(Halt::Failed(refusal)) => return Err(refusal),
+            }
             let Self { shard, container, request, pieces, data, .. } = self;
             let Some(writing) = shard.write_blocks_now(*container, request, pieces, data)? else {
                 return Ok(None);
@@ -337,6 +358,7 @@ impl<'a> Update<'a> {
                 self.request.epoch = self.clock.now().0;
                 self.check_now().await?;
             }
+            self.request.covered = core.ask(|tree| self.covered(tree)).await?;
             staging = is_large(self.in_blocks).then(|| Staging::new(core));
             let Self { shard, container, request, pieces, data, .. } = self;
             let writing = shard.write_blocks(*container, request, pieces, data).await?;
@@ -384,6 +406,15 @@ impl<'a> Update<'a> {
         self.shard.core.make_durable(seen).await.map_or_else(UpdateError::Failed, |()| refusal)
     }
 
+    /// Bytes of its data for which room is kept.
+    fn covered(&self, tree: &Tree) -> Result<u64, Halt<UpdateError>> {
+        if !self.shard.has_reserved(self.request.container) {
+            return Ok(0);
+        }
+        let drawables = Drawable::of(tree, &self.request, &self.pieces)?;
+        Ok(reserve::most(&drawables, bytes_in_blocks(&self.pieces)))
+    }
+
     /// The entries that store it, at the epoch that it has now.
     fn plan(
         &mut self,
@@ -402,6 +433,11 @@ impl<'a> Update<'a> {
         let (known, spot) = core.lives.newest(tree, &object, hash, epoch);
         let pieces = (&self.pieces[..], self.data.bytes());
         let planned = self.shard.plan_update(tree, &self.request, known.as_ref(), pieces, draft, None)?;
+        self.drawables = if self.shard.has_reserved(self.request.container) {
+            Drawable::of(tree, &self.request, &self.pieces)?
+        } else {
+            Vec::new()
+        };
         let entry = || draft.first().map_or(&[][..], |entry| entry.key);
         let address = spot.filter(|_| planned.renews).and_then(|spot| spot.address(tree, entry));
         let reached = usize::from(address.is_some());
@@ -423,21 +459,38 @@ impl<'a> Update<'a> {
         draft.extend(&attributes);
     }
 
+    /// Checks that it fits, and takes of what is kept for its records. Returns whether the container is near its quota.
+    #[inline]
+    fn take_space(&mut self, draft: &mut Draft) -> Result<bool, UpdateError> {
+        let place = (self.container, self.request.container);
+        let in_blocks = if self.stored.is_some() { bytes_in_blocks(&self.pieces) } else { 0 };
+        let drawables = core::mem::take(&mut self.drawables);
+        if drawables.is_empty() && self.request.covered == 0 {
+            return self.shard.check_space(place, draft.growth(), in_blocks, 0);
+        }
+        let taken = in_blocks.saturating_sub(self.request.covered);
+        let entries = draft.growth();
+        let cost = Usage { entries, ..Usage::default() }.total().saturating_add(in_blocks);
+        reserve::draw(&drawables, cost, draft, |given| {
+            let all = (entries + in_blocks).saturating_sub(given);
+            let of_pool = (entries + in_blocks - taken).saturating_sub(given);
+            self.shard.check_space(place, of_pool, all - of_pool, 0)
+        })
+    }
+
     /// Changes the index as was just planned. Returns the number of the record.
     fn commit(
         &mut self,
         draft: &mut Draft,
         (planned, address): (Planned, Option<Address>),
     ) -> Result<u64, UpdateError> {
-        let (shard, core) = (self.shard, &self.shard.core);
-        let (number, epoch) = (self.request.container, self.request.epoch);
+        let (core, epoch) = (&self.shard.core, self.request.epoch);
         let (object, (hash, _)) = (self.request.place(), self.hashes);
         if let Some(error) = self.stored.as_ref().and_then(Stored::error) {
             return Err(error.into());
         }
         self.draft_along(draft);
-        let reserved = if self.stored.is_some() { bytes_in_blocks(&self.pieces) } else { 0 };
-        let is_near_quota = shard.check_space((self.container, number), draft.growth(), reserved, 0)?;
+        let is_near_quota = self.take_space(draft)?;
         let before = core.tree.borrow().version();
         let pieces = (epoch, &self.pieces[..]);
         let mut places = Places { object: address, behind: planned.place, pieces, are_all: false };

@@ -38,6 +38,13 @@ fn epoch(source: &mut Source<'_>) -> u64 {
     if source.chance(200) { 1 + source.below(100) } else { source.number() }
 }
 
+/// What is drawn for the key of a reservation.
+const RESERVATIONS: u8 = 7;
+
+/// Bytes of an object's path, and what a reservation has behind it.
+const OBJECT_LEN: usize = 25;
+const RESERVED: u8 = 2;
+
 /// A key; its first byte tells what kind of value belongs to it.
 pub fn key(source: &mut Source<'_>) -> Vec<u8> {
     if source.chance(6) {
@@ -45,6 +52,7 @@ pub fn key(source: &mut Source<'_>) -> Vec<u8> {
     }
     let kind = match source.byte() {
         TRANSACTIONS_FROM.. => return transaction::key(source),
+        RESERVATIONS => return reservation_key(source),
         choice => [5, 1, 2, 3, 4, 5, 6, 5, 5, 5, 5, 5][usize::from(choice) % 12],
     };
     let mut key = vec![kind];
@@ -66,6 +74,18 @@ pub fn key(source: &mut Source<'_>) -> Vec<u8> {
     if source.chance(6) {
         key.extend(source.bytes(6));
     }
+    key
+}
+
+/// The key of a reservation.
+fn reservation_key(source: &mut Source<'_>) -> Vec<u8> {
+    let object = source.pick(&[ARRAY_OBJECT, TEXT_OBJECT]);
+    let mut key =
+        [&[5, 0, 0, 0, 1][..], &small(source).to_be_bytes(), &object.to_bytes(), &[RESERVED]].concat();
+    key.extend(source.below(4).to_be_bytes());
+    key.push(1);
+    put_escaped(&mut key, &[b'a' + source.byte() % 3]);
+    key.extend(if source.chance(20) { source.number() } else { u64::MAX }.to_be_bytes());
     key
 }
 
@@ -140,6 +160,12 @@ pub fn value(source: &mut Source<'_>, key: &[u8]) -> Vec<u8> {
 }
 
 fn object_value(source: &mut Source<'_>, key: &[u8], out: &mut Vec<u8>) {
+    if key.get(OBJECT_LEN) == Some(&RESERVED) {
+        for _ in 0..2 + 2 * source.below(4) {
+            put_varint(out, if source.chance(20) { source.number() } else { 1 + source.below(5000) });
+        }
+        return;
+    }
     // What stands 26 bytes before the end of a key tells an extent, 9 before it an incarnation.
     let tag = |back: usize| key.len().checked_sub(back).and_then(|at| key.get(at)).copied();
     let is_extent = tag(26) == Some(2) && key.len() > 60;

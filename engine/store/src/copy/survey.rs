@@ -3,7 +3,7 @@
 use super::failure::CopyError;
 use super::judge::{Fate, Known};
 use super::loss::{CopyEvents, CopyProgress, CopyStage};
-use crate::catalog::{Usage, entry_bytes};
+use crate::catalog::Usage;
 use crate::entry::{Entry, TransactionPart};
 use crate::format::Layout;
 use crate::inspect::{Entries, Findings, Inspector, Lost, Met};
@@ -90,10 +90,9 @@ impl Survey {
     fn count(&mut self, entry: &Entry, key: &[u8], value: &[u8]) {
         let runs =
             if key::is_version(key) { Version::runs(value).unwrap_or_default() } else { <_>::default() };
-        let usage = Usage {
-            blocks: runs.iter().fold(0, |sum, run| u64::saturating_add(sum, run.count)),
-            entries: entry_bytes(key.len(), value.len()),
-        };
+        let blocks = runs.iter().fold(0, |sum, run| u64::saturating_add(sum, run.count));
+        // What it is was just decoded.
+        let usage = Usage::of_entry(key, value, blocks).unwrap_or_default();
         self.entries += 1;
         self.data = self.data.saturating_add(usage.data());
         self.entry_bytes += usage.entries;
@@ -112,7 +111,7 @@ impl Survey {
 
     /// Most bytes that data and index take.
     fn used(&self) -> u64 {
-        Usage { blocks: self.data / BLOCK as u64, entries: self.entry_bytes }.total()
+        Usage { blocks: self.data / BLOCK as u64, entries: self.entry_bytes, reserved: 0 }.total()
     }
 
     fn fits(&self, layout: &Layout) -> bool {

@@ -53,6 +53,7 @@ impl UpdateError {
             Self::Exists { .. } => Der::EXIST,
             Self::RecordSize { .. } => Der::REC_SIZE,
             Self::NoSpace { .. } | Self::Quota { .. } | Self::Fragmented(_) => Der::NOSPACE,
+            Self::Unsupported { .. } => Der::NOSYS,
             Self::Checksum { .. } => Der::CSUM,
             Self::Undecided { .. } | Self::Crowded { .. } => Der::INPROGRESS,
             Self::Restart { .. } => Der::TX_RESTART,

@@ -19,9 +19,11 @@ use weir_media::BLOCK;
 /// Oldest format version that this release reads.
 pub(crate) const VERSION_OLDEST: u32 = 1;
 /// Newest format version that this release reads, and the one it writes.
-pub(crate) const VERSION_NEWEST: u32 = 2;
+pub(crate) const VERSION_NEWEST: u32 = 3;
 /// Format version from which on values have checksums wherever they are, over chunks that begin anywhere.
 pub(crate) const VERSION_CHUNKS: u32 = 2;
+/// Format version from which on room is kept for records that aren't written yet.
+pub(crate) const VERSION_RESERVATIONS: u32 = 3;
 
 /// What counts up by ones on the device stays below this: counted a billion times a second it takes centuries to get
 /// there, and one more is always a number.

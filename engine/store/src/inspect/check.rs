@@ -12,7 +12,7 @@ use super::report::{
 use super::together::Together;
 use super::walk::Walk;
 use super::{Inspector, read};
-use crate::catalog::{Catalog, Usage, entry_bytes};
+use crate::catalog::{Catalog, Usage};
 use crate::checkpoint::maps_checksum;
 use crate::codec::crc32c;
 use crate::entry::{Entry, TransactionPart};
@@ -304,8 +304,8 @@ impl Check<'_> {
             }
         };
         if let Some(owner) = key::owner(key) {
-            let usage = self.usage.entry(owner).or_default();
-            usage.entries += entry_bytes(key.len(), value.len());
+            // What it is was just decoded.
+            *self.usage.entry(owner).or_default() += Usage::of_entry(key, value, 0).unwrap_or_default();
         }
         if let Some(owner) = key::belongs_to(key)
             && !overlay.has(key).await

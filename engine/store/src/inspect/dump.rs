@@ -352,12 +352,13 @@ impl Inspector {
                 ("quota", Field::Number(*quota)),
                 ("destroyed", Field::Flag(*destroyed)),
             ]),
-            Entry::Usage { pool, container, blocks, bytes } => line.extend([
+            Entry::Usage { pool, container, usage } => line.extend([
                 ("entry", text("usage")),
                 ("pool", number(pool)),
                 ("container", number(container)),
-                ("blocks", Field::Number(*blocks)),
-                ("bytes", Field::Number(*bytes)),
+                ("blocks", Field::Number(usage.blocks)),
+                ("bytes", Field::Number(usage.entries)),
+                ("reserved", Field::Number(usage.reserved)),
             ]),
             Entry::Attribute { pool, scope, name, piece, len } => line.extend([
                 ("entry", text("attribute")),
@@ -402,6 +403,14 @@ impl Inspector {
                 ("records", Field::Number(extent.count)),
                 ("record_size", Field::Number((*record_size).into())),
             ]),
+            Item::Reserved(reserved) => {
+                let runs = reserved.runs.iter().map(|run| format!("{}+{}", run.start, run.end - run.start));
+                line.extend([
+                    ("runs", text(runs.collect::<Vec<_>>().join(" "))),
+                    ("record_size", Field::Number(reserved.record_size.into())),
+                    ("bytes", Field::Number(reserved.bytes)),
+                ]);
+            }
         }
         match item.payload() {
             None => {}
@@ -604,6 +613,7 @@ const fn item_name(item: &Item) -> &'static str {
         Item::Incarnation { .. } => "incarnation",
         Item::Single { .. } => "value",
         Item::Extent { .. } => "extent",
+        Item::Reserved(_) => "reservation",
     }
 }
 

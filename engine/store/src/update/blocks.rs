@@ -98,15 +98,17 @@ fn first_slices(pieces: &[Piece], data: &Data<'_>, memory: Memory<'_>) -> Option
 }
 
 impl Shard {
-    /// Reserves blocks for the pieces that need them.
-    fn reserve(
+    /// Takes blocks for the pieces that need them.
+    fn hold_blocks(
         &self,
         id: ContainerId,
         request: &Request<'_>,
         pieces: &mut [Piece],
     ) -> Result<Reservation, UpdateError> {
         let bytes = bytes_in_blocks(pieces);
-        self.check_space((id, request.container), bytes, 0, bytes / BLOCK as u64)?;
+        // The rest counts as used already.
+        let taken = bytes.saturating_sub(request.covered);
+        self.check_space((id, request.container), taken, 0, bytes / BLOCK as u64)?;
         let mut reservation = Reservation::of_runs(&self.core, self.number, Runs::new());
         for piece in pieces.iter_mut().filter(|piece| piece.in_blocks) {
             let count = piece.padded() / BLOCK as u64;
@@ -117,7 +119,7 @@ impl Shard {
                 Payload::Blocks(Blocks { chunks: piece.chunks, runs, checksums: Checksums::new() });
             piece.describe();
         }
-        reservation.take(bytes);
+        reservation.take(taken);
         Ok(reservation)
     }
 
@@ -163,7 +165,7 @@ impl Shard {
         if let Some(reason) = self.core.refusal() {
             return Err(UpdateError::Failed(reason));
         }
-        let held = self.reserve(container, request, pieces)?;
+        let held = self.hold_blocks(container, request, pieces)?;
         let parts = self.stage(pieces, data, first);
         Ok(self.core.writer.begin(&self.core, held, parts))
     }

@@ -26,6 +26,8 @@ pub(crate) struct Request<'a> {
     pub(crate) epoch: u64,
     pub(crate) conditions: Conditions,
     pub(crate) akeys: &'a [AkeyUpdate],
+    /// Bytes of its data for which room is kept.
+    pub(crate) covered: u64,
 }
 
 /// What became of an update's plan.
@@ -100,7 +102,7 @@ impl<'a> Request<'a> {
         conditions: Conditions,
         akeys: &'a [AkeyUpdate],
     ) -> Self {
-        Self { pool, container: 0, object, dkey, epoch: 0, conditions, akeys }
+        Self { pool, container: 0, object, dkey, epoch: 0, conditions, akeys, covered: 0 }
     }
 
     pub(crate) fn check(&self, data: &[u8]) -> Result<(), UpdateError> {
@@ -141,7 +143,7 @@ impl<'a> Request<'a> {
         if self.needs_object() { Scope::Object } else { Scope::Dkey(self.dkey) }
     }
 
-    pub(super) fn place(&self) -> ObjectKey {
+    pub(crate) fn place(&self) -> ObjectKey {
         (self.pool, self.container, self.object)
     }
 

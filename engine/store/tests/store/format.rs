@@ -389,6 +389,27 @@ fn read_image(name: &str) {
     extents.sort_unstable();
     expected.sort_unstable();
     assert_eq!(extents, expected);
+    check_reservations(&entries, version);
+}
+
+/// Finds by dkey which records of it room is kept for.
+fn check_reservations(entries: &Entries, version: u32) {
+    let reservations = entries.iter().filter(|(key, _)| key[0] == 5 && key[25] == 2);
+    let found: Vec<_> = reservations
+        .map(|(key, value)| {
+            let mut reader = Reader(&key[26..]);
+            let dkey = reader.big(8);
+            assert_eq!((reader.little(1), reader.text(), !reader.big(8)), (1, b"reserved".to_vec(), 0));
+            assert!(reader.0.is_empty());
+            let mut reader = Reader(value);
+            let (record_size, bytes, run) =
+                (reader.varint(), reader.varint(), (reader.varint(), reader.varint()));
+            assert!(record_size == 1 && bytes > run.1 && reader.0.is_empty());
+            (dkey, run)
+        })
+        .collect();
+    let expected = [(20, (5, 19_995)), (21, (0, 20_000)), (22, (5, 19_995))];
+    assert_eq!(found, if version > 2 { &expected[..] } else { &[] });
 }
 
 #[derive(Debug)]

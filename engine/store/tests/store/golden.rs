@@ -1,6 +1,7 @@
 //! Images that earlier releases wrote: this one opens them and finds everything.
 
 use crate::setup::*;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
@@ -11,12 +12,12 @@ use weir_proto::object::{Conditions, Extent, PunchScope};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId};
 use weir_runtime::{Handle, join_all};
 use weir_store::{
-    AttributeChange, Data, Decision, Depth, Inspector, Operation, Report, Shard, Store, StoreConfig,
-    TransactionId,
+    AttributeChange, Data, Decision, Depth, Inspector, Operation, RecordRange, Report, Shard, Store,
+    StoreConfig, TransactionId,
 };
 
 /// The images: each is named by its format's version, and those with fields that came within a version by a second number.
-pub const IMAGES: [&str; 3] = ["1", "2", "2.1"];
+pub const IMAGES: [&str; 4] = ["1", "2", "2.1", "3"];
 
 /// The format's version of an image.
 pub fn version_of(image: &str) -> u32 {
@@ -31,6 +32,11 @@ fn has_more(image: &str) -> bool {
 /// Whether an image has what [`write_later`] writes.
 pub fn has_later(image: &str) -> bool {
     !["1", "2"].contains(&image)
+}
+
+/// Whether an image has what [`reserve`] keeps.
+fn has_reserved(image: &str) -> bool {
+    version_of(image) >= 3
 }
 
 pub const SIZE: u64 = 16 << 20;
@@ -241,6 +247,13 @@ async fn write_later(handle: &Handle, device: &MemoryDevice) {
     handle.sleep(Duration::from_millis(300)).await;
 }
 
+/// Keeps room in some dkeys. Returns those of which nothing was reserved.
+async fn reserve(shard: &Shard, dkeys: Range<u64>) -> Vec<Range<u64>> {
+    let akey = key("reserved");
+    let range = RecordRange { object: ARRAY, akey: &akey, from: (dkeys.start, 5), below: (dkeys.end, 0) };
+    shard.reserve(CONTAINER, &range, (1, 20_000), &[dkeys]).await.expect("there is room")
+}
+
 /// What [`write_later`] stores.
 const LATER_VALUES: u64 = 8;
 
@@ -348,8 +361,10 @@ fn write_image(image: &str) {
             .await
             .expect("stored");
         put(&shard, "punched", "a", 23, b"before").await.expect("stored");
+        reserve(&shard, 20..22).await;
         store.checkpoint().await.expect("written");
         // From here on it stands in the log alone.
+        reserve(&shard, 22..23).await;
         put(&shard, "d2", "a", 30, &value(30, 61)).await.expect("stored");
         put(&shard, "d5", "a", 31, &value(31, 8000)).await.expect("stored");
         write(&shard, 3, 32, 102, &value(32, 10)).await.expect("stored");
@@ -393,6 +408,16 @@ pub fn find_all(image: &'static str, device: &MemoryDevice) {
         let shard = store.pool(POOL).expect("the pool");
         if has_later(image) {
             find_later(&shard).await;
+        }
+        if has_reserved(image) {
+            let kept = shard.space().reserved;
+            assert!(kept > 3 * 20_000, "{kept} bytes");
+            for dkeys in [20..22, 22..23] {
+                assert_eq!(reserve(&shard, dkeys).await, [], "it is kept already");
+            }
+            assert_eq!(shard.space().reserved, kept);
+        } else {
+            assert_eq!(shard.space().reserved, 0);
         }
         let sizes: Vec<u64> = store.pools().iter().map(|pool| pool.size).collect();
         assert_eq!(sizes, [2 << 20, 1 << 20]);

@@ -32,6 +32,7 @@ mod pools;
 mod quota;
 mod real;
 mod records;
+mod reserve;
 mod reuse;
 mod scrub;
 mod search;
