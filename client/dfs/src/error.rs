@@ -49,6 +49,14 @@ pub enum Error {
     /// A file would end behind [`crate::SIZE_MAX`] (EFBIG).
     #[error("no file can have more than {max} bytes", max = crate::SIZE_MAX)]
     TooLarge,
+    /// More is asked for than there is room for (ENOSPC).
+    #[error("{needed} bytes are asked for, and {free} are free")]
+    NoRoom {
+        /// Bytes that holes need.
+        needed: u64,
+        /// Bytes that are free.
+        free: u64,
+    },
     /// The mount does not allow changes (EROFS).
     #[error("the file system is mounted read-only")]
     ReadOnly,
@@ -88,6 +96,7 @@ impl Error {
             Self::AttributeTooLong { what: "name", .. } => 34,
             Self::AttributeTooLong { .. } => 7,
             Self::TooLarge => 27,
+            Self::NoRoom { .. } => 28,
             Self::ReadOnly => 30,
             Self::TooManyLinks(_) => 40,
             Self::Corrupt { .. } => 5,

@@ -233,12 +233,17 @@ impl File {
         Ok(self.array.punch(context, &[Range { index: offset, count: hole_end - offset }]).await?)
     }
 
+    /// The array that holds the content.
+    pub(crate) fn array(&self) -> &Array {
+        &self.array
+    }
+
     /// Frees the content of a file that has no name any more.
     pub(crate) async fn discard(&self, context: &Context) -> Result<()> {
         Ok(self.array.discard(context).await?)
     }
 
-    fn ensure_writable(&self) -> Result<()> {
+    pub(crate) fn ensure_writable(&self) -> Result<()> {
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 }
@@ -248,6 +253,6 @@ fn in_memory(len: u64) -> usize {
     usize::try_from(len).expect("no longer than the buffer")
 }
 
-fn ensure_fits(end: u64) -> Result<()> {
+pub(crate) fn ensure_fits(end: u64) -> Result<()> {
     if end > SIZE_MAX { Err(Error::TooLarge) } else { Ok(()) }
 }

@@ -7,6 +7,7 @@
 //! A [`Dfs`] and the [`Node`]s and [`File`]s it gives are plain data, `Send + Sync + Clone`; every operation runs
 //! on a [`weir_client::Context`], which belongs to one thread.
 
+mod allocate;
 mod amend;
 mod attributes;
 mod carry;

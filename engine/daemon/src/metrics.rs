@@ -414,7 +414,7 @@ impl Exporter {
     }
 
     fn media(&self) -> Vec<Metric> {
-        let (mut checksums, mut space, mut pending) = (vec![], vec![], vec![]);
+        let (mut checksums, mut space, mut pending, mut reserved) = (vec![], vec![], vec![], vec![]);
         for (index, figures) in self.serving() {
             for (pool, shard) in &figures.shards {
                 for (kind, bytes) in [("total", shard.total), ("used", shard.used), ("free", shard.free)] {
@@ -422,6 +422,7 @@ impl Exporter {
                     space.push((labels, Value::Gauge(bytes)));
                 }
                 pending.push((self.labels(index, &[("pool", pool)]), Value::Gauge(shard.pending)));
+                reserved.push((self.labels(index, &[("pool", pool)]), Value::Gauge(shard.reserved)));
             }
             let mut damaged = BTreeMap::<&str, u64>::new();
             for ((pool, _), counters) in &figures.containers {
@@ -450,6 +451,7 @@ impl Exporter {
             }),
             metric("weir_engine_space_bytes", "The pool's share on the target", space),
             metric("weir_engine_reclaim_pending_bytes", "Space that is still to be reclaimed", pending),
+            metric("weir_engine_reserved_bytes", "Space that is kept for what isn't written yet", reserved),
             self.by_target("weir_engine_relocated", "Values moved by defragmentation", |figures| {
                 Value::Counter(figures.store.relocated)
             }),

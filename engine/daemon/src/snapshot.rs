@@ -50,6 +50,8 @@ pub struct ShardFigures {
     pub free: u64,
     /// Waits to be reclaimed.
     pub pending: u64,
+    /// Kept for what isn't written yet.
+    pub reserved: u64,
 }
 
 /// A container as its pool's service knows it.
@@ -210,6 +212,7 @@ pub async fn take(target: &Target) -> TargetFigures {
             used: space.total.saturating_sub(space.free),
             free: space.free,
             pending: pending.map(|summary| summary.used).sum(),
+            reserved: space.reserved,
         };
         figures.shards.insert(label, shard);
         if let Some(served) = served(&pool).await {

@@ -8,6 +8,7 @@ mod keys;
 mod metrics;
 mod refusal;
 mod repeats;
+mod reserve;
 mod service;
 mod transaction;
 mod update;

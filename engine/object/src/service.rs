@@ -51,6 +51,7 @@ impl IoService {
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
         service.serve(rpc, opcode::OBJECT_FETCH_TO_COMPARE, Operation::Fetch);
         service.serve(rpc, opcode::OBJECT_PUNCH, Operation::Punch);
+        service.serve(rpc, opcode::OBJECT_RESERVE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_LIST, Operation::List);
         service.serve(rpc, opcode::OBJECT_QUERY_KEY, Operation::Query);
         service.serve(rpc, opcode::OBJECT_SEARCH_KEY, Operation::Query);
@@ -87,6 +88,7 @@ impl IoService {
     async fn answer(self: &Rc<Self>, operation: Operation, request: Request) -> Result<Body, Status> {
         let arrived = self.rt.now();
         let answer = match operation {
+            Operation::Update if request.opcode() == opcode::OBJECT_RESERVE => self.reserve(&request).await,
             Operation::Update => self.update(request).await,
             Operation::Fetch => self.fetch(request).await,
             Operation::Punch => self.punch(&request).await,

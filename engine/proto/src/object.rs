@@ -392,6 +392,39 @@ pub struct RunsReply {
     pub next: Option<(u64, u64)>,
 }
 
+/// Has a target keep room for records of an akey that aren't written yet, or give it up. Only objects whose dkeys are integers.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReserveRequest {
+    /// Handle on the container.
+    pub capability: Capability,
+    /// The object.
+    pub object: ObjectId,
+    /// Pool-map version the client placed with.
+    pub map_version: u32,
+    /// The akey.
+    pub akey: Key,
+    /// Bytes of a record.
+    pub record_size: u32,
+    /// Records of a dkey: those below this one.
+    pub records: u64,
+    /// Dkey and record to begin with.
+    pub from: (u64, u64),
+    /// Dkey and record behind the last one.
+    pub below: (u64, u64),
+    /// Whether room is to be kept: for all or none. Otherwise it is given up.
+    pub keeps: bool,
+    /// Runs of dkeys, ascending: how far the first is from that of `from`, and how many. At most
+    /// [`crate::limits::RESERVED_DKEYS_MAX`] dkeys; to give up that of all between `from` and `below`, none.
+    pub dkeys: Vec<(u32, u32)>,
+}
+
+/// Outcome of a [`ReserveRequest`] on one target.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ReserveReply {
+    /// Runs of dkeys, as in the request, of which no room was kept before.
+    pub fresh: Vec<(u32, u32)>,
+}
+
 /// A request that no well-behaved client sends.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InvalidRequest {

@@ -71,6 +71,8 @@ opcodes! {
     OBJECT_MEASURE = 0x010f,
     /// [`crate::object::RunsRequest`] → [`crate::object::RunsReply`].
     OBJECT_RUNS = 0x0110,
+    /// [`crate::object::ReserveRequest`] → [`crate::object::ReserveReply`].
+    OBJECT_RESERVE = 0x0111,
 
     /// [`crate::pool::ConnectRequest`] → [`crate::pool::ConnectReply`].
     POOL_CONNECT = 0x0201,

@@ -4,10 +4,12 @@
 //! and chunk size when the object's type says that they are stored (daos-api §1.4).
 
 mod append;
+mod reserve;
 mod seek;
 mod size;
 mod split;
 
+pub use reserve::Reservation;
 pub use size::Measure;
 pub use split::{Batch, Piece, Range, RangeError, any_overlap, batch, between_edges, split};
 
@@ -399,6 +401,10 @@ impl Array {
         let pieces = split(&edges, 1, self.attributes.chunk_cells)
             .map_err(|error| Error::invalid("punch array", error))?;
         if !between.is_empty() {
+            for chunks in &between {
+                let cells = [chunks.start, chunks.end].map(|chunk| chunk * self.attributes.chunk_cells);
+                self.release(context, cells[0], cells[1]).await?;
+            }
             let gone = |chunk: u64| between.iter().any(|chunks| chunks.contains(&chunk));
             self.remove_chunks(context, &gone).await?;
         }

@@ -6,6 +6,7 @@ use weir_proto::object::{Conditions, Extent};
 use weir_proto::{Epoch, Key};
 use weir_runtime::join_all;
 
+use super::split::CELLS_END;
 use super::{Array, CELLS, End, dkey_of, name};
 use crate::Result;
 use crate::context::Context;
@@ -154,6 +155,11 @@ impl Array {
     /// As [`Array::write`].
     pub async fn set_size(&self, context: &Context, size: u64) -> Result<()> {
         let before = self.size_before(context, size).await?;
+        // Room may be kept behind the end.
+        let may_have_reserved = matches!(&self.end, End::Marked(marked) if marked.load(Ordering::Relaxed));
+        if before >= size && may_have_reserved {
+            self.release(context, size, CELLS_END).await?;
+        }
         if before == size {
             return Ok(());
         }

@@ -51,7 +51,7 @@ pub enum RangeError {
 }
 
 /// First cell index that can't be addressed with chunks of `chunk_cells`: chunk numbers plus one must fit a dkey.
-const CELLS_END: u64 = u64::MAX - 1;
+pub(super) const CELLS_END: u64 = u64::MAX - 1;
 
 /// Most chunks of a range that are worth a request each, whether they exist or not: about as many as it takes to list
 /// those that do on all shards.

@@ -2,11 +2,13 @@
 
 mod fetch;
 mod key;
+mod reserve;
 pub(crate) mod update;
 
 pub use fetch::AkeyRead;
 pub use key::ExtremeKey;
 pub(crate) use key::Measured;
+pub(crate) use reserve::{DkeyRuns, Reserved};
 pub use update::AkeyWrite;
 
 use core::fmt;

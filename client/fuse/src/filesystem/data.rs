@@ -295,23 +295,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Refuses a range whose holes are more than what is free.
-    fn check_room(&self, context: &Context, open: &OpenFile, offset: u64, end: u64) -> Served<()> {
-        let free = context.block_on(self.dfs.statfs(context))?.free;
-        let (mut needed, mut at) = (end - offset, offset);
-        while needed > free {
-            let Some(data) = context.block_on(open.file.next_data(context, at))?.filter(|at| *at < end)
-            else {
-                return Err(Fault::Errno(libc::ENOSPC));
-            };
-            // Cut off meanwhile, it ends with the data.
-            let hole = context.block_on(open.file.next_hole(context, data))?.unwrap_or(end).min(end);
-            (needed, at) = (needed - (hole - data), hole);
-        }
-        Ok(())
-    }
-
-    /// Makes sure of room for a range, of which nothing is reserved, and the file as long as asked for; or makes a hole.
+    /// Has room kept for a range, and the file as long as asked for; or makes a hole.
     pub(crate) fn fallocate(
         &self,
         context: &Context,
@@ -323,23 +307,24 @@ impl Shared {
         let open = self.file(handle)?;
         self.settle(context, &open.inode);
         open.inode.lock().cached = None;
-        let end = offset.checked_add(length).ok_or(Fault::Errno(libc::EFBIG))?;
+        offset.checked_add(length).ok_or(Fault::Errno(libc::EFBIG))?;
         match mode {
-            0 => {
-                self.check_room(context, &open, offset, end)?;
-                let size = context.block_on(open.file.lengthen(context, end));
+            0 | libc::FALLOC_FL_KEEP_SIZE => {
+                let keeps_size = mode == libc::FALLOC_FL_KEEP_SIZE;
+                let allocation = self.dfs.allocate(context, &open.file, (offset, length), keeps_size);
+                let allocated = context.block_on(allocation);
                 open.inode.gathering.note_changed(context.latest_epoch());
-                let size = size?;
-                open.inode.gathering.learn_end(size);
-                // The kernel takes the file to be as long from now on, and asks again after the next write.
-                let mut known = open.inode.lock();
-                self.inodes.note_write(&mut known);
-                if let Some(told) = known.told.as_mut() {
-                    told.size = size;
+                if let Some(size) = allocated? {
+                    open.inode.gathering.learn_end(size);
+                    // The kernel takes the file to be as long from now on, and asks again after the next write.
+                    let mut known = open.inode.lock();
+                    self.inodes.note_write(&mut known);
+                    if let Some(told) = known.told.as_mut() {
+                        told.size = size;
+                    }
                 }
                 Ok(())
             }
-            libc::FALLOC_FL_KEEP_SIZE => self.check_room(context, &open, offset, end),
             mode if mode == libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE => {
                 let punched = context.block_on(open.file.punch_hole(context, offset, length));
                 open.inode.gathering.note_changed(context.latest_epoch());

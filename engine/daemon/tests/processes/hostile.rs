@@ -108,6 +108,7 @@ fn hostile_requests_get_errors() {
         opcode::OBJECT_SEARCH_KEY,
         opcode::OBJECT_MEASURE,
         opcode::OBJECT_RUNS,
+        opcode::OBJECT_RESERVE,
         opcode::POOL_CONNECT,
         opcode::TARGET_POOL_DESTROY,
     ];

@@ -12,8 +12,8 @@ use weir_proto::group::{
 use weir_proto::object::{
     AkeyFetch, AkeyUpdate, Conditions, Extent, FetchReply, FetchRequest, Fetched, KeyQuery, ListReply,
     ListRequest, ListScope, Listed, MeasureReply, MeasureRequest, PunchRequest, PunchScope, QueryKeyReply,
-    QueryKeyRequest, RunsReply, RunsRequest, SearchKeyReply, SearchKeyRequest, UpdateReply, UpdateRequest,
-    Value, validate,
+    QueryKeyRequest, ReserveReply, ReserveRequest, RunsReply, RunsRequest, SearchKeyReply, SearchKeyRequest,
+    UpdateReply, UpdateRequest, Value, validate,
 };
 use weir_proto::pool::{
     AllocateReply, AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes, ConnectReply,
@@ -78,6 +78,8 @@ types![
     MeasureReply,
     RunsRequest,
     RunsReply,
+    ReserveRequest,
+    ReserveReply,
     TargetState,
     PoolTarget,
     PoolMap,
