@@ -15,13 +15,13 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::rc::Rc;
 use weir_runtime::Handle;
 
-/// Open files are looked through for attempts once in this time, however many peers are given up.
+/// Shortest time between two searches of the open files for attempts, however many peers are given up.
 const SWEPT_EVERY: Duration = Duration::from_secs(1);
 
-/// Unless they are so many.
+/// Given-up peers at which a search begins at once.
 const SWEPT_AT: usize = 256;
 
-/// Where nobody has answered on a socket, if it is such a one.
+/// The remote address of a socket that nobody has answered, if it is one.
 fn unanswered(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
     let mut dialled = Dialled::default();
     // SAFETY: the kernel fills in the structure; a descriptor that is no TCP connection gives 0.
@@ -33,7 +33,7 @@ fn unanswered(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
     is_one.then(|| SocketAddr::new(ip, port))
 }
 
-/// Peers that were given up while nobody had answered.
+/// Peers that were given up before anybody answered.
 #[derive(Default)]
 pub(super) struct ConnectAttempts {
     given_up: RefCell<Vec<SocketAddr>>,
@@ -41,7 +41,7 @@ pub(super) struct ConnectAttempts {
 }
 
 impl ConnectAttempts {
-    /// What was to be sent to this address, where there may be nobody, has been given up. Attempts of other threads end, too: they
+    /// The operations for this address, where there may be nobody, were given up. Attempts of other threads end, too; they
     /// begin new ones.
     pub(super) fn give_up(self: &Rc<Self>, rt: &Handle, to: SocketAddr) {
         self.given_up.borrow_mut().push(to);
@@ -58,7 +58,7 @@ impl ConnectAttempts {
         }
     }
 
-    /// Ends attempts at all those.
+    /// Closes all these attempts.
     fn sweep(&self) {
         let mut given_up = self.given_up.take();
         if given_up.is_empty() {
@@ -82,7 +82,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use weir_runtime::real::Executor;
 
-    /// A port of this host at which the kernel takes no note of whoever comes: those that stand there are not accepted.
+    /// A port of this host at which the kernel ignores attempts, because its backlog is full.
     struct Hole {
         port: u16,
         _listener: TcpListener,
@@ -100,12 +100,12 @@ mod tests {
             Self { port, _listener: listener, _before: before }
         }
 
-        /// As many addresses as there may be, all of this hole.
+        /// One of many addresses of this port.
         fn place(&self, number: u32) -> SocketAddr {
             SocketAddr::from((Ipv4Addr::from(0x7f4d_0000 + number), self.port))
         }
 
-        /// Attempts at those.
+        /// Attempts at these addresses.
         fn attempts(&self) -> usize {
             let is_one = |to: SocketAddr| to.port() == self.port && to.ip() != Ipv4Addr::LOCALHOST;
             connections(|fd| unanswered(fd).is_some_and(is_one)).len()

@@ -16,16 +16,16 @@ use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// How often they are looked at.
+/// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// What is let in.
+/// What is allowed.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// How long a connection may say nothing at first, in milliseconds. A peer introduces itself at once: this is some round trips
-    /// of the slowest network, and lost packets.
+    /// How long a new connection may be silent, in milliseconds: some round trips of the slowest network, and lost packets.
+    /// A peer introduces itself at once.
     silence_ms: u32,
-    /// Connections of a host to one endpoint that have said nothing yet.
+    /// Silent connections of a host to one endpoint.
     silent: usize,
     /// Connections of a host to one endpoint. Each thread that uses a container there has one.
     host: usize,
@@ -42,23 +42,23 @@ impl Limits {
     }
 }
 
-/// Connections to all endpoints, at most: with 20 KiB of the provider's memory each, 1.3 GB.
+/// Most connections to all endpoints. Each takes 20 KiB of the provider's memory, together 1.3 GB.
 const ALL_MAX: usize = 1 << 16;
 
-/// A connection that was taken.
+/// An accepted connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct IncomingConnection {
     fd: i32,
     /// The endpoint's address.
     own: SocketAddr,
     peer: SocketAddr,
-    /// Since something came last, or since the connection was begun, in milliseconds.
+    /// Milliseconds since something came last, or since it was accepted.
     quiet_ms: u32,
     /// Whether anything has come.
     heard: bool,
 }
 
-/// Those that are to go.
+/// Connections to close.
 fn surplus(mut callers: Vec<IncomingConnection>, limits: Limits) -> Vec<IncomingConnection> {
     callers.sort_by_key(|caller| caller.quiet_ms);
     let (mut silent, mut hosts): (HashMap<_, usize>, HashMap<_, usize>) = <_>::default();
@@ -87,7 +87,7 @@ fn surplus(mut callers: Vec<IncomingConnection>, limits: Limits) -> Vec<Incoming
     gone
 }
 
-/// Has connections to an endpoint looked after, until it is dropped.
+/// Bounds the connections to an endpoint until it is dropped.
 pub(super) struct ConnectionLimit(
     #[expect(dead_code, reason = "the thread looks whether it is there")] Arc<SocketAddr>,
 );
@@ -101,7 +101,7 @@ struct LimitedEndpoints {
 static LIMITED: Mutex<LimitedEndpoints> = Mutex::new(LimitedEndpoints { own: Vec::new(), runs: false });
 
 impl ConnectionLimit {
-    /// Looks after connections to this address.
+    /// Bounds the connections to this address.
     pub(super) fn new(own: SocketAddr) -> Self {
         let own = Arc::new(own);
         let mut limited = LIMITED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -117,7 +117,7 @@ impl ConnectionLimit {
     }
 }
 
-/// Looks after all connections until there is no endpoint.
+/// Looks at all connections until there is no endpoint.
 fn run() {
     // Opened once: a process that has no descriptor left is one that has to close some.
     let mut files = None;
@@ -153,7 +153,7 @@ fn callers(files: &mut Dir, own: &[SocketAddr]) -> Vec<IncomingConnection> {
     numbers.filter_map(|number: i32| caller(number, own)).collect()
 }
 
-/// What is known of a descriptor, if it is such a connection.
+/// A descriptor as such a connection, if it is one.
 fn caller(number: i32, own: &[SocketAddr]) -> Option<IncomingConnection> {
     // SAFETY: used only for system calls that a descriptor closed or replaced meanwhile survives.
     let fd = unsafe { BorrowedFd::borrow_raw(number) };
@@ -168,7 +168,7 @@ fn caller(number: i32, own: &[SocketAddr]) -> Option<IncomingConnection> {
     })
 }
 
-/// Shuts a connection down; whether it was still there.
+/// Shuts down a connection. Returns whether it was still there.
 fn hang_up(gone: &IncomingConnection) -> bool {
     // SAFETY: as in `caller`; and it is looked at again right before.
     let fd = unsafe { BorrowedFd::borrow_raw(gone.fd) };

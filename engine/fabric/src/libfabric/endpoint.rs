@@ -1,4 +1,4 @@
-//! The fabric trait on libfabric.
+//! The endpoint on libfabric.
 
 use super::connection_limit::ConnectionLimit;
 use super::doorbell::{self, RingOutcome};
@@ -23,13 +23,13 @@ use std::rc::{Rc, Weak};
 use weir_proto::Keys;
 use weir_runtime::{EventSource, Handle, LocalBoxFuture, SourceId};
 
-/// What an endpoint needs whose peers are found by asking for their addresses.
+/// What an endpoint needs whose peers' addresses are published.
 pub(super) struct Published {
-    /// As which it asks, without the key.
+    /// For queries before it was introduced, without a key.
     anybody: Querier,
-    /// As which it asks once it was introduced.
+    /// For queries after that.
     querier: OnceCell<Querier>,
-    /// Where its own address is told, when it listens.
+    /// Publishes its own address, if it listens.
     publisher: Option<Publisher>,
 }
 
@@ -57,12 +57,12 @@ pub(super) struct LibfabricEndpoint {
     /// Its address as the provider spells it.
     spelled: String,
     published: Option<Published>,
-    /// Looks after connections to it, until it is dropped.
+    /// Bounds the connections to it.
     _connection_limit: Option<ConnectionLimit>,
 }
 
 impl LibfabricEndpoint {
-    /// Where connections with a peer are, on this side and on the other.
+    /// The addresses of connections with a peer, of this side and of the other.
     fn ends(&self, peer: PeerId) -> Option<(SocketAddr, SocketAddr)> {
         let socket = self.core.peers.borrow().get(peer).and_then(|known| known.address.socket());
         self.core.address.socket().zip(socket)
@@ -93,12 +93,12 @@ impl LibfabricEndpoint {
         }))
     }
 
-    /// Whether an operation to this peer makes sense.
+    /// Whether the peer can be reached at all.
     fn reachable(&self, peer: PeerId) -> Result<(), FabricError> {
         self.core.peers.borrow().get(peer).map_or(Err(FabricError::UnknownPeer), |peer| self.alive(peer))
     }
 
-    /// Whether the peer's process is still there, where that can be seen.
+    /// Whether the peer's process lives, if that is visible.
     #[inline]
     fn alive(&self, peer: &KnownPeer) -> Result<(), FabricError> {
         if peer.peer_doorbell.is_some() && peer.is_dead(self.rt.now()) {
@@ -148,8 +148,8 @@ impl LibfabricEndpoint {
         }
     }
 
-    /// The short ways out: a message that is copied at once needs no buffer, no entry in the table of operations and no
-    /// completion. `None`: it has to go the long way.
+    /// The fast paths: a message that is copied at once needs no buffer, no entry in the table of operations and no
+    /// completion. `None`: it takes the slow path.
     fn inject(&self, to: PeerId, parts: &[&[u8]], len: usize) -> Result<Option<()>, FabricError> {
         let core = &self.core;
         // Nothing that is called while they are borrowed comes back to the peers.
@@ -184,7 +184,7 @@ impl LibfabricEndpoint {
         channel.put(whole(&mut self.core.join.borrow_mut()[..], parts, len), self.core.channels.turn())
     }
 
-    /// Gives a message to the provider, if that copies it at once. `None`: it doesn't, or others have to go first.
+    /// Posts a message, if the provider copies it at once. `None`: it doesn't, or other messages go first.
     fn post(&self, peer: &KnownPeer, parts: &[&[u8]], len: usize) -> Option<Posted> {
         let core = &self.core;
         let most = core.capabilities.inject;
@@ -197,7 +197,7 @@ impl LibfabricEndpoint {
     }
 }
 
-/// A message of this length in one piece, put together where it isn't.
+/// A message of this length in one piece, assembled if it has several parts.
 #[inline]
 fn whole<'a>(into: &'a mut [u8], parts: &[&'a [u8]], len: usize) -> &'a [u8] {
     match parts {
@@ -206,7 +206,7 @@ fn whole<'a>(into: &'a mut [u8], parts: &[&'a [u8]], len: usize) -> &'a [u8] {
     }
 }
 
-/// Puts a message together.
+/// Assembles a message.
 fn join<'a>(into: &'a mut [u8], parts: &[&[u8]]) -> &'a [u8] {
     let mut at = 0;
     for part in parts {
@@ -218,7 +218,7 @@ fn join<'a>(into: &'a mut [u8], parts: &[&[u8]]) -> &'a [u8] {
 
 impl Drop for LibfabricEndpoint {
     fn drop(&mut self) {
-        // First, so that nobody is sent to an endpoint that is gone.
+        // First of all: no peer is to get the address of an endpoint that is gone.
         drop(self.published.take());
         self.rt.remove_source(self.source);
         self.core.close();

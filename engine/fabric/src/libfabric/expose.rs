@@ -25,7 +25,7 @@ pub(super) struct Exposing {
     keeps_pooled: bool,
     /// Registrations of the application's memory.
     cache: Option<RefCell<MrCache<Box<Live>>>>,
-    /// Places without a registration, for the next ones.
+    /// Unused registrations' places, for reuse.
     spares: Shelf<Box<Live>>,
 }
 
@@ -36,7 +36,7 @@ impl Exposing {
         Self { method, accounting, keeps_pooled, cache, spares: Shelf::default() }
     }
 
-    /// Ends a registration, and keeps its place.
+    /// Ends a registration, and keeps its place for reuse.
     fn end(&self, mut live: Box<Live>) {
         (live.registration, live.memory) = (None, None);
         self.spares.put(live);
@@ -50,9 +50,9 @@ impl Exposing {
     }
 }
 
-/// Where a registration goes when it is not in use.
+/// Where an unused registration goes.
 enum Home {
-    /// Nowhere: it ends.
+    /// It ends.
     None,
     /// To its memory, which it can't outlive.
     Pooled,
@@ -63,16 +63,16 @@ enum Home {
 /// A registration, in use or kept for the next use. It stays in one place, so that exposing memory again allocates nothing.
 struct Live {
     core: Weak<Core>,
-    /// While it is in use: memory keeps registrations that don't keep it.
+    /// While it is in use. An unused registration doesn't hold its memory.
     memory: Option<Rc<Memory>>,
     part: (usize, usize, Access),
     home: Home,
-    /// None where it has ended.
+    /// `None` after it has ended.
     registration: Option<Registration>,
 }
 
 impl Live {
-    /// The key by which peers name it.
+    /// The key that peers use.
     fn key(&self) -> u64 {
         self.registration.as_ref().map_or(0, Registration::key)
     }
@@ -112,7 +112,7 @@ impl Registered for Live {
             return Ending::Exposed;
         }
         core.exposing.end(self);
-        // An endpoint that is closed takes nothing any more.
+        // A closed endpoint keeps nothing.
         if core.raw.is_stopped() || core.exposing.accounting == MrAccounting::Provider {
             Ending::Certain
         } else {
@@ -156,7 +156,7 @@ impl Core {
         Ok(Exposure::new(region, memory, live))
     }
 
-    /// A registration that serves again, and where it goes afterwards.
+    /// A kept registration, if there is one, and where it goes afterwards.
     fn kept(&self, memory: &Memory, part: (usize, usize, Access)) -> (Option<Box<Live>>, Home) {
         if !memory.is_foreign() {
             if !self.exposing.keeps_pooled {

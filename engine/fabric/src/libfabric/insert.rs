@@ -1,4 +1,4 @@
-//! Making peers known, and following those that have opened their endpoints anew.
+//! Making peers known, and following those that have reopened their endpoints.
 
 use super::doorbell::{self, PeerDoorbell};
 use super::peers::{KnownPeer, Peers, Retained};
@@ -14,7 +14,7 @@ fn name_in(address: &Address) -> Option<&str> {
     str::from_utf8(address.as_bytes()).ok()
 }
 
-/// What the provider knows a generation of a peer by.
+/// The provider's name of a generation of a peer.
 fn named(address: &Address, generation: u32) -> Cow<'_, Address> {
     if generation == 0 {
         return Cow::Borrowed(address);
@@ -52,7 +52,7 @@ impl Core {
         if usable { Ok(None) } else { Err(self.bad_address(address)) }
     }
 
-    /// A new entry of the address vector, with the slot that its completions will name where the provider can.
+    /// A new entry of the address vector, and the slot that its completions name, where the provider can.
     fn insert_raw(&self, peers: &mut Peers, address: &Address) -> Result<(u64, u32), FabricError> {
         let slot = peers.reserve();
         match self.raw.insert(address, peers.has_user_ids().then_some(slot.into())) {
@@ -102,7 +102,7 @@ impl Core {
         Ok(peers.add(slot, address, fi_addr, peer_doorbell))
     }
 
-    /// Another entry of the address vector for a slot, whose peer is of this generation now.
+    /// A new entry of the address vector for a slot whose peer is of this generation now.
     fn insert_at(
         &self,
         has_user_ids: bool,
@@ -113,7 +113,7 @@ impl Core {
         self.raw.insert(&named(address, generation), has_user_ids.then_some(slot.into()))
     }
 
-    /// A peer has opened its endpoint anew: finds it again. What was posted to the old one is lost.
+    /// A peer has reopened its endpoint: finds it again. What was posted to the old one is lost.
     pub(super) fn follow(&self, id: PeerId) -> Result<(), FabricError> {
         let lost = || FabricError::Unreachable { reason: "the peer's endpoint was closed".to_owned() };
         let address = self.peers.borrow().get(id).map(|peer| peer.address.clone());
@@ -131,7 +131,7 @@ impl Core {
         Ok(())
     }
 
-    /// The address vector is empty: everybody is inserted again.
+    /// The address vector is empty. All peers are inserted again.
     pub(super) fn insert_all_again(&self) {
         let peers = &mut *self.peers.borrow_mut();
         let has_user_ids = peers.has_user_ids();
@@ -139,7 +139,7 @@ impl Core {
             if self.raw.is_stopped() {
                 return sys::FI_ADDR_NOTAVAIL;
             }
-            // Its own bell is another one now; others' may be.
+            // Its own doorbell has changed; others' may have.
             if peer.has_moved()
                 && let Some(peer_doorbell) =
                     name_in(&peer.address).and_then(|name| PeerDoorbell::new(name).ok())

@@ -1,4 +1,4 @@
-//! Operations that the provider has, or will get when it has room.
+//! Operations that the provider has, or gets when it has room.
 #![expect(unsafe_code, reason = "operations are found again through the pointers that providers hand back")]
 
 use crate::PeerId;
@@ -9,24 +9,24 @@ use core::ffi::c_void;
 use std::rc::Rc;
 use weir_runtime::Attention;
 
-/// Bytes of messages to a peer that are not out.
+/// Bytes of messages to a peer that were not sent yet.
 #[derive(Clone, Default)]
 pub(super) struct Backlog(Rc<Cell<usize>>);
 
 impl Backlog {
-    /// How many there are.
+    /// Their number.
     pub(super) fn bytes(&self) -> usize {
         self.0.get()
     }
 
-    /// There are so many more as long as what is returned is held.
+    /// Counts this many more while the returned value is held.
     pub(super) fn add(&self, bytes: usize) -> Unsent {
         self.0.set(self.0.get() + bytes);
         Unsent { backlog: self.clone(), bytes }
     }
 }
 
-/// A message that is not out.
+/// A message that was not sent yet.
 pub(super) struct Unsent {
     backlog: Backlog,
     bytes: usize,
@@ -39,13 +39,13 @@ impl Drop for Unsent {
     }
 }
 
-/// What an operation is, with everything it needs to be posted (again) and to be completed.
+/// An operation, with all that it takes to post and to complete it.
 pub(super) enum Op {
     /// A posted receive slab.
     Slab(Rc<SlabLease>),
-    /// A message on its way out.
+    /// A message to be sent.
     Send { peer: PeerId, context: u64, memory: Rc<Memory>, len: usize, _unsent: Unsent },
-    /// A read or write of remote memory. Without a completer nobody waits for it any more.
+    /// A read or write of remote memory. Without a completer nobody waits for it.
     Transfer {
         peer: PeerId,
         access: Access,
@@ -54,7 +54,7 @@ pub(super) enum Op {
         len: usize,
         remote: RemoteRegion,
         completer: Option<Completer>,
-        /// Its end is met awake.
+        /// Keeps the thread awake until it ends.
         _attention: Attention,
     },
 }
@@ -68,7 +68,7 @@ impl Op {
         }
     }
 
-    /// What is sent or moved.
+    /// The memory that is sent or moved.
     pub(super) fn memory(&self) -> Option<&Rc<Memory>> {
         match self {
             Self::Slab(_) => None,
@@ -84,17 +84,17 @@ impl Op {
     }
 }
 
-/// What the provider's context pointer points to. Boxed, so that it stays where it is.
+/// The target of the provider's context pointer. Boxed, so that it isn't moved.
 #[repr(C)]
 struct Slot {
-    /// Scratch space that providers in `FI_CONTEXT2` mode want behind the pointer.
+    /// Scratch space that providers in `FI_CONTEXT2` mode need behind the pointer.
     scratch: [u64; 8],
     index: usize,
-    /// The entry of the address vector that the operation was posted to; none while it waits.
+    /// The entry of the address vector that the operation was posted to; `None` while it waits.
     posted_to: Option<u64>,
 }
 
-/// Names an operation in the table.
+/// Identifies an operation in the table.
 pub(super) type OpId = usize;
 
 #[derive(Default)]
@@ -110,8 +110,8 @@ struct Table {
     under_way: usize,
 }
 
-/// Keys of registrations. A peer must not be able to guess those of memory that it was not given, also when it knows
-/// many others: each is a keyed hash (`SipHash`) of a number, under a key that the operating system drew.
+/// Keys of registrations. A peer must not be able to guess a key that it was not given, even from many others. So each is a
+/// keyed hash (`SipHash`) of a number, under a key from the operating system.
 #[derive(Default)]
 pub(super) struct KeySource {
     secret: std::hash::RandomState,
@@ -147,20 +147,20 @@ impl Ops {
         index
     }
 
-    /// The pointer to give to the provider.
+    /// The pointer that the provider gets.
     pub(super) fn context(&self, id: OpId) -> *mut c_void {
         let table = &mut *self.table.borrow_mut();
         table.slots.get_mut(id).map_or(core::ptr::null_mut(), |slot| (&raw mut **slot).cast())
     }
 
-    /// The provider has an operation, for this entry of the address vector.
+    /// The operation was posted, to this entry of the address vector.
     pub(super) fn posted(&self, id: OpId, entry: u64) {
         if let Some(slot) = self.table.borrow_mut().slots.get_mut(id) {
             slot.posted_to = Some(entry);
         }
     }
 
-    /// The operation that a pointer from the provider stands for, with the slab where it is one.
+    /// The operation behind a pointer from the provider, and its slab if it is one.
     pub(super) fn find_slab(&self, context: *mut c_void) -> Option<(OpId, Option<Rc<SlabLease>>)> {
         if context.is_null() {
             return None;
@@ -184,12 +184,12 @@ impl Ops {
         Some(op)
     }
 
-    /// Looks at an operation. `f` must not come back to the table.
+    /// Looks at an operation. `f` must not call this table.
     pub(super) fn with<T>(&self, id: OpId, f: impl FnOnce(&mut Op) -> T) -> Option<T> {
         self.table.borrow_mut().ops.get_mut(id)?.as_mut().map(f)
     }
 
-    /// Takes away the completers of all transfers with a peer: their callers are told, the memory stays held.
+    /// Takes away the completers of all transfers with a peer. Their callers are told; the memory stays held.
     pub(super) fn abandon(&self, gone: PeerId) -> Vec<Completer> {
         let table = &mut *self.table.borrow_mut();
         let mut completers = Vec::new();
@@ -208,16 +208,15 @@ impl Ops {
         self.table.borrow().under_way
     }
 
-    /// Peers of the operations that the provider has, other than posted slabs, each with the entry of the address vector that
-    /// it was posted to.
+    /// Peers of posted operations other than slabs, each with the entry of the address vector.
     pub(super) fn posted_to(&self) -> Vec<(PeerId, u64)> {
         let table = self.table.borrow();
         let ops = table.ops.iter().zip(&table.slots);
         ops.filter_map(|(op, slot)| Some((op.as_ref()?.peer()?, slot.posted_to?))).collect()
     }
 
-    /// Takes everything out, once the provider has let go of it all, or nobody asks the endpoint any more that has it. What
-    /// others may still be reading of it is for the caller to keep.
+    /// Takes out all operations after the provider has released them, or its endpoint is not used any more. The caller keeps
+    /// what others may still read.
     pub(super) fn drain(&self) -> Vec<Op> {
         let table = &mut *self.table.borrow_mut();
         table.free.clear();

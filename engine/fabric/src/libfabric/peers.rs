@@ -1,4 +1,4 @@
-//! The peers that an endpoint knows, with what waits for each.
+//! The peers that an endpoint knows, and the operations that wait for each.
 
 use super::channel::PeerChannel;
 use super::doorbell::{self, PeerDoorbell};
@@ -13,29 +13,29 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use weir_runtime::Instant;
 
-/// How often a peer's process is looked for, at most.
+/// Shortest time between two looks for a peer's process.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 pub(super) struct KnownPeer {
     pub(super) fi_addr: u64,
     pub(super) address: Address,
     pub(super) peer_doorbell: Option<Rc<PeerDoorbell>>,
-    /// How small messages get there, where it is within the node.
+    /// Its channel, if it is within the node.
     pub(super) peer_channel: PeerChannel,
-    /// What it was sent and has not taken.
+    /// What was sent to it and it has not taken.
     pub(super) backlog: Backlog,
-    /// Operations that the provider had no room for, oldest first, and since when they wait.
+    /// Operations that found no room, oldest first, and since when they wait.
     pub(super) waiting: VecDeque<(OpId, Instant)>,
-    /// What is there as long as the peer's process is, where that can be seen from here.
+    /// A path that exists while the peer's process lives, if it is visible.
     process: Option<PathBuf>,
-    /// When it was last seen.
+    /// When the process was last seen.
     seen: Cell<Instant>,
-    /// When they are tried again.
+    /// When its operations are retried.
     pub(super) retry_time: RetryTime,
 }
 
 impl KnownPeer {
-    /// Whether the peer is known to be gone: a doorbell provider goes on taking messages for a dead process.
+    /// Whether the peer is known to be gone. A doorbell provider goes on taking messages for a dead process.
     pub(super) fn is_dead(&self, now: Instant) -> bool {
         let Some(process) = self.process.as_ref().filter(|_| now >= self.seen.get() + LOOK_EVERY) else {
             return false;
@@ -44,38 +44,38 @@ impl KnownPeer {
         !process.exists()
     }
 
-    /// Which generation of its endpoint the entry is of.
+    /// The generation of its endpoint that the entry is of.
     pub(super) fn generation(&self) -> u32 {
         self.peer_doorbell.as_ref().map_or(0, |peer_doorbell| peer_doorbell.generation())
     }
 
-    /// Whether it has opened its endpoint anew since the entry was made, or has no entry because none could be made.
+    /// Whether it has reopened its endpoint since the entry was made, or has no entry because none could be made.
     pub(super) fn has_moved(&self) -> bool {
         self.fi_addr == sys::FI_ADDR_NOTAVAIL
             || self.peer_doorbell.as_ref().is_some_and(|peer_doorbell| peer_doorbell.has_moved())
     }
 
-    /// Whether what was posted to an entry of the address vector can still end: it stands for the peer's endpoint of now, and
-    /// its process has not ended, as far as that can be seen.
+    /// Whether operations posted to an entry of the address vector can still end: the entry is of the peer's present
+    /// endpoint, and its process is not known to have ended.
     pub(super) fn is_at(&self, entry: u64) -> bool {
         self.fi_addr == entry && !self.has_moved() && !self.has_ended()
     }
 
-    /// Whether its process has ended, as far as that can be seen.
+    /// Whether its process is known to have ended.
     pub(super) fn has_ended(&self) -> bool {
         self.peer_doorbell.is_some() && is_gone(&self.address)
     }
 }
 
-/// A place for a peer. The generation tells its successive users apart.
+/// A slot for a peer. The generation tells its successive users apart.
 #[derive(Default)]
 struct Slot {
     generation: u32,
     peer: Option<KnownPeer>,
 }
 
-/// Numbers of the provider up to here are looked up in a list, higher ones in a map: address vectors are tables, whose
-/// entries count from 0.
+/// Provider's numbers up to this are looked up in a list, higher ones in a map: address vectors are tables whose entries
+/// count from 0.
 const DENSE_MAX: usize = 1 << 20;
 
 /// Entries of the address vector of a provider within the node (`shm`: `SMR_MAX_PEERS`).
@@ -91,8 +91,8 @@ const LEFT_MAX: usize = ENTRIES_MAX / 4;
 /// The same when there is no room at all, because nearly all entries have a use.
 const LEFT_WHEN_FULL: usize = ENTRIES_MAX / 16;
 
-/// Entries from which on there is no time to wait until nothing is under way: senders that nobody has answered take places as
-/// well, and when there is none left the provider gives one that somebody has to whoever comes next, and falls over that.
+/// Number of entries from which on it is too late to wait until nothing is in flight. Unanswered senders take entries, too.
+/// When none is free the provider reuses one that is in use, and crashes.
 const NEARLY_ALL: usize = ENTRIES_MAX - ENTRIES_MAX / 8;
 
 /// Whether the peer within the node at this address is gone.
@@ -100,17 +100,17 @@ pub(super) fn is_gone(address: &Address) -> bool {
     str::from_utf8(address.as_bytes()).is_ok_and(doorbell::is_dead)
 }
 
-/// An entry of the address vector that a peer given up has left behind.
+/// The entry that a forgotten peer has left in the address vector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Retained {
     pub(super) fi_addr: u64,
-    /// The slot that it names.
+    /// The slot that it is of.
     pub(super) slot: u32,
-    /// The peer's generation that it is of.
+    /// The generation of the peer that it is of.
     pub(super) generation: u32,
 }
 
-/// The peers. A [`PeerId`] is the index of a slot and its generation, so that nothing is hashed on the way to one.
+/// The peers. A [`PeerId`] is the index and the generation of a slot, so that a look-up hashes nothing.
 #[derive(Default)]
 pub(super) struct Peers {
     slots: Vec<Slot>,
@@ -119,13 +119,13 @@ pub(super) struct Peers {
     /// Slot + 1 by the provider's number of a peer; 0 is none.
     dense: Vec<u32>,
     sparse: HashMap<u64, u32>,
-    /// Peers that were given up but whose entry in the address vector stays.
+    /// Forgotten peers whose entries stay in the address vector.
     retained: HashMap<Address, Retained>,
-    /// Entries that stood for peers before they opened their endpoints anew, with their slots.
+    /// Entries of peers before they reopened their endpoints, with their slots.
     left: Vec<(u32, u64)>,
     /// Completions name peers by their slot, because entries were inserted with it as user id.
     user_ids: bool,
-    /// Peers with a waiting queue that isn't empty.
+    /// Peers with waiting operations.
     pub(super) waiting: RetryQueue,
 }
 
@@ -145,7 +145,7 @@ impl Peers {
         Self { user_ids, ..Self::default() }
     }
 
-    /// Each peer has a connection of its own, which is made when something is for it.
+    /// Each peer has a connection, which is made when something is sent to it.
     pub(super) fn set_connected(&mut self) {
         self.waiting = RetryQueue::for_connections();
     }
@@ -173,7 +173,7 @@ impl Peers {
     }
 
     fn note_source(&mut self, fi_addr: u64, entry: u32) {
-        // No peer's number: senders that nobody knows have it.
+        // The number of unknown senders.
         if fi_addr == sys::FI_ADDR_NOTAVAIL {
             return;
         }
@@ -189,7 +189,7 @@ impl Peers {
         }
     }
 
-    /// What a peer given up earlier has left behind; it serves again when the address is added.
+    /// What a forgotten peer has left, which is reused when the address is added again.
     pub(super) fn retained(&self, address: &Address) -> Option<Retained> {
         self.retained.get(address).copied()
     }
@@ -199,7 +199,7 @@ impl Peers {
         u32::try_from(parts(id).0).unwrap_or(u32::MAX)
     }
 
-    /// A slot for a new peer: what completions will name it by, where the provider can.
+    /// Reserves a slot for a new peer. Completions name the peer by it, where the provider can.
     pub(super) fn reserve(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());
@@ -240,7 +240,7 @@ impl Peers {
         id
     }
 
-    /// Forgets a peer. `retain`: its entry stays in the address vector and serves again when the address comes back.
+    /// Forgets a peer. `retain`: its entry stays in the address vector for when the address comes back.
     pub(super) fn remove(&mut self, id: PeerId, retain: bool) -> Option<KnownPeer> {
         let (index, generation) = parts(id);
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
@@ -260,7 +260,7 @@ impl Peers {
         Some(peer)
     }
 
-    /// An entry of a slot has no use any more, because another stands for the peer.
+    /// An entry of a slot is of no use any more, because another one stands for the peer.
     pub(super) fn leave(&mut self, slot: u32, fi_addr: u64) {
         if fi_addr != sys::FI_ADDR_NOTAVAIL {
             self.left.push((slot, fi_addr));
@@ -272,8 +272,8 @@ impl Peers {
         self.left.len() + self.retained.len()
     }
 
-    /// Whether entries without use take the place of others. `idle`: nothing is under way. `met`: how many the provider has, where
-    /// that is known; those of senders that nobody has made known here have no use yet, and may never have.
+    /// Whether entries without use take room that is needed. `idle`: nothing is in flight. `met`: how many entries the
+    /// provider has, if known; those of unknown senders have no use yet, and may never have.
     pub(super) fn has_many_left(&self, idle: bool, met: Option<usize>) -> bool {
         let (unused, all) = (self.unused(), self.unused() + self.by_address.len());
         let strangers = met.map_or(0, |met| met.saturating_sub(all));
@@ -284,12 +284,12 @@ impl Peers {
         self.left.len() > LEFT_MAX || unused > LEFT_MAX && (idle || all >= NEARLY_ALL) || full
     }
 
-    /// Whether there is room for entries that may have no use soon.
+    /// Whether there is room for entries that may soon be of no use.
     pub(super) fn has_room_for_strangers(&self) -> bool {
         self.unused() <= LEFT_MAX
     }
 
-    /// A peer has opened its endpoint anew, and has another entry in the address vector.
+    /// A peer has reopened its endpoint, and has another entry in the address vector.
     pub(super) fn renew(&mut self, id: PeerId, fi_addr: u64, peer_doorbell: Rc<PeerDoorbell>) {
         let slot = Self::slot_of(id);
         let Some(peer) = self.get_mut(id) else { return };
@@ -299,8 +299,7 @@ impl Peers {
         self.note_source(fi_addr, slot + 1);
     }
 
-    /// The address vector is empty, and nothing waits for anybody any more: each peer gets another entry, made by `insert` for
-    /// its slot.
+    /// The address vector is empty, and nothing waits. Each peer gets a new entry, which `insert` makes for its slot.
     pub(super) fn start_afresh(&mut self, mut insert: impl FnMut(u32, &mut KnownPeer) -> u64) {
         self.dense.clear();
         self.sparse.clear();
@@ -330,14 +329,14 @@ impl Peers {
         self.slots.get_mut(index).filter(|slot| slot.generation == generation)?.peer.as_mut()
     }
 
-    /// A peer, with those that wait.
+    /// A peer, and the queue of peers with waiting operations.
     fn with_waiting(&mut self, id: PeerId) -> Option<(&mut KnownPeer, &mut RetryQueue)> {
         let (index, generation) = parts(id);
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
         Some((slot.peer.as_mut()?, &mut self.waiting))
     }
 
-    /// Queues an operation behind those that wait for the peer already.
+    /// Queues an operation behind those that wait for the peer.
     pub(super) fn wait(&mut self, id: PeerId, op: OpId, now: Instant) {
         let Some(peer) = self.get_mut(id) else { return };
         peer.waiting.push_back((op, now));
@@ -346,14 +345,14 @@ impl Peers {
         }
     }
 
-    /// The provider has no room for what waits for a peer.
+    /// The provider has no room for a peer's operations.
     pub(super) fn back_off(&mut self, id: PeerId, now: Instant) {
         if let Some((peer, waiting)) = self.with_waiting(id) {
             waiting.back_off((id, peer.peer_doorbell.is_some()), &mut peer.retry_time, now);
         }
     }
 
-    /// It had room for the first of them, after which the next pause is the shortest, or that has been given up.
+    /// It had room for the first of them, so that the next pause is the shortest, or that one was given up.
     pub(super) fn go_on(&mut self, id: PeerId, had_room: bool) {
         let Some((peer, waiting)) = self.with_waiting(id) else { return };
         peer.waiting.pop_front();
@@ -363,14 +362,14 @@ impl Peers {
         }
     }
 
-    /// What waits for a peer may get through now.
+    /// A peer's operations may succeed now.
     pub(super) fn hasten(&mut self, id: PeerId, now: Instant) {
         if let Some((peer, waiting)) = self.with_waiting(id) {
             waiting.hasten(id, &mut peer.retry_time, now);
         }
     }
 
-    /// Something has completed: so may what waits for others.
+    /// Something has completed, so that others' operations may succeed, too.
     pub(super) fn hasten_others(&mut self, now: Instant) {
         let is_brief = |id| self.get(id).is_some_and(|peer| peer.retry_time.is_brief());
         for id in self.waiting.hopeful(is_brief) {
@@ -450,7 +449,7 @@ mod tests {
         renew(&mut peers, a, 13);
         renew(&mut peers, b, 14);
         assert_eq!((peers.by_source(3), peers.by_source(13)), (Some(a), Some(a)), "also what it sent before");
-        // It comes back in another generation, and is given up again.
+        // It comes back in another generation, and is forgotten again.
         peers.remove(a, true);
         let retained = peers.retained(&address("a")).expect("retained");
         peers.leave(retained.slot, retained.fi_addr);
@@ -485,7 +484,7 @@ mod tests {
         assert!(peers.has_many_left(true, None) && !peers.has_many_left(false, None));
         fill(&mut peers, NEARLY_ALL..NEARLY_ALL + 1, true);
         assert!(peers.has_many_left(false, None));
-        // Nearly everybody is of use.
+        // Nearly all are in use.
         let mut peers = Peers::with_user_ids(true);
         fill(&mut peers, 0..ENTRIES_MAX - LEFT_WHEN_FULL, true);
         fill(&mut peers, 0..LEFT_WHEN_FULL - 1, false);

@@ -1,4 +1,4 @@
-//! Giving operations to the provider: posting, queueing what finds no room, trying it again.
+//! Posting operations to the provider, queueing those that find no room, and retrying them.
 #![expect(unsafe_code, reason = "posting memory to libfabric")]
 
 use super::doorbell::{PeerDoorbell, RingOutcome};
@@ -17,24 +17,24 @@ use std::rc::Rc;
 /// Memory of a small message: one page.
 const SMALL_SEND: usize = 4096;
 
-/// Part of the memory for outgoing messages that is still free which those to one peer may take: more than three times its
-/// credits of the largest message, when it alone takes nothing.
+/// One part in this many of the free memory for outgoing messages may be used for one peer: more than three times its
+/// credits of the largest message if no other peer takes any.
 const SHARE: usize = 16;
 
-/// Memories of small messages that are kept for the next ones: thirty-two credits of sixteen peers.
+/// Memory of this many small messages is kept: thirty-two credits of sixteen peers.
 const SPARE_MAX: usize = 512;
 
-/// Stands for `-ETIMEDOUT`: an operation found no room for too long.
+/// Means `-ETIMEDOUT`: an operation found no room for too long.
 const GAVE_UP: i64 = -110;
 
-/// Stands for `-ECONNRESET`: the peer's endpoint is gone.
+/// Means `-ECONNRESET`: the peer's endpoint is gone.
 const LOST: i64 = -104;
 
 /// The operation or the endpoint is gone.
 const CANCELLED: i64 = -(sys::FI_ECANCELED as i64);
 
 impl Core {
-    /// Posts the slabs that nobody holds any more. Until there is a sink, nothing is received.
+    /// Posts the slabs that nobody holds. Until there is a sink, nothing is received.
     pub(super) fn post_slabs(&self) {
         if self.sink.get().is_none() {
             return;
@@ -71,8 +71,8 @@ impl Core {
         }
     }
 
-    /// Memory for a message on its way to a peer, and what counts it as that peer's: not, where it has taken so little of what
-    /// it was sent before that others would have no room.
+    /// Memory for a message to a peer, and its count against that peer. None if the peer has taken so little of earlier
+    /// messages that others would have no room.
     pub(super) fn room_for(&self, to: PeerId, len: usize) -> Result<(Buffer, Unsent), FabricError> {
         let backlog = self.peers.borrow().get(to).map(|peer| peer.backlog.clone());
         let backlog = backlog.ok_or(FabricError::UnknownPeer)?;
@@ -85,7 +85,7 @@ impl Core {
         Ok((buffer, unsent))
     }
 
-    /// Memory for a message: what an earlier small message has left, where there is some.
+    /// Memory for a message; reused from an earlier small message if possible.
     fn send_buffer(&self, len: usize) -> Result<Buffer, FabricError> {
         if len > SMALL_SEND {
             return self.send_pool.alloc(len);
@@ -99,7 +99,7 @@ impl Core {
         Ok(buffer)
     }
 
-    /// A message is out; its memory serves again.
+    /// A message was sent, and its memory can be reused.
     pub(super) fn spare(&self, memory: Rc<Memory>) {
         let mut spare = self.send_spare.borrow_mut();
         if memory.len() == SMALL_SEND && Rc::strong_count(&memory) == 1 && spare.len() < SPARE_MAX {
@@ -131,7 +131,7 @@ impl Core {
         Ok(desc)
     }
 
-    /// Gives a waiting operation to the provider.
+    /// Posts a waiting operation.
     pub(super) fn post(&self, id: OpId) -> Posted {
         enum Call {
             Send {
@@ -209,11 +209,11 @@ impl Core {
         posted
     }
 
-    /// Wakes the peers that transfers need. Most have ended when they were posted: the provider has copied, and whoever
-    /// the memory belongs to may sleep on.
+    /// Wakes the peers that transfers need. Most transfers have ended when they were posted: the provider has copied, and
+    /// the peer may sleep on.
     pub(super) fn ring_for_transfers(&self) {
         loop {
-            // Nothing is borrowed meanwhile, and the list stays for the next ones.
+            // Nothing is borrowed meanwhile, and the list is reused.
             let next = self.unrung.borrow_mut().pop();
             let Some((to, id)) = next else { return };
             let under_way = self.ops.with(id, |op| op.peer() == Some(to)).unwrap_or(false);
@@ -224,7 +224,7 @@ impl Core {
         }
     }
 
-    /// Wakes a peer that may be asleep. Also after a full queue: only the peer can empty it.
+    /// Wakes a peer that may be asleep. Also after a full queue, which only the peer can empty.
     #[inline]
     pub(super) fn ring(&self, peer_doorbell: &PeerDoorbell) -> RingOutcome {
         let rung = peer_doorbell.ring();
@@ -234,7 +234,7 @@ impl Core {
         rung
     }
 
-    /// Starts an operation: posts it, or queues it behind others that wait for the peer.
+    /// Starts an operation: posts it, or queues it behind others for the peer.
     pub(super) fn start(&self, peer: PeerId, op: Op) -> Result<(), FabricError> {
         let id = self.ops.add(op);
         let behind = self.peers.borrow().get(peer).is_some_and(|peer| !peer.waiting.is_empty());
@@ -259,14 +259,14 @@ impl Core {
         }
     }
 
-    /// Whether an operation is none of this side's own, and too many wait for connections. Only `tcp` itself has nobody wait for
-    /// anything else.
+    /// Whether an operation is an answer, and too many operations wait for connections. Only on `tcp` alone is there nothing
+    /// else to wait for.
     fn may_not_wait(&self, id: OpId) -> bool {
         let is_crowded = self.raw.provider() == "tcp" && self.peers.borrow().waiting.is_crowded();
         is_crowded && self.ops.with(id, |op| matches!(op, Op::Send { context: 0, .. })) == Some(true)
     }
 
-    /// The peer at an address is not waited for any more. Nobody may be there.
+    /// Nothing waits for the peer at an address any more. Nobody may be there.
     pub(super) fn stop_dialling(&self, address: Option<&Address>) {
         let socket = address.filter(|_| self.capabilities.connects()).and_then(Address::socket);
         if let Some(socket) = socket {
@@ -285,7 +285,7 @@ impl Core {
         }
     }
 
-    /// Tries waiting operations again whose time has come. `progress`: something completed just now.
+    /// Retries waiting operations that are due. `progress`: something completed just now.
     pub(super) fn retry(&self, progress: bool) -> bool {
         let now = self.rt.now();
         if progress {
@@ -299,10 +299,10 @@ impl Core {
         }
     }
 
-    /// Tries what waits for a peer, whose turn it is. It has another one then, or nothing waits.
+    /// Retries the operations of a peer that is due. It becomes due again, or nothing waits.
     fn retry_peer(&self, id: PeerId) -> bool {
         let (mut any, mut gave_up) = (false, false);
-        // Who hears of a failure may forget the peer.
+        // The callback about a failure may forget the peer.
         let address = self.peers.borrow().get(id).map(|known| known.address.clone());
         let now = self.rt.now();
         let dead = self.peers.borrow().get(id).is_some_and(|peer| peer.is_dead(now));

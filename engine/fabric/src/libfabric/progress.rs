@@ -1,4 +1,4 @@
-//! What happens when an endpoint is polled: completions, slabs, operations that are tried again.
+//! Polling an endpoint: completions, slabs, and operations that are retried.
 
 use super::channel::{self, Channels};
 use super::connect_attempts::ConnectAttempts;
@@ -26,11 +26,11 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use weir_runtime::{EventSource, Handle, Instant};
 
-/// Completions taken at once. Providers take in more whenever they are asked, however many completions they hold already, and
-/// hand them out in one order: what they hold has to be taken whole for senders to take turns.
+/// Completions taken at once. A provider takes in more whenever it is asked, however many completions it holds, and reports
+/// them in one order. So it has to be emptied for senders to be served round-robin.
 const BATCH: usize = 1024;
 
-/// Room for what the completion queue hands out; kept, because clearing it costs more than reading the queue.
+/// Room for what the completion queue reports. Kept, because clearing it costs more than reading the queue.
 struct Batch {
     entries: Vec<sys::Completion>,
     sources: Vec<u64>,
@@ -43,20 +43,20 @@ impl Default for Batch {
     }
 }
 
-/// Largest message of several parts that is put together for the provider to copy. Larger ones are put together in a
-/// send buffer even where the provider would copy them: then they are copied as often.
+/// Largest message of several parts that is assembled for the provider to copy. Larger ones are assembled in a send buffer
+/// even where the provider would copy them, because they are then copied as often.
 pub(super) const JOIN_MAX: usize = 512;
 
-/// Largest message that is put together for a channel, which is what it holds.
+/// Largest message that is assembled for a channel: what it holds.
 pub(super) const JOIN_BYTES: usize = channel::MESSAGE_MAX;
 
-/// Batches per poll, where one was not all: as many small messages as the slabs hold, of 128 bytes each.
+/// Batches per poll, if one was not all: as many small messages as the slabs hold, of 128 bytes each.
 const BATCHES_MAX: usize = 32;
 
 /// Bound of the memory for outgoing messages: thirty-two credits of the largest message for a hundred peers.
 const SEND_BYTES_MAX: usize = 64 << 20;
 
-/// Longest sleep while a provider without descriptor has operations under way that only our polling completes.
+/// Longest sleep while a provider without descriptor has operations in flight that only polling completes.
 const DOORBELL_NAP: Duration = Duration::from_millis(1);
 
 pub(super) struct Core {
@@ -67,9 +67,9 @@ pub(super) struct Core {
     pub(super) counters: FabricCounters,
     pub(super) pool: BufferPool,
     pub(super) send_pool: BufferPool,
-    /// Memory of small messages that are out.
+    /// Memory of small messages that were sent.
     pub(super) send_spare: RefCell<Vec<Rc<Memory>>>,
-    /// Where small messages are put together.
+    /// Where small messages are assembled.
     pub(super) join: RefCell<[u8; JOIN_BYTES]>,
     pub(super) ops: Ops,
     pub(super) keys: KeySource,
@@ -77,35 +77,35 @@ pub(super) struct Core {
     pub(super) peers: RefCell<Peers>,
     pub(super) connect_attempts: Rc<ConnectAttempts>,
     pub(super) sink: OnceCell<Weak<dyn Sink>>,
-    /// What wakes it, where the completion queue does.
+    /// What wakes the context, where the completion queue does.
     waker: Option<Waker>,
     pub(super) doorbell: Option<Doorbell>,
-    /// Ways to peers of the node beside the provider's.
+    /// Channels to peers of the node.
     pub(super) channels: Channels,
     /// The endpoint's watch over itself, where peers can block its queue.
     pub(super) watch: Option<Watch>,
-    /// Where the lock of its queue's buffers is, where there is one that is known.
+    /// The lock of its queue's buffers, if it has one that is known.
     pub(super) region: RefCell<Option<Arc<LockRegion>>>,
-    /// Polls so far, where the endpoint looks after itself.
+    /// Polls so far, where the endpoint watches itself.
     polls: Polls,
-    /// Something was thrown away because the lock was broken: the endpoint has to be looked after at once.
+    /// Something was discarded because the lock was broken: the endpoint has to be checked at once.
     distrusted: Cell<bool>,
-    /// The endpoint could not be opened anew, and is tried again then.
+    /// The endpoint could not be reopened; the next try is then.
     pub(super) down: Cell<Option<Instant>>,
     /// It was closed for good.
     closed: Cell<bool>,
-    /// What was left behind when the endpoint was opened anew, oldest first.
+    /// What reopened endpoints have left behind, oldest first.
     pub(super) retired: RefCell<VecDeque<RetiredEndpoint>>,
     /// Operations that have ended.
     pub(super) ended: Cell<u64>,
     armed: Cell<bool>,
-    /// The system has no room for what would wake it.
+    /// The system has no room for what would wake the context.
     drowsy: Cell<bool>,
     /// Transfers whose peers were not woken yet, on providers with doorbells.
     pub(super) unrung: RefCell<Vec<(PeerId, OpId)>>,
     pub(super) returns: Rc<SlabReturns>,
     batch: Cell<Option<Box<Batch>>>,
-    /// Messages beyond those that were handed out in this turn.
+    /// Messages beyond those that this turn may hand out.
     pub(super) receive_queue: RefCell<ReceiveQueue>,
     /// Messages handed out in this turn.
     handed: Cell<usize>,
@@ -114,7 +114,7 @@ pub(super) struct Core {
     pub(super) posted: Cell<usize>,
     copy_below: usize,
     pub(super) receive: ReceiveMode,
-    /// Keeps the slabs' bytes counted; slabs come from a pool of their own.
+    /// Keeps the slabs' bytes counted: slabs come from a pool of their own.
     _slab_pool: BufferPool,
 }
 
@@ -131,7 +131,7 @@ impl Core {
         let receive = if capabilities.multi_recv { options.receive } else { ReceiveMode::standard() };
         let (slabs, slab_bytes) = receive.shape();
         let slab_pool = BufferPool::new(slabs * slab_bytes);
-        // In standard mode a message occupies no more than itself.
+        // In standard mode a message occupies only its own memory.
         let copies = matches!(receive, ReceiveMode::Multi { .. });
         let user_ids = capabilities.av_user_id;
         let watches = capabilities.shared_queue && capabilities.within_process();
@@ -199,7 +199,7 @@ impl Core {
         }
     }
 
-    /// Tells whoever started an operation that it has failed.
+    /// Tells the initiator of an operation that it has failed.
     pub(super) fn tell_failed(&self, op: Op, error: FabricError) {
         match op {
             Op::Send { peer, context, .. } => {
@@ -218,7 +218,7 @@ impl Core {
         }
     }
 
-    /// Takes what has come, by channels and from the provider. Returns whether there was anything.
+    /// Takes what has come by channels and from the provider. Returns whether there was anything.
     fn look(&self) -> bool {
         if self.doorbell.as_ref().is_some_and(Doorbell::has_offers) {
             self.answer_offers();
@@ -231,11 +231,11 @@ impl Core {
             return true;
         }
         let reaped = self.reap();
-        // That takes a while; what came meanwhile need not wait for the next look.
+        // Reaping takes a while. What came meanwhile need not wait for the next poll.
         self.take_from_channels() || reaped || came || self.wait_at_channels()
     }
 
-    /// Takes what has completed, and hands out messages as far as a turn goes. Returns whether there was anything.
+    /// Takes completions, and hands out as many messages as one turn may. Returns whether there was anything.
     fn reap(&self) -> bool {
         let within = self.reaping.replace(true);
         let any = !self.receive_queue.borrow().is_full() && self.reap_batches();
@@ -245,15 +245,15 @@ impl Core {
     }
 
     fn reap_batches(&self) -> bool {
-        // Taken out meanwhile: what is called from here may poll again.
+        // Taken out meanwhile, because callbacks may poll again.
         let mut batch = self.batch.take().unwrap_or_default();
         let any = self.reap_into(&mut batch);
         self.batch.set(Some(batch));
         any
     }
 
-    /// Takes what has completed, where that may be what was started just now: within a node the provider copies before it
-    /// returns, and whoever waits need not go through the executor to learn of it.
+    /// Takes completions that may be of an operation started just now: within a node the provider copies before it returns,
+    /// and the caller need not go through the executor to learn of it.
     pub(super) fn reap_at_once(&self) {
         if self.doorbell.is_some() && !self.reaping.get() {
             self.reap();
@@ -278,7 +278,7 @@ impl Core {
             let Ok(count) = usize::try_from(code) else { return any };
             any |= count > 0;
             for (entry, source) in batch.entries.iter().zip(&batch.sources).take(count) {
-                // Whoever takes a message may end the endpoint, and with it what the other entries point to.
+                // A sink may close the endpoint, and with it what the other entries point to.
                 if self.raw.is_stopped() {
                     return true;
                 }
@@ -294,8 +294,8 @@ impl Core {
     fn completed(&self, entry: &sys::Completion, source: u64) {
         let Some((id, lease)) = self.ops.find_slab(entry.context) else { return };
         if let Some(lease) = lease {
-            // A buffer of standard mode is used up by its message. Some providers release a slab with its last message,
-            // others with a completion of its own.
+            // In standard mode a message uses up its buffer. Some providers release a slab with its last message, others
+            // with a separate completion.
             let single = matches!(self.receive, ReceiveMode::Standard { .. });
             let buf = if single { lease.memory().as_ptr().cast() } else { entry.buf };
             let has_message = entry.flags & sys::FI_RECV != 0 && !buf.is_null();
@@ -328,7 +328,7 @@ impl Core {
         }
     }
 
-    /// A peer has taken or sent something: it may take what waits for it.
+    /// A peer has taken or sent something, and may take what waits for it.
     #[inline]
     fn heard_of(&self, peer: Option<PeerId>) {
         let nobody_waits = self.peers.borrow().waiting.is_empty();
@@ -337,7 +337,7 @@ impl Core {
         }
     }
 
-    /// The provider has let go of a slab; messages in it may still be held.
+    /// The provider has released a slab. Messages in it may still be held.
     fn released(&self, id: OpId) {
         drop(self.ops.take(id));
         let left = self.posted.get().saturating_sub(1);
@@ -362,7 +362,7 @@ impl Core {
         if source.peer().is_none() {
             add(&self.counters.unknown_sources, 1);
         }
-        // Made where it goes to: what has just been written takes a while to copy.
+        // Constructed in place: to copy what was just written takes a while.
         let message = |source| {
             if self.posted.get() <= self.copy_below {
                 add(&self.counters.slab_copies, 1);
@@ -383,7 +383,7 @@ impl Core {
         }
     }
 
-    /// Has a message wait until it can be handed out, unless too many of its sender's do.
+    /// Lets a message wait until it can be handed out, unless its sender has too many waiting.
     pub(super) fn keep(&self, source: Source, message: impl FnOnce(Source) -> Message) {
         let mut receive_queue = self.receive_queue.borrow_mut();
         if receive_queue.has_room(&source) {
@@ -403,7 +403,7 @@ impl Core {
         }
     }
 
-    /// Hands out what waits, as far as a turn goes. Returns whether anything waited.
+    /// Hands out waiting messages, as many as one turn may. Returns whether there were any.
     fn hand_out(&self) -> bool {
         if self.receive_queue.borrow().is_empty() {
             return false;
@@ -418,7 +418,7 @@ impl Core {
 
     pub(super) fn failed(&self, failure: &sys::Failure) {
         if failure.context.is_null() {
-            // A message that the provider copied at once: whose it was is not told.
+            // A message that the provider copied: it doesn't tell whose.
             add(&self.counters.sends_failed, 1);
             return;
         }
@@ -430,7 +430,7 @@ impl Core {
                 self.released(id);
             }
             if failure.code == sys::FI_EADDRNOTAVAIL && !buf.is_null() {
-                // The network says under which of the endpoint's keys the message came.
+                // The network tells under which of the endpoint's keys the message came.
                 let source = unknown_source::source(failure, self.raw.key_of(failure.source));
                 self.received(lease, buf, failure.len, source);
             }
@@ -448,7 +448,7 @@ impl Core {
         self.fail(id, error);
     }
 
-    /// Whoever slept is awake.
+    /// The context is awake.
     #[cold]
     fn disarm(&self) {
         match (&self.doorbell, &self.waker) {
@@ -460,19 +460,19 @@ impl Core {
 
     /// Stops the endpoint; every operation ends with an error.
     pub(super) fn close(&self) {
-        // One that could not be opened anew has as much to let go of.
+        // An endpoint that could not be reopened has as much to release.
         if self.closed.replace(true) {
             return;
         }
         self.down.set(None);
-        // Nobody uses them again. Those in use end with the endpoint where they are bound to it.
+        // Nobody uses them again. Those in use end with the endpoint if they are bound to it.
         self.pool.forget_kept();
         self.exposing.forget();
         if let Some(doorbell) = &self.doorbell {
             doorbell.retire();
         }
         self.leave_channels();
-        // First the provider lets go of all memory, then the memory may go.
+        // First the provider releases all memory, then the memory may be freed.
         self.raw.stop();
         drop(self.receive_queue.take());
         for op in self.ops.drain() {
@@ -483,8 +483,8 @@ impl Core {
     }
 }
 
-/// Error numbers that mean the peer, not the operation: connection reset, refused, aborted or timed out, broken
-/// pipe, no route, not connected, cancelled by a disconnect.
+/// Error numbers that concern the peer, not the operation: connection reset, refused, aborted or timed out, broken pipe, no
+/// route, not connected, cancelled by a disconnect.
 pub(super) fn is_contact_loss(code: i64) -> bool {
     matches!(-code, 4 | 32 | 100..=104 | 106..=113 | 125)
 }
@@ -548,7 +548,7 @@ impl EventSource for Core {
             return self.down.get().map(|at| at - self.rt.now());
         }
         let retry = self.peers.borrow().waiting.next().map(|at| at - self.rt.now());
-        // The other side of a doorbell provider completes our operations in memory, without ringing.
+        // With a doorbell provider the peer completes this side's operations in memory, without ringing.
         let nap = (self.doorbell.is_some() && self.ops.under_way() > 0).then_some(DOORBELL_NAP);
         let drowsy = self.drowsy.get().then_some(DOORBELL_NAP);
         let asked = self.watch.as_ref().is_some_and(Watch::is_waiting).then_some(watch::LOOK_EVERY);

@@ -10,23 +10,23 @@ use crate::PeerId;
 use crate::endpoint::{Message, Source};
 use std::collections::{HashMap, VecDeque};
 
-/// Messages handed out in a turn: as many as tasks run in one, so that taking requests in leaves room for executing them.
+/// Messages handed out in a turn: as many as tasks run in one, so that received requests don't delay running ones.
 pub(super) const HANDED_MAX: usize = 64;
 
-/// Messages of one sender that may wait: thirty times its credits. A client that is given more finds its requests lost, and
-/// sends them again after half a second.
+/// Messages of one sender that may wait: thirty times its credits. Requests of a client with more credits than that are
+/// dropped, and repeated after half a second.
 const LANE_MAX: usize = 1024;
 
 /// Bytes of one sender that may wait: twice its credits of the largest message.
 const LANE_BYTES_MAX: usize = 1 << 20;
 
-/// Bytes that wait before no more are taken in: of sixteen senders that all have their lanes full.
+/// Waiting bytes at which the provider is asked for no more: those of sixteen senders with full queues.
 const WAITING_BYTES_MAX: usize = 16 * LANE_BYTES_MAX;
 
-/// Messages that wait before no more are taken in: of small ones, what is kept of each is larger than they are.
+/// Waiting messages at which the provider is asked for no more. Of small messages the bookkeeping is larger than the bytes.
 const WAITING_MAX: usize = 64 * LANE_MAX;
 
-/// Whose turn a message has: a sender's that is known, or that of all strangers.
+/// The sender of a message if it is known; `None` for all unknown senders.
 type SenderKey = Option<PeerId>;
 
 /// Messages of one sender.
@@ -40,7 +40,7 @@ struct SenderQueue {
 #[derive(Default)]
 pub(super) struct ReceiveQueue {
     lanes: HashMap<SenderKey, SenderQueue>,
-    /// Lanes with messages, each once, next one first.
+    /// Senders with messages, each once; the front is served next.
     ring: VecDeque<SenderKey>,
     len: usize,
     bytes: usize,
@@ -56,19 +56,19 @@ impl ReceiveQueue {
         self.len == 0
     }
 
-    /// Whether so much waits that the provider keeps what comes.
+    /// Whether so much waits that the provider is to keep what comes.
     pub(super) fn is_full(&self) -> bool {
         self.bytes >= WAITING_BYTES_MAX || self.len >= WAITING_MAX
     }
 
-    /// Whether one more message of a sender is taken: not, where too many of its wait. Strangers may be thousands that all
-    /// come at the start of a job, or all there are where a provider names no senders.
+    /// Whether one more message of a sender is taken. A sender with too many waiting gets none taken. Unknown senders are
+    /// not bounded here: thousands may come at the start of a job, and a provider may name no senders at all.
     pub(super) fn has_room(&self, source: &Source) -> bool {
         let lane = source.peer().and_then(|peer| self.lanes.get(&Some(peer)));
         lane.is_none_or(|lane| lane.messages.len() < LANE_MAX && lane.bytes < LANE_BYTES_MAX)
     }
 
-    /// A peer is not known any more: what it has waiting is a stranger's from now on.
+    /// A peer is forgotten. Its waiting messages become those of an unknown sender.
     pub(super) fn disown(&mut self, peer: PeerId) {
         let Some(line) = self.lanes.remove(&Some(peer)) else { return };
         self.ring.retain(|whose| *whose != Some(peer));
@@ -93,7 +93,7 @@ impl ReceiveQueue {
         lane.messages.push_back(message);
     }
 
-    /// The first message of the sender whose turn it is.
+    /// The first message of the sender that is next.
     pub(super) fn pop(&mut self) -> Option<Message> {
         let whose = self.ring.pop_front()?;
         let lane = self.lanes.get_mut(&whose)?;

@@ -13,45 +13,45 @@ use weir_runtime::Instant;
 /// First pause before an operation that found no room is tried again, unless something completes earlier.
 const RETRY_MIN: Duration = Duration::from_micros(20);
 
-/// Longest such pause, where no more than [`CROWD`] peers wait: bounds how often connection attempts to a dead port repeat.
+/// Longest such pause while at most [`CROWD`] peers wait. It bounds how often connection attempts to a dead port repeat.
 const RETRY_MAX: Duration = Duration::from_millis(20);
 
-/// Longest such pause where the peer is within the node and its queue is full: it empties the queue several times in this
-/// time, and others, who send more and so find out sooner, must not be the only ones to fill it again.
+/// Longest such pause for a peer within the node with a full queue. It empties the queue several times in this time. Peers
+/// that send more try more often, and must not be the only ones to fill it again.
 const RETRY_QUEUE_MAX: Duration = Duration::from_millis(2);
 
-/// So many peers are tried in the time of the longest pause; if there are more, all pauses are as much longer.
+/// Peers that are tried within the longest pause. If more wait, all pauses grow in proportion.
 const CROWD: u32 = 16;
 
-/// Longest pause however many wait.
+/// Longest pause, however many wait.
 const RETRY_CROWDED_MAX: Duration = Duration::from_secs(5);
 
-/// Peers whose last pause was no longer may wait for what somebody else's completion has freed.
+/// A peer whose last pause was at most this may be brought forward by another peer's completion.
 const BRIEF: Duration = Duration::from_millis(1);
 
-/// So many of them are brought forward at once.
+/// Most peers that one completion brings forward.
 const BRIEF_MAX: usize = 8;
 
-/// More waiting peers than these, each for a connection, are hardly all there.
+/// When more peers than these wait for connections, hardly all of them exist.
 const MANY: usize = 64;
 
-/// So many peers that wait for connections are all that answers wait for: whoever has asked has one.
+/// When this many peers wait for connections, answers wait for none: whoever asked has one.
 pub(super) const CROWD_MAX: usize = 512;
 
 /// Longest time that an operation waits for room or a connection. Callers give up earlier; replies have no caller.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The same where very many peers wait for connections: at its next turn after that it is given up.
+/// The same while very many peers wait for connections: at its next try after that it is given up.
 const WAIT_CROWDED_MAX: Duration = Duration::from_secs(1);
 
-/// When a peer that waits is tried next.
+/// When a waiting peer is tried next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct RetryTime {
     at: Instant,
     pause: Duration,
 }
 
-/// The peers that wait, by their turns.
+/// The waiting peers, by time.
 #[derive(Default)]
 pub(super) struct RetryQueue {
     by_time: BTreeSet<(Instant, PeerId)>,
@@ -59,7 +59,7 @@ pub(super) struct RetryQueue {
 }
 
 impl RetryQueue {
-    /// For peers that each have a connection of their own.
+    /// For peers that each have a connection.
     pub(super) fn for_connections() -> Self {
         Self { connects: true, ..Self::default() }
     }
@@ -77,22 +77,22 @@ impl RetryQueue {
         self.by_time.clear();
     }
 
-    /// When the next one is due.
+    /// When the next peer is due.
     pub(super) fn next(&self) -> Option<Instant> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// One that is due.
+    /// A peer that is due.
     pub(super) fn due(&self, now: Instant) -> Option<PeerId> {
         self.by_time.first().filter(|(at, _)| *at <= now).map(|(_, id)| *id)
     }
 
-    /// A peer waits no more.
+    /// A peer no longer waits.
     pub(super) fn remove(&mut self, id: PeerId, retry_time: RetryTime) {
         self.by_time.remove(&(retry_time.at, id));
     }
 
-    /// There is still no room for a peer's operations, or none any more. `near`: the peer is within the node.
+    /// A peer's operations have found no room. `near`: the peer is within the node.
     pub(super) fn back_off(&mut self, (id, near): (PeerId, bool), retry_time: &mut RetryTime, now: Instant) {
         self.by_time.remove(&(retry_time.at, id));
         let others = if self.connects { self.by_time.len() } else { 0 };
@@ -105,7 +105,7 @@ impl RetryQueue {
         self.by_time.insert((retry_time.at, id));
     }
 
-    /// A peer that waits is due now.
+    /// A waiting peer is due now.
     pub(super) fn hasten(&mut self, id: PeerId, retry_time: &mut RetryTime, now: Instant) {
         if self.by_time.remove(&(retry_time.at, id)) {
             retry_time.at = retry_time.at.min(now);
@@ -113,7 +113,7 @@ impl RetryQueue {
         }
     }
 
-    /// Those that something which completed with others may have made room for.
+    /// Peers that a completion of others may have made room for.
     pub(super) fn hopeful(&self, is_brief: impl Fn(PeerId) -> bool) -> Vec<PeerId> {
         let all = self.by_time.iter().map(|(_, id)| *id);
         if !self.connects {
@@ -122,7 +122,7 @@ impl RetryQueue {
         all.take(4 * BRIEF_MAX).filter(|id| is_brief(*id)).take(BRIEF_MAX).collect()
     }
 
-    /// Whether so many wait for connections that there may be no more but those which are asked for here.
+    /// Whether so many wait for connections that only operations of this side's own may wait for further ones.
     pub(super) fn is_crowded(&self) -> bool {
         self.connects && self.by_time.len() >= CROWD_MAX
     }
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// How often peers are tried within so long that never have room.
+    /// How often peers that never have room are tried in this time.
     fn tries(peers: u64, time: Duration, progress: bool) -> usize {
         let (mut waiting, mut turns) = (RetryQueue::for_connections(), HashMap::new());
         let (mut now, mut tries) = (Instant::default() + Duration::from_secs(1), 0);

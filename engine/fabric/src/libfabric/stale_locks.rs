@@ -22,30 +22,30 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// How often locks are looked at.
+/// Time between two looks at all locks.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How often a lock is looked at that was held.
+/// Time between two looks at a held lock.
 const SAMPLE_EVERY: Duration = Duration::from_millis(10);
 
-/// How often in a row it has to be held to be nobody's: for a second. A busy endpoint's is held for some hundredths of the
-/// time, so that it never is by chance.
+/// How often in a row a lock is seen held before it counts as stale: for a second. A busy endpoint's lock is held for some
+/// hundredths of the time, so that chance is excluded.
 const SAMPLES: u32 = 100;
 
-/// The same for others' locks, which their owners look after themselves while they live.
+/// The same for locks of other processes, which break their own while they live.
 const SAMPLES_OTHERS: u32 = 500;
 
-/// Whose memory it is.
+/// The owner of such memory.
 enum Owner {
     /// An endpoint of this process.
     Own,
-    /// Another process's, which shows here as long as it lives.
+    /// Another process, visible by this path while it lives.
     Process(PathBuf),
-    /// A process's that can't be seen.
+    /// An invisible process.
     Hidden,
 }
 
-/// An endpoint's memory in which its senders put messages, as far as its lock is concerned.
+/// The lock in an endpoint's memory into which senders put messages.
 pub(super) struct LockRegion {
     head: Shared,
     lock: usize,
@@ -57,15 +57,15 @@ pub(super) struct LockRegion {
 }
 
 impl LockRegion {
-    /// The memory of an endpoint of this process; its lock is looked after until it is dropped. `None`: it has none that is known.
+    /// The memory of an endpoint of this process. Its lock is watched until this is dropped. `None`: its layout is unknown.
     ///
     /// # Errors
-    /// When somebody's lease on the file would hold up the provider, too.
+    /// When somebody's lease on the file would delay the provider, too.
     pub(super) fn of_own(file: &str) -> io::Result<Option<Arc<Self>>> {
         Self::open(file, Owner::Own)
     }
 
-    /// The memory of a peer. One in this process looks after its own.
+    /// The memory of a peer. A peer in this process watches its own.
     ///
     /// # Errors
     /// As [`LockRegion::of_own`].
@@ -96,13 +96,13 @@ impl LockRegion {
         Some(region)
     }
 
-    /// Whether its lock was broken: what is in it can't be trusted any more.
+    /// Whether the lock was broken, so that the memory's content can't be trusted.
     #[inline]
     pub(super) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// How many peers the endpoint of this memory has, those among them that only it has met; `None`: that isn't known.
+    /// How many peers the endpoint of this memory has, with those that only it has met. `None`: unknown.
     pub(super) fn peers(&self, endpoint: &Raw) -> Option<usize> {
         if self.peers == 0 || endpoint.is_stopped() {
             return None;
@@ -122,7 +122,7 @@ impl LockRegion {
         unsafe { sys::weir_lock_held(self.lock()) != 0 }
     }
 
-    /// How often in a row the lock has to be held to be nobody's. `None`: it is for its owner to judge.
+    /// How often in a row the lock is seen held before it counts as stale. `None`: its owner decides.
     fn samples(&self) -> Option<u32> {
         match &self.owner {
             Owner::Own => Some(SAMPLES),
@@ -131,7 +131,7 @@ impl LockRegion {
         }
     }
 
-    /// Breaks the lock if it is nobody's any more.
+    /// Breaks the lock if it is stale.
     fn look(&self) {
         if !self.is_held() {
             return;
@@ -143,7 +143,7 @@ impl LockRegion {
                 return;
             }
         }
-        // Whoever comes out of the provider then knows.
+        // Whoever then leaves the provider knows.
         self.broken.store(true, Ordering::Release);
         // SAFETY: within the page, which is mapped. Whoever held it is gone.
         unsafe { sys::weir_lock_break(self.lock()) };
@@ -151,7 +151,7 @@ impl LockRegion {
     }
 }
 
-/// What is looked after, and whether somebody does.
+/// The watched locks, and whether the thread runs.
 struct LockWatch {
     regions: Vec<Weak<LockRegion>>,
     runs: bool,
@@ -171,7 +171,7 @@ fn look_after(region: &Arc<LockRegion>) {
     }
 }
 
-/// Looks after all locks until there are none.
+/// Watches all locks until there are none.
 fn run() {
     loop {
         std::thread::sleep(LOOK_EVERY);
