@@ -3,13 +3,14 @@
 //! An audit looks at the state of one moment, which it holds fast: nodes that leave the tree meanwhile keep their
 //! places. Nodes that aren't in memory are read for the audit alone, so that the working set stays where it is.
 
-use crate::catalog::Usage;
-use crate::key::{self, ContainerNumber, PoolNumber};
-use crate::paging::{PageError, check_entry};
-use crate::space::{Run, Runs};
-use crate::state::Core;
+use crate::format::blocks::{Run, Runs};
+use crate::format::key::{self, ContainerNumber, PoolNumber};
+use crate::format::usage::Usage;
+use crate::index::fault::PageError;
+use crate::index::tree::{Body, Child, LEVELS_MAX, Node, Packed, dirty_nodes};
+use crate::state::core::Core;
+use crate::state::paging::check_entry;
 use crate::store::Store;
-use crate::tree::{Body, Child, LEVELS_MAX, Node, Packed, dirty_nodes};
 use core::pin::Pin;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -71,7 +72,7 @@ struct Counted {
     entries: u64,
     /// Blocks marked as used; `None` while a checkpoint is being written, which has marked its own already.
     live: Option<u64>,
-    space: crate::space::Marks,
+    space: crate::space::map::Marks,
     pools: Vec<CountedPool>,
 }
 
@@ -88,8 +89,8 @@ impl Counted {
         let space = core.space.borrow();
         let live = (!core.checkpoints.is_running()).then(|| space.live());
         let catalog = core.catalog.borrow();
-        let containers = |pool: &crate::catalog::Pool| {
-            let of = |(number, container): (&ContainerNumber, &crate::catalog::Container)| {
+        let containers = |pool: &crate::state::catalog::Pool| {
+            let of = |(number, container): (&ContainerNumber, &crate::state::catalog::Container)| {
                 (*number, container.id.to_string(), container.usage)
             };
             pool.containers.iter().map(of).collect()

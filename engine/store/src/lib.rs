@@ -8,102 +8,60 @@
 //! checked against a checksum first.
 //!
 //! The on-disk format is described byte by byte in `docs/reference/format.md`.
+//!
+//! Rooms, each of which calls only those above it:
+//!
+//! | room | what it has |
+//! |---|---|
+//! | [`format`] | what stands on the device: keys, values, records, nodes, bitmaps, superblock |
+//! | [`space`] | which blocks are in use |
+//! | [`index`] | the copy-on-write tree, existence of objects and keys, visible extents |
+//! | [`versions`] | timestamps, prepared transactions, walks over the versions of a dkey |
+//! | [`state`] | the open store that all operations share, with journal, catalog, paging and limits |
+//! | [`log`] | checkpoints, and the open of a store: recovery, replay, damage |
+//! | [`operations`] | update, fetch, punch, list, query, transactions |
+//! | [`upkeep`] | aggregation, merging, defragmentation, scrubbing, reclaim |
+//! | `store`, `inspect`, `audit`, `copy` | the store itself, and the tools that look at one offline |
 
-mod aggregate;
-mod attribute;
 mod audit;
-mod cache;
-mod catalog;
-mod checkpoint;
-mod checksum;
-mod chores;
-mod codec;
-mod config;
 mod copy;
-mod credit;
-mod deferral;
-mod defragment;
-mod derive;
-mod draft;
-mod empty;
-mod entry;
-mod error;
-mod extents;
-mod fetch;
 mod format;
-mod formatting;
-mod incarnation;
+mod index;
 mod inspect;
-mod intents;
-mod journal;
-mod key;
-mod land;
-mod list;
-mod lives;
-mod lost;
-mod mark;
-mod merge;
-mod neighbours;
-mod operation;
-mod pace;
-mod paging;
-mod piece;
-mod promise;
-mod punch;
-mod query;
-mod read;
-mod record;
-mod recover;
-mod replay;
-mod reservation;
-mod reserve;
-mod route;
-mod runs;
-mod scrub;
-mod shard;
+mod log;
+mod operations;
 mod space;
-mod spelling;
 mod state;
-mod stats;
 mod store;
-mod sweep;
-mod tail;
-mod timestamps;
-mod touched;
-mod transact;
-mod transaction;
-mod tree;
-mod turns;
-mod update;
-mod value;
-mod view;
-mod walk;
-mod writer;
+mod upkeep;
+mod versions;
 
-pub use attribute::{Along, AttributeChange, AttributeError};
 pub use audit::Audit;
-pub use config::{FormatOptions, Owner, ScrubConfig, StoreConfig};
 pub use copy::{Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, CopyStage, Loss, LossKind, Survey};
-pub use error::{FetchError, FormatError, Location, OpenError, PoolError, TransactionError, UpdateError};
-pub use fetch::{AkeySums, Fetch, FetchedAkey, Landed};
+pub use format::decision::Decision;
+pub use format::owner::Owner;
+pub use index::fault::Location;
 pub use inspect::{
     BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Dumped, Field, Filter,
     Finding, IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report,
     Severity,
 };
-pub use intents::Decision;
-pub use list::ListPage;
-pub use mark::Mark;
-pub use operation::Operation;
-pub use read::Comparison;
-pub use reserve::RecordRange;
-pub use scrub::{Rot, ScrubReport};
-pub use shard::Shard;
-pub use stats::{
+pub use operations::attribute::{Along, AttributeChange, AttributeError};
+pub use operations::fetch::{AkeySums, Fetch, FetchedAkey, Landed};
+pub use operations::list::ListPage;
+pub use operations::operation::Operation;
+pub use operations::reserve::RecordRange;
+pub use operations::update::Data;
+pub use operations::view::View;
+pub use state::config::{FormatOptions, ScrubConfig, StoreConfig};
+pub use state::error::{FetchError, FormatError, OpenError, PoolError, TransactionError, UpdateError};
+pub use state::mark::Mark;
+pub use state::read::Comparison;
+pub use state::rot::{Rot, ScrubReport};
+pub use state::shard::Shard;
+pub use state::stats::{
     CHECKPOINT_BOUNDS_MS, CacheStats, CheckpointHistogram, CommitStats, ContainerSummary, DmaStats,
     IndexStats, LATENCY_BOUNDS_US, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;
-pub use update::Data;
-pub use view::View;
 pub use weir_proto::TransactionId;

@@ -1,19 +1,22 @@
 //! The store of one target.
 
-use crate::catalog::Pool;
-use crate::checkpoint;
-use crate::config::{FormatOptions, Owner, StoreConfig};
-use crate::error::{FormatError, OpenError, PoolError};
+use crate::format::key::PoolNumber;
+use crate::format::owner::Owner;
+use crate::format::record::Change;
 use crate::format::unfinished_format;
-use crate::formatting::Formatting;
-use crate::journal;
-use crate::key::PoolNumber;
-use crate::mark::Mark;
-use crate::record::Change;
-use crate::recover::Opening;
-use crate::shard::Shard;
-use crate::state::{Core, reserve_blocks};
-use crate::stats::{CacheStats, CommitStats, DmaStats, IndexStats, PoolSummary, StoreSpace, StoreStats};
+use crate::log::checkpoint;
+use crate::log::formatting::Formatting;
+use crate::log::recover::Opening;
+use crate::state::catalog::Pool;
+use crate::state::config::{FormatOptions, StoreConfig};
+use crate::state::core::{Core, reserve_blocks};
+use crate::state::error::{FormatError, OpenError, PoolError};
+use crate::state::journal;
+use crate::state::mark::Mark;
+use crate::state::shard::Shard;
+use crate::state::stats::{
+    CacheStats, CommitStats, DmaStats, IndexStats, PoolSummary, StoreSpace, StoreStats,
+};
 use core::cell::RefCell;
 use std::rc::Rc;
 use uuid::Uuid;
@@ -101,10 +104,10 @@ impl Store {
             vec![rt.spawn(journal::run(Rc::clone(&core))), rt.spawn(checkpoint::run(Rc::clone(&core)))];
         let mut background = vec![rt.spawn(journal::mark(Rc::clone(&core)))];
         if core.config.background {
-            background.push(rt.spawn(crate::chores::run(Rc::clone(&core))));
+            background.push(rt.spawn(crate::upkeep::chores::run(Rc::clone(&core))));
         }
         if let Some(scrub) = core.config.scrub {
-            background.push(rt.spawn(crate::scrub::run(Rc::clone(&core), scrub)));
+            background.push(rt.spawn(crate::upkeep::scrub::run(Rc::clone(&core), scrub)));
         }
         core.request_checkpoint_if_due();
         let (tasks, background) = (RefCell::new(tasks), RefCell::new(background));
@@ -343,7 +346,7 @@ impl Store {
 
     /// What the scrubber did and found.
     #[must_use]
-    pub fn scrub(&self) -> crate::scrub::ScrubReport {
+    pub fn scrub(&self) -> crate::state::rot::ScrubReport {
         self.core.scrub.report.borrow().clone()
     }
 
@@ -406,5 +409,14 @@ impl Store {
         }
         journal::await_preparation(core, 0..u64::MAX).await;
         Ok(())
+    }
+
+    /// Moves values together until no more is gained by it, however much room there is. Background work does the same
+    /// by itself when room for long extents runs short. Returns the number of values moved.
+    ///
+    /// # Errors
+    /// When the store has failed, or a part of the index is damaged.
+    pub async fn defragment(&self) -> Result<u64, PoolError> {
+        crate::upkeep::defragment::run(self.core_rc()).await
     }
 }

@@ -2,11 +2,12 @@
 
 use super::failure::CopyError;
 use super::source::{Bad, Source};
-use crate::reservation::Reservation;
-use crate::space::{Purpose, RUNS_MAX, Runs};
-use crate::state::Core;
-use crate::value::{Blocks, Payload, Version};
-use crate::writer::{Part, Parts, Slices, take_front};
+use crate::format::blocks::{RUNS_MAX, Runs};
+use crate::format::value::{Blocks, Payload, Version};
+use crate::space::map::Purpose;
+use crate::state::core::Core;
+use crate::state::reservation::Reservation;
+use crate::state::writer::{Part, Parts, Slices, take_front};
 use std::rc::Rc;
 use weir_media::BLOCK;
 

@@ -1,6 +1,6 @@
 //! Why a store wasn't copied.
 
-use crate::error::FormatError;
+use crate::state::error::FormatError;
 use uuid::Uuid;
 use weir_media::MediaError;
 

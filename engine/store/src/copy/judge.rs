@@ -1,10 +1,10 @@
 //! What becomes of an entry: one that makes no sense, or belongs to nobody, is left out.
 
-use crate::catalog::Catalog;
-use crate::entry::{Entry, TransactionPart};
-use crate::intents::TransactionKey;
-use crate::key::{self, ContainerNumber, PoolNumber};
-use crate::tree::ENTRY_MAX;
+use crate::format::entry::{Entry, TransactionPart};
+use crate::format::key::TransactionKey;
+use crate::format::key::{self, ContainerNumber, PoolNumber};
+use crate::format::node::ENTRY_MAX;
+use crate::state::catalog::Catalog;
 use std::collections::BTreeSet;
 
 /// What is known of a store before it is copied.

@@ -1,7 +1,7 @@
 //! What a copy hasn't got, and how it goes on.
 
-use crate::catalog::Catalog;
-use crate::entry::{Entry, Item};
+use crate::format::entry::{Entry, Item};
+use crate::state::catalog::Catalog;
 use core::ops::ControlFlow;
 use weir_proto::object::Extent;
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, TransactionId};

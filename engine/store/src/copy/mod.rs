@@ -22,14 +22,15 @@ pub use failure::CopyError;
 pub use loss::{CopyEvents, CopyProgress, CopyStage, Loss, LossKind};
 pub use survey::Survey;
 
-use crate::codec::crc32c;
-use crate::config::StoreConfig;
-use crate::entry::{Entry, TransactionPart};
-use crate::inspect::{Entries, Finding, Findings, Inspector, Lost, Met, Severity, describe_range, read};
-use crate::key;
-use crate::record::Change;
-use crate::tree::{ENTRY_MAX, PageRef};
-use crate::value::{Payload, Version};
+use crate::format::bounds::describe;
+use crate::format::codec::crc32c;
+use crate::format::entry::{Entry, TransactionPart};
+use crate::format::key;
+use crate::format::node::{ENTRY_MAX, PageRef};
+use crate::format::record::Change;
+use crate::format::value::{Payload, Version};
+use crate::inspect::{Entries, Finding, Findings, Inspector, Lost, Met, Severity, read};
+use crate::state::config::StoreConfig;
 use batch::{Batch, Carried, Item, carry, reserve};
 use judge::{Fate, Whose, kind_name};
 use source::{Bad, Source};
@@ -263,7 +264,7 @@ impl Run<'_> {
         self.copied.lost_nodes += 1;
         let Lost { place, low, high, reason } = lost;
         let told = Loss::left_out("index node", self.place(Some(place)), &reason);
-        self.lose(Loss { subject: Some(describe_range(&low, high.as_deref())), ..told })
+        self.lose(Loss { subject: Some(describe(&low, high.as_deref())), ..told })
     }
 
     fn entry(&mut self, key: Vec<u8>, value: Vec<u8>, node: Option<PageRef>) -> Result<(), CopyError> {
@@ -313,7 +314,7 @@ impl Run<'_> {
         let mut loss =
             Loss::left_out("index entry", place, reason).of_entry(&self.survey.known.catalog, key, value);
         if loss.pool.is_none() {
-            loss.subject = Some(describe_range(key, Some(&key::after(key))));
+            loss.subject = Some(describe(key, Some(&key::after(key))));
         }
         self.lose(loss)
     }

@@ -3,16 +3,17 @@
 use super::failure::CopyError;
 use super::judge::{Fate, Known};
 use super::loss::{CopyEvents, CopyProgress, CopyStage};
-use crate::catalog::Usage;
-use crate::entry::{Entry, TransactionPart};
 use crate::format::Layout;
+use crate::format::entry::{Entry, TransactionPart};
+use crate::format::key::TransactionKey;
+use crate::format::key::{self, TransactionTail};
+use crate::format::node::PageRef;
+use crate::format::record::Change;
+use crate::format::usage::Usage;
+use crate::format::value::Version;
 use crate::inspect::{Entries, Findings, Inspector, Lost, Met};
-use crate::intents::{TransactionKey, Transactions};
-use crate::key::{self, TransactionTail};
-use crate::record::Change;
-use crate::state::reserve_blocks;
-use crate::tree::PageRef;
-use crate::value::Version;
+use crate::state::core::reserve_blocks;
+use crate::versions::intents::Transactions;
 use weir_media::BLOCK;
 
 /// Most bytes of what an engine has in memory as long as it runs: what the whole index may take by itself.
@@ -104,8 +105,9 @@ impl Survey {
 
     fn close(&mut self) {
         let catalog = &self.known.catalog;
-        let share =
-            |pool: &crate::catalog::Pool| if pool.destroying { pool.used().total() } else { pool.size };
+        let share = |pool: &crate::state::catalog::Pool| {
+            if pool.destroying { pool.used().total() } else { pool.size }
+        };
         self.pools = catalog.pools.values().map(share).fold(0, u64::saturating_add);
     }
 

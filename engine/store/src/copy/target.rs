@@ -3,16 +3,16 @@
 use super::CopyOptions;
 use super::failure::CopyError;
 use super::survey::Survey;
-use crate::config::FormatOptions;
+use crate::format::record::Change;
 use crate::format::{
     CHECKPOINT_BLOCKS, Layout, Superblock, SuperblockFault, checkpoint_offset, read_superblock,
     unfinished_copy,
 };
-use crate::formatting::Formatting;
-use crate::paging::Halt;
-use crate::record::Change;
-use crate::recover::Opening;
-use crate::state::Core;
+use crate::index::fault::Halt;
+use crate::log::formatting::Formatting;
+use crate::log::recover::Opening;
+use crate::state::config::FormatOptions;
+use crate::state::core::Core;
 use crate::store::Store;
 use core::time::Duration;
 use std::rc::Rc;

@@ -1,17 +1,17 @@
 //! Entries that no store leaves, which are put into the index as they are.
 
 use super::*;
-use crate::checkpoint::tests::{POOL, checkpoint, fill, on_a_disk};
+use crate::format::key::{Path, TransactionTail, transaction};
+use crate::format::value::{Blocks, Inline};
+use crate::index::fault::{Halt, PageError};
 use crate::inspect::Depth;
-use crate::key::{Path, TransactionTail, transaction};
-use crate::merge::tests::CONTAINER;
-use crate::operation::Operation;
-use crate::paging::{Halt, PageError};
-use crate::shard::Shard;
-use crate::state::Core;
+use crate::log::checkpoint::tests::{POOL, checkpoint, fill, on_a_disk};
+use crate::operations::operation::Operation;
+use crate::operations::update::Data;
+use crate::state::core::Core;
+use crate::state::shard::Shard;
 use crate::store::Store;
-use crate::update::Data;
-use crate::value::{Blocks, Inline};
+use crate::upkeep::merge::tests::CONTAINER;
 use core::ops::ControlFlow;
 use weir_media::memory::MemoryDevice;
 use weir_proto::object::{AkeyUpdate, Conditions, Value};
@@ -160,7 +160,7 @@ fn values_that_share_blocks_get_blocks_of_their_own() {
     on_a_disk(async |_, disk, _store, shard| {
         let core = Rc::clone(&shard.core);
         fill(&shard, 0).await;
-        let (_, large) = crate::checkpoint::tests::keys(&core).await;
+        let (_, large) = crate::log::checkpoint::tests::keys(&core).await;
         let value = value_of(&core, &large[0]).await;
         put(&core, &single(7, 5), value.clone());
         checkpoint(&core).await;

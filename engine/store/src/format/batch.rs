@@ -1,7 +1,7 @@
 //! Batches of the log: records that were made durable by one flush.
 
-use crate::checksum::flipped_bit;
-use crate::codec::{Decoder, Encode, crc32c_without};
+use crate::format::checksum::flipped_bit;
+use crate::format::codec::{Decoder, Encode, crc32c_without};
 use uuid::Uuid;
 use weir_media::BLOCK;
 

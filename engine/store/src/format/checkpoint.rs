@@ -4,8 +4,8 @@
 //! until the new one is stable.
 
 use super::COUNTER_END;
-use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
-use crate::tree::PageRef;
+use crate::format::codec::{Decoder, Encode, Malformed, crc32c_without};
+use crate::format::node::PageRef;
 use uuid::Uuid;
 use weir_media::BLOCK;
 

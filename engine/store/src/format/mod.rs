@@ -1,15 +1,34 @@
-//! What is where on the device, and how it is checked. `docs/reference/format.md` describes it byte by byte.
+//! What stands on the device, and how it is checked: superblock, checkpoint headers, log batches, records, keys, values, nodes
+//! and bitmaps. `docs/reference/format.md` describes it byte by byte. It calls nothing of the store; every room calls it.
 
+pub(crate) mod admissible;
 mod batch;
+pub(crate) mod bitmap;
+pub(crate) mod blocks;
+pub(crate) mod bounds;
 mod checkpoint;
-mod page;
+pub(crate) mod checksum;
+pub(crate) mod codec;
+pub(crate) mod decision;
+pub(crate) mod draft;
+pub(crate) mod entry;
+pub(crate) mod key;
+pub(crate) mod node;
+pub(crate) mod owner;
+pub(crate) mod page;
+pub(crate) mod record;
+pub(crate) mod reserved;
+pub(crate) mod route;
+pub(crate) mod spelling;
 mod superblock;
+pub(crate) mod usage;
+pub(crate) mod value;
 
 pub(crate) use batch::{
     BATCH_HEADER, Batch, BatchKind, batch_header, flips_of_header, probe_batch, seal_batch,
 };
+pub(crate) use bitmap::{decode_map, encode_map};
 pub(crate) use checkpoint::{CHECKPOINT_BLOCKS, Checkpoint, ScrubPosition, checkpoint_offset};
-pub(crate) use page::{StoredNode, decode_map, decode_node, encode_map, encode_node};
 pub(crate) use superblock::{
     Superblock, SuperblockFault, describe, read_superblock, unfinished_copy, unfinished_format,
 };
@@ -29,7 +48,7 @@ pub(crate) const VERSION_RESERVATIONS: u32 = 3;
 /// there, and one more is always a number.
 pub(crate) const COUNTER_END: u64 = 1 << 63;
 
-/// Smallest log: four of the largest records ([`crate::journal::RECORD_MAX`]), so that a record fits while a
+/// Smallest log: four of the largest records ([`crate::format::record::RECORD_MAX`]), so that a record fits while a
 /// checkpoint frees the rest.
 pub(crate) const LOG_BYTES_MIN: u64 = 8 << 20;
 /// Largest log that is chosen by itself: recovery reads it in well under a second on NVMe.
@@ -67,7 +86,7 @@ impl Layout {
         if size < smallest {
             return Err(smallest);
         }
-        let groups = ((size - fixed) / block).div_ceil(crate::space::GROUP_BLOCKS);
+        let groups = ((size - fixed) / block).div_ceil(crate::format::bitmap::GROUP_BLOCKS);
         let log_offset = map_offset + groups * 2 * block;
         let data_offset = log_offset + log_len;
         let data_blocks = (size - block - data_offset) / block;
@@ -88,7 +107,7 @@ impl Layout {
             && self.size > block
             && self.map_offset >= block + CHECKPOINT_BLOCKS * block
             && self.log_len >= LOG_BYTES_MIN
-            && self.groups >= self.data_blocks.div_ceil(crate::space::GROUP_BLOCKS)
+            && self.groups >= self.data_blocks.div_ceil(crate::format::bitmap::GROUP_BLOCKS)
             && self.data_blocks > 0
             && ends() == Some(true)
     }

@@ -1,8 +1,8 @@
 //! The superblock: what a device is, whose it is, and where its regions are. Written at format; what it says never changes.
 
 use super::{Layout, VERSION_NEWEST};
-use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
-use crate::config::{Owner, SYSTEM_NAME_MAX};
+use crate::format::codec::{Decoder, Encode, Malformed, crc32c_without};
+use crate::format::owner::{Owner, SYSTEM_NAME_MAX};
 use uuid::Uuid;
 use weir_media::BLOCK;
 use weir_proto::{Rank, TargetIndex};

@@ -1,6 +1,6 @@
 //! A set of blocks of the data region.
 
-use crate::space::Run;
+use crate::format::blocks::Run;
 
 /// One bit for each block.
 #[derive(Clone, Debug)]

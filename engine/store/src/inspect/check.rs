@@ -12,16 +12,18 @@ use super::report::{
 use super::together::Together;
 use super::walk::Walk;
 use super::{Inspector, read};
-use crate::catalog::{Catalog, Usage};
-use crate::checkpoint::maps_checksum;
-use crate::codec::crc32c;
-use crate::entry::{Entry, TransactionPart};
+use crate::format::bitmap::GROUP_BLOCKS;
+use crate::format::blocks::Run;
+use crate::format::codec::crc32c;
+use crate::format::entry::{Entry, TransactionPart};
+use crate::format::key::{self, ContainerNumber, PoolNumber};
+use crate::format::node::PageRef;
+use crate::format::record::Change;
+use crate::format::usage::Usage;
+use crate::format::value::{Blocks, Inline, Payload, Version};
 use crate::format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map};
-use crate::key::{self, ContainerNumber, PoolNumber};
-use crate::record::Change;
-use crate::space::{GROUP_BLOCKS, Run};
-use crate::tree::PageRef;
-use crate::value::{Blocks, Inline, Payload, Version};
+use crate::log::checkpoint::maps_checksum;
+use crate::state::catalog::Catalog;
 use std::collections::BTreeMap;
 use weir_media::BLOCK;
 use weir_proto::TransactionId;
@@ -142,7 +144,7 @@ impl Inspector {
 }
 
 fn describe_pools(catalog: &Catalog) -> Vec<PoolReport> {
-    let pool = |(number, pool): (&PoolNumber, &crate::catalog::Pool)| PoolReport {
+    let pool = |(number, pool): (&PoolNumber, &crate::state::catalog::Pool)| PoolReport {
         number: *number,
         id: pool.id,
         size: pool.size,

@@ -2,11 +2,11 @@
 
 use super::finding::Findings;
 use super::{Inspector, read};
-use crate::codec::crc32c;
-use crate::record::Records;
-use crate::space::Run;
-use crate::tail::READS_MAX;
-use crate::value::Blocks;
+use crate::format::blocks::Run;
+use crate::format::codec::crc32c;
+use crate::format::record::Records;
+use crate::format::value::Blocks;
+use crate::log::tail::READS_MAX;
 use weir_media::BLOCK;
 
 /// A piece of a value that isn't what was stored.

@@ -5,16 +5,16 @@ use super::finding::Findings;
 use super::overlay::Overlay;
 use super::report::LogReport;
 use super::{Inspector, read};
-use crate::entry::{Entry, TransactionPart};
+use crate::format::blocks::Runs;
+use crate::format::entry::{Entry, TransactionPart};
+use crate::format::record::{Change, Records};
+use crate::format::value::Payload;
 use crate::format::{
     BATCH_HEADER, Batch, BatchKind, CHECKPOINT_BLOCKS, Checkpoint, batch_header, probe_batch, seal_batch,
 };
-use crate::journal::Ring;
-use crate::record::{Change, Records};
-use crate::replay::BATCH_MAX;
-use crate::space::Runs;
-use crate::tail::{self, Flipped};
-use crate::value::Payload;
+use crate::log::replay::BATCH_MAX;
+use crate::log::tail::{self, Flipped};
+use crate::state::journal::Ring;
 use weir_media::BLOCK;
 
 /// Is given each change of the log with the batch that it stands in.

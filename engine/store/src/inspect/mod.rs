@@ -5,7 +5,6 @@
 //! at, so that a repaired fault may uncover others.
 
 mod blocks;
-mod bounds;
 mod check;
 mod data;
 mod dump;
@@ -17,7 +16,6 @@ mod report;
 mod together;
 mod walk;
 
-pub(crate) use bounds::describe as describe_range;
 pub(crate) use entries::{Entries, Met};
 pub(crate) use finding::Findings;
 pub(crate) use log::Found;
@@ -34,8 +32,8 @@ use crate::format::{
     CHECKPOINT_BLOCKS, Checkpoint, Layout, Superblock, SuperblockFault, VERSION_NEWEST, VERSION_OLDEST,
     read_superblock,
 };
-use crate::recover::{FEATURES_KNOWN, find_copy};
-use crate::tail::READS_MAX;
+use crate::log::recover::{FEATURES_KNOWN, find_copy};
+use crate::log::tail::READS_MAX;
 use std::rc::Rc;
 use weir_media::{BLOCK, Device, DmaBuf, MediaError};
 

@@ -5,8 +5,8 @@ use super::Inspector;
 use super::finding::Findings;
 use super::log::Found;
 use super::report::LogReport;
-use crate::key;
-use crate::record::Change;
+use crate::format::key;
+use crate::format::record::Change;
 use std::collections::BTreeMap;
 
 /// Most bytes of memory for changes: all of an ordinary log are in one range.
@@ -146,9 +146,9 @@ impl<'a, 'b> Along<'a, 'b> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::tests::{checkpoint, fill, on_a_disk};
+    use crate::format::node::ENTRY_MAX;
     use crate::inspect::{Depth, Field, Filter, Line, Part as Dump, Report};
-    use crate::tree::ENTRY_MAX;
+    use crate::log::checkpoint::tests::{checkpoint, fill, on_a_disk};
     use core::ops::ControlFlow;
     use std::rc::Rc;
 
@@ -189,8 +189,11 @@ mod tests {
             let object = weir_proto::ObjectId { hi: 0, lo: 1 };
             let none = weir_proto::object::Conditions::NONE;
             let epoch = weir_proto::Epoch(1 << 20);
-            shard.punch(crate::merge::tests::CONTAINER, object, &scope, epoch, none).await.expect("punched");
-            shard.aggregate(crate::merge::tests::CONTAINER, epoch).await.expect("aggregated");
+            shard
+                .punch(crate::upkeep::merge::tests::CONTAINER, object, &scope, epoch, none)
+                .await
+                .expect("punched");
+            shard.aggregate(crate::upkeep::merge::tests::CONTAINER, epoch).await.expect("aggregated");
             // What is on the device stays as it is.
             core.fail("it is looked at offline");
             let mut inspector = Inspector::open(disk.attach(&core.rt)).await.expect("a store");

@@ -1,7 +1,7 @@
 //! The report of an inspection, as plain data.
 
 use super::finding::Finding;
-use crate::config::Owner;
+use crate::format::owner::Owner;
 use uuid::Uuid;
 use weir_proto::{ContainerId, PoolId};
 

@@ -1,8 +1,9 @@
 //! What the entries of each transaction mean together: those of the checkpoint and of the log, of which an altered store may have
 //! so many that they aren't followed.
 
-use crate::codec::Malformed;
-use crate::intents::{TransactionKey, Transactions};
+use crate::format::codec::Malformed;
+use crate::format::key::TransactionKey;
+use crate::versions::intents::Transactions;
 
 /// Transactions as an open follows them, as long as they take no more memory than they may.
 pub(super) struct Together {
@@ -42,11 +43,11 @@ impl Together {
 
 #[cfg(test)]
 mod tests {
-    use crate::checkpoint::tests::{checkpoint, on_a_disk};
     use crate::inspect::{Depth, Inspector, Severity};
-    use crate::merge::tests::CONTAINER;
-    use crate::operation::Operation;
-    use crate::shard::Shard;
+    use crate::log::checkpoint::tests::{checkpoint, on_a_disk};
+    use crate::operations::operation::Operation;
+    use crate::state::shard::Shard;
+    use crate::upkeep::merge::tests::CONTAINER;
     use std::rc::Rc;
     use uuid::Uuid;
     use weir_proto::object::{Conditions, PunchScope};

@@ -1,13 +1,14 @@
 //! Walking the index on the device, leaf by leaf in the order of keys, around whatever is damaged.
 
 use super::blocks::BlockSet;
-use super::bounds;
 use super::finding::{Finding, Findings, Severity};
 use super::{Inspector, read};
-use crate::format::{StoredNode, decode_node};
-use crate::space::Run;
-use crate::tail;
-use crate::tree::{LEVELS_MAX, NODE_BYTES, Packed, PageRef};
+use crate::format::blocks::Run;
+use crate::format::bounds;
+use crate::format::node::{NODE_BYTES, PageRef};
+use crate::index::stored::{StoredNode, decode_node};
+use crate::index::tree::{LEVELS_MAX, Packed};
+use crate::log::tail;
 use weir_media::{BLOCK, DmaBuf};
 use weir_runtime::join_all;
 

@@ -1,0 +1,133 @@
+//! Room that is about to come back: what was overwritten counts towards a quota until aggregation has removed it, for the
+//! retention and a little longer. A container that is overwritten in place would need its quota several times over. So
+//! near the quota updates count what they hide, and the container may exceed its quota by that much meanwhile.
+//!
+//! It never gets more than will go: what counts is a version of which all was visible before an update and nothing is
+//! after it, which no snapshot shows; and what was counted is forgotten before anything as old is removed. A merge that takes
+//! in what was visible at its horizon takes off what that counts for, as it may have been hidden since.
+
+use crate::format::codec::Malformed;
+use crate::format::key::{ContainerNumber, Path, PoolNumber};
+use crate::format::usage::{Usage, entry_bytes};
+use crate::format::value::Version;
+use crate::index::extents::{Stored, paint, versions_within};
+use crate::index::fault::Fault;
+use crate::index::incarnation::{Life, life};
+use crate::index::tree::Tree;
+use crate::operations::fetch::newest_single_as;
+use crate::operations::update::Request;
+use crate::state::core::Core;
+use crate::state::piece::Piece;
+use crate::state::shard::Shard;
+use crate::versions::intents::Slot;
+use std::collections::BTreeSet;
+use weir_proto::object::Extent;
+
+/// Index entries that an update looks at to find out what it hides. One that would have to look at more counts nothing.
+const LOOKS_MAX: usize = 64;
+
+impl Core {
+    /// What was hidden in a container up to this epoch may go from now on.
+    pub(crate) fn expire_credit(&self, place: (PoolNumber, ContainerNumber), up_to: u64) {
+        if let Some(container) = self.catalog.borrow_mut().container_mut(place) {
+            container.credit.expire(up_to);
+        }
+    }
+
+    /// Versions in a container, encoded, each with the length of its key, have been merged.
+    pub(crate) fn take_off_credit<'a>(
+        &self,
+        place: (PoolNumber, ContainerNumber),
+        merged: impl IntoIterator<Item = (usize, &'a [u8])>,
+    ) -> Result<(), Malformed> {
+        let mut catalog = self.catalog.borrow_mut();
+        let container = catalog.container_mut(place);
+        let Some(container) = container.filter(|container| container.credit.total() > 0) else {
+            return Ok(());
+        };
+        let mut usage = Usage::default();
+        for (key, value) in merged {
+            usage += version_usage(key, value)?;
+        }
+        container.credit.take_off(usage.total());
+        Ok(())
+    }
+}
+
+impl Shard {
+    /// Counts what an update has hidden that has just been made, newer than all others, in a container near its quota.
+    pub(crate) fn credit_hidden(&self, request: &Request<'_>, pieces: &[Piece]) {
+        let mut catalog = self.core.catalog.borrow_mut();
+        let Some(container) = catalog.container_mut((self.number, request.container)) else { return };
+        // What isn't in memory isn't read for this.
+        let hidden = hidden_by(&self.core.tree.borrow(), request, pieces, &container.snapshots);
+        if let Ok(bytes @ 1..) = hidden {
+            container.credit.add(request.epoch, bytes);
+        }
+    }
+}
+
+/// Bytes of versions that an update hides for good.
+fn hidden_by(
+    tree: &Tree,
+    request: &Request<'_>,
+    pieces: &[Piece],
+    snapshots: &BTreeSet<u64>,
+) -> Result<u64, Fault> {
+    let before = request.epoch - 1;
+    let object = Path::object(request.pool, request.container, request.object);
+    let of_object = life(tree, &object, Life::ALWAYS, before)?;
+    let dkey = object.dkey(request.dkey);
+    let of_dkey = life(tree, &dkey, of_object, before)?;
+    let is_kept = |epoch| snapshots.range(epoch..request.epoch).next().is_some();
+    let mut hidden = Usage::default();
+    let mut looks = LOOKS_MAX;
+    for piece in pieces {
+        let akey = dkey.akey(&request.akeys[piece.akey].akey);
+        let life = life(tree, &akey, of_dkey, before)?;
+        match piece.slot {
+            Slot::Single => {
+                let usage = |value: &[u8]| version_usage(akey.single(before).len(), value);
+                let newest = newest_single_as(tree, &akey, life, before, usage)?;
+                if let Some((_, usage)) = newest.filter(|(epoch, _)| !is_kept(*epoch)) {
+                    hidden += usage;
+                }
+            }
+            Slot::Extent(extent) => {
+                let whole = wholly_within(tree, &akey, life, (before, extent), &mut looks)?;
+                for Stored { extent, epoch, value } in whole {
+                    if !is_kept(epoch) {
+                        hidden += version_usage(akey.extent(extent, epoch).len(), &value)?;
+                    }
+                }
+            }
+        }
+    }
+    Ok(hidden.total())
+}
+
+/// What an encoded version takes up, whose key has this length.
+fn version_usage(key: usize, value: &[u8]) -> Result<Usage, Malformed> {
+    let blocks = Version::runs(value)?.iter().map(|run| run.count).sum();
+    Ok(Usage { blocks, entries: entry_bytes(key, value.len()), reserved: 0 })
+}
+
+/// Versions of extents that lie within another and are visible as a whole at an epoch.
+fn wholly_within(
+    tree: &Tree,
+    akey: &Path,
+    life: Life,
+    (before, extent): (u64, Extent),
+    looks: &mut usize,
+) -> Result<Vec<Stored>, Fault> {
+    let Some((_, _, classes)) = life.array_or_single() else { return Ok(Vec::new()) };
+    let Some(stored) = versions_within(tree, akey, life, before, extent, classes, looks)? else {
+        return Ok(Vec::new());
+    };
+    let mut seen = vec![0; stored.len()];
+    for part in paint(&stored, extent) {
+        seen[part.stored] += part.extent.count;
+    }
+    let whole = stored.into_iter().zip(seen).filter(|(stored, seen)| stored.extent.count == *seen);
+    Ok(whole.map(|(stored, _)| stored).collect())
+}

@@ -1,0 +1,75 @@
+//! Large values read to where they leave from, and compared with their checksums there or by who gets them.
+
+use crate::format::value::Blocks;
+use crate::state::core::Core;
+use crate::state::error::FetchError;
+use crate::state::read::{Comparison, check, is_within, small};
+use weir_media::{BLOCK, Landing, Lasting};
+use weir_proto::object::Extent;
+
+/// Fewest bytes that are read so. Of fewer a copy costs less than memory for them, which is handed out in pieces of 32 KiB.
+const LAND_MIN: u64 = 32 << 10;
+
+/// How bytes of a value come to memory by one transfer: with the chunks that they lie in, and the blocks that those lie in.
+///
+/// Shorter transfers, so that the first part is compared while the next is read, were tried with 256 and 512 KiB of a
+/// mebibyte, and are no faster.
+pub(crate) struct Course {
+    /// First and last byte of the chunks within the value.
+    low: u64,
+    high: u64,
+    /// The first block of the transfer on the device, and how many bytes of it lie before the chunks.
+    offset: u64,
+    before: usize,
+    /// Where in the memory the bytes begin that are wanted.
+    start: usize,
+}
+
+impl Course {
+    /// `None`: the bytes are too few, are not there, or are scattered.
+    pub(crate) fn of(core: &Core, blocks: &Blocks, from: u64, len: usize) -> Option<Self> {
+        let [run] = blocks.runs.as_slice() else { return None };
+        if (len as u64) < LAND_MIN {
+            return None;
+        }
+        is_within(blocks.len(), from, len).ok()?;
+        let (chunks, last) = (blocks.chunks, from + len as u64 - 1);
+        let (low, high) = (chunks.range(chunks.at(from)).start, chunks.range(chunks.at(last)).end);
+        let before = low % BLOCK as u64;
+        let offset = core.layout.data(run.block) + low - before;
+        Some(Self { low, high, offset, before: small(before), start: small(before + from - low) })
+    }
+
+    /// Bytes of memory that it takes.
+    pub(crate) fn room(&self) -> usize {
+        (self.before + small(self.high - self.low)).next_multiple_of(BLOCK)
+    }
+
+    /// Where in the memory the bytes begin that are wanted.
+    pub(crate) const fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Whether the device has the bytes in memory: they are copied from there, like those of small values.
+    pub(crate) fn is_in_memory(&self, core: &Core) -> bool {
+        core.device.lend(self.offset, self.room()).is_some()
+    }
+
+    /// Reads. Returns the checksum of the bytes that are wanted. `comparison`: who compares them with it. Where that is the
+    /// reader, the processor doesn't touch whole chunks, and the device finds the memory as it left it.
+    pub(crate) async fn read<M: Lasting>(
+        &self,
+        core: &Core,
+        blocks: &Blocks,
+        (from, len, extent): (u64, usize, Option<Extent>),
+        comparison: Comparison,
+        landing: &mut Landing<M>,
+    ) -> Result<u32, FetchError> {
+        let short = FetchError::Buffer { needed: self.room() as u64, given: landing.room() as u64 };
+        let Some(buffer) = landing.take(self.room()) else { return Err(short) };
+        let bytes = core.device.read(self.offset, buffer).await?;
+        let data = &bytes[self.before..self.before + small(self.high - self.low)];
+        let place = (from, from + len as u64, extent);
+        check(core, blocks, (self.low, data), self.offset + self.before as u64, place, Some(comparison), None)
+    }
+}

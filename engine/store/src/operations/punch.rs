@@ -1,0 +1,224 @@
+//! Punches: the end of objects, dkeys and akeys at an epoch.
+
+use crate::format::admissible::check_scope;
+use crate::format::key::ObjectKey;
+use crate::format::key::{ContainerNumber, Path};
+use crate::format::record::{Change, growth};
+use crate::format::value::Event;
+use crate::index::fault::Halt;
+use crate::index::incarnation::{Life, life};
+use crate::index::tree::Tree;
+use crate::log::checkpoint::wait_for_room;
+use crate::operations::attribute::Along;
+use crate::operations::update::{Clock, check_epoch};
+use crate::state::error::UpdateError;
+use crate::state::shard::Shard;
+use crate::versions::intents::scopes_of_punch;
+use weir_proto::object::{Conditions, PunchScope};
+use weir_proto::{ContainerId, Epoch, ObjectId};
+
+/// Checkpoints that a punch without room waits for: one that may be under way, and one that gives back what changed since.
+pub(crate) const CHECKPOINTS_MAX: u32 = 2;
+
+impl Shard {
+    /// Removes an object, dkeys or akeys at an epoch; earlier epochs still show them until aggregation. Punching what
+    /// doesn't exist changes nothing. Durable when it returns. Works when the pool is full, as long as the device has room
+    /// for index nodes beyond those that aggregation needs to give back what was deleted before.
+    ///
+    /// # Errors
+    /// See [`UpdateError`].
+    pub async fn punch(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        scope: &PunchScope,
+        epoch: Epoch,
+        conditions: Conditions,
+    ) -> Result<Epoch, UpdateError> {
+        self.punch_at(container, object, scope, Clock::Stopped(epoch), conditions, &|_| Vec::new()).await
+    }
+
+    /// Like [`Shard::punch`], at the epoch that `clock` gives when the punch commits and with changes of attributes
+    /// along with it, unless there is nothing to punch; see [`Shard::update_by_clock`].
+    ///
+    /// # Errors
+    /// See [`UpdateError`].
+    pub async fn punch_by_clock(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        scope: &PunchScope,
+        clock: &dyn Fn() -> Epoch,
+        conditions: Conditions,
+        along: Along<'_>,
+    ) -> Result<Epoch, UpdateError> {
+        self.punch_at(container, object, scope, Clock::Running(clock), conditions, along).await
+    }
+
+    async fn punch_at(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        scope: &PunchScope,
+        clock: Clock<'_>,
+        conditions: Conditions,
+        along: Along<'_>,
+    ) -> Result<Epoch, UpdateError> {
+        if conditions.0 & !Conditions::PUNCH.0 != 0 {
+            let text = format!("conditions {:#x} make no sense for a punch", conditions.0);
+            return Err(UpdateError::Invalid(text));
+        }
+        check_scope(object, scope).map_err(UpdateError::Invalid)?;
+        let number = self.locate(container)?;
+        let touched = (self.number, number, object);
+        if conditions == Conditions::NONE {
+            // Before the punch: who repeats one that came half way gives up the rest.
+            self.release_punched(container, object, scope).await?;
+        }
+        let planned = self.plan_with_room(&touched, scope, clock, conditions).await;
+        // The container may have gone while index nodes were read.
+        if self.locate(container)? != number {
+            return Err(UpdateError::ContainerMissing(container));
+        }
+        let record = match planned {
+            Ok((epoch, mut changes)) if !changes.is_empty() => {
+                self.add_attributes(&along(epoch), &mut changes);
+                let record = self.core.commit(&changes, Some(touched))?;
+                for scope in scopes_of_punch(scope) {
+                    self.core.timestamps.note_write(&touched, scope, epoch.0, false);
+                }
+                self.core.queue_for_aggregation(touched, epoch.0);
+                Ok((epoch, record))
+            }
+            // That there was nothing at this epoch must stay so, as where something was removed.
+            Ok((epoch, _)) => {
+                for scope in scopes_of_punch(scope) {
+                    self.core.timestamps.note_write(&touched, scope, epoch.0, false);
+                }
+                Ok((epoch, self.core.journal.touched(&touched)))
+            }
+            Err(error) => {
+                for scope in scopes_of_punch(scope) {
+                    self.note_refusal(&touched, scope, &error);
+                }
+                Err((error, self.core.journal.touched(&touched)))
+            }
+        };
+        // What was found must be durable before anybody is told.
+        match record {
+            Ok((epoch, record)) => {
+                if conditions != Conditions::NONE {
+                    self.release_punched(container, object, scope).await?;
+                }
+                let record = record.max(self.core.journal.touched(&touched));
+                self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
+                Ok(epoch)
+            }
+            Err((error, seen)) => {
+                self.core.make_durable(seen).await.map_err(UpdateError::Failed)?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Plans a punch for which the index has room. Nobody else changes anything between this and what the caller does next.
+    async fn plan_with_room(
+        &self,
+        touched: &ObjectKey,
+        scope: &PunchScope,
+        clock: Clock<'_>,
+        conditions: Conditions,
+    ) -> Result<(Epoch, Vec<Change>), UpdateError> {
+        let mut checkpoints = 0;
+        loop {
+            self.core.admit().await.map_err(UpdateError::Failed)?;
+            let planned = self.core.ask(|tree| {
+                let epoch = clock.now();
+                check_epoch(epoch)?;
+                self.check_aggregated(touched, clock)?;
+                for scope in scopes_of_punch(scope) {
+                    self.check_write(touched, scope, epoch.0)?;
+                }
+                let changes = self.plan_punch(tree, touched.1, touched.2, scope, epoch.0, conditions)?;
+                tree.reach(changes.iter().map(Change::key))?;
+                Ok((epoch, changes))
+            });
+            let planned: Result<(Epoch, Vec<Change>), UpdateError> = planned.await;
+            let (epoch, changes) = planned?;
+            // The way to the keys was just found.
+            if changes.is_empty() || self.core.has_room_for_delete(&changes, 0).unwrap_or(false) {
+                return Ok((epoch, changes));
+            }
+            if checkpoints == CHECKPOINTS_MAX || !wait_for_room(&self.core).await {
+                // What was deleted before may be waiting for aggregation.
+                self.core.chores.notify_one();
+                return Err(self.no_room(&changes));
+            }
+            checkpoints += 1;
+        }
+    }
+
+    pub(crate) fn no_room(&self, changes: &[Change]) -> UpdateError {
+        let size = self.core.catalog.borrow().pools.get(&self.number).map_or(0, |pool| pool.size);
+        UpdateError::NoSpace { pool: self.id(), needed: growth(changes), free: 0, size }
+    }
+
+    pub(crate) fn plan_punch(
+        &self,
+        tree: &Tree,
+        number: ContainerNumber,
+        object: ObjectId,
+        scope: &PunchScope,
+        epoch: u64,
+        conditions: Conditions,
+    ) -> Result<Vec<Change>, Halt<UpdateError>> {
+        let path = Path::object(self.number, number, object);
+        let above = life(tree, &path, Life::ALWAYS, epoch)?;
+        let mut changes = Vec::new();
+        let mut end = |name: String, path: &Path, life: Life| {
+            if life.exists {
+                changes.push(Change::put(&path.event(epoch), Event::Punch.encode()));
+            } else if conditions.has(Conditions::PUNCH) {
+                return Err(UpdateError::Missing(name));
+            }
+            Ok::<(), UpdateError>(())
+        };
+        match scope {
+            PunchScope::Object => {
+                end(format!("object {object}"), &path, above)?;
+                return Ok(changes);
+            }
+            PunchScope::Dkeys(dkeys) => {
+                for dkey in dkeys {
+                    let path = path.dkey(dkey);
+                    end(format!("dkey \"{dkey}\""), &path, life(tree, &path, above, epoch)?)?;
+                }
+            }
+            PunchScope::Akeys(dkey, akeys) => {
+                let path = path.dkey(dkey);
+                let above = life(tree, &path, above, epoch)?;
+                for akey in akeys {
+                    let path = path.akey(akey);
+                    end(format!("akey \"{akey}\""), &path, life(tree, &path, above, epoch)?)?;
+                }
+            }
+            PunchScope::DkeyWith(dkey, akeys) => {
+                let path = path.dkey(dkey);
+                let found = life(tree, &path, above, epoch)?;
+                for akey in akeys {
+                    if !life(tree, &path.akey(akey), found, epoch)?.exists {
+                        return Err(UpdateError::Missing(format!("akey \"{akey}\"")).into());
+                    }
+                }
+                end(format!("dkey \"{dkey}\""), &path, found)?;
+            }
+        }
+        if let Some((at, Event::Object { newest })) = above.event
+            && !changes.is_empty()
+            && newest < epoch
+        {
+            changes.push(Change::put(&path.event(at), Event::Object { newest: epoch }.encode()));
+        }
+        Ok(changes)
+    }
+}

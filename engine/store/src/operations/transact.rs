@@ -1,0 +1,191 @@
+//! Transactions of one target: checked, stored and decided by one log record, so that nobody ever finds one undecided.
+
+use crate::format::decision::Decision;
+use crate::format::draft::Draft;
+use crate::format::key::ContainerNumber;
+use crate::format::key::ObjectKey;
+use crate::format::key::TransactionKey;
+use crate::format::record::Change;
+use crate::index::fault::Halt;
+use crate::log::checkpoint::wait_for_room;
+use crate::operations::operation::{Operation, are_deletes, check_operations};
+use crate::operations::punch::CHECKPOINTS_MAX;
+use crate::operations::update::Staging;
+use crate::state::core::Places;
+use crate::state::error::UpdateError;
+use crate::state::piece::{Pieces, bytes_in_blocks};
+use crate::state::shard::Shard;
+use std::collections::BTreeSet;
+use weir_proto::{ContainerId, Epoch, TransactionId};
+
+/// What a transaction is found to be.
+enum Found {
+    /// It was committed before.
+    Committed(Epoch),
+    /// What stores it, and its decision.
+    Planned(Vec<Change>),
+}
+
+impl Shard {
+    /// Does in one step what [`Shard::prepare`] and [`Shard::commit_transaction`] do in two, for a transaction that no other
+    /// target takes part in. Durable when it returns, and visible to readers only then. Doing it again succeeds, and
+    /// changes nothing, while the decision is remembered.
+    ///
+    /// # Errors
+    /// As [`Shard::prepare`]; nothing is stored then.
+    pub async fn transact(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+    ) -> Result<Epoch, UpdateError> {
+        self.at_epoch(epoch, operations, async || self.try_transact(container, id, epoch, operations).await)
+            .await
+    }
+
+    async fn try_transact(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+    ) -> Result<Epoch, UpdateError> {
+        let number = self.locate(container)?;
+        let place = (self.number, number, id);
+        check_operations(operations)?;
+        if let Some(epoch) = self.is_committed(place)? {
+            self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed)?;
+            return Ok(epoch);
+        }
+        self.core.admit().await.map_err(UpdateError::Failed)?;
+        let staging = Staging::new(&self.core);
+        let (staged, reservations) = self.stage_operations(container, place, epoch, operations).await?;
+        let found = self.core.ask(|tree| {
+            if let Some(epoch) = self.is_committed(place)? {
+                return Ok(Found::Committed(epoch));
+            }
+            self.check_conflicts(place, epoch, operations)?;
+            let mut changes = self.plan_effects(tree, place, epoch, operations, &staged)?;
+            changes.push(self.decide(place, Decision::Committed(epoch)));
+            tree.reach(changes.iter().map(Change::key))?;
+            Ok::<_, Halt<UpdateError>>(Found::Planned(changes))
+        });
+        let found: Result<Found, UpdateError> = found.await;
+        // The container may have gone while data was written or index nodes were read.
+        if self.locate(container)? != number {
+            return Err(UpdateError::ContainerMissing(container));
+        }
+        let record = match found {
+            Ok(Found::Planned(changes)) => {
+                let record = self.store_at_once(container, place, epoch, operations, &staged, &changes)?;
+                for mut reservation in reservations {
+                    reservation.keep();
+                }
+                Ok((epoch, record))
+            }
+            Ok(Found::Committed(epoch)) => Ok((epoch, self.core.journal.last())),
+            Err(error) => Err(error),
+        };
+        drop(staging);
+        // What was found must be durable before anybody is told.
+        let last = record.as_ref().map_or_else(|_| self.core.journal.last(), |(_, record)| *record);
+        self.core.make_durable(last).await.map_err(UpdateError::Failed)?;
+        record.map(|(epoch, _)| epoch)
+    }
+
+    /// Attempts what a transaction of this epoch asks for, and tells what came of it when the clock has passed the epoch.
+    pub(crate) async fn at_epoch<T>(
+        &self,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+        attempt: impl AsyncFn() -> Result<T, UpdateError>,
+    ) -> Result<T, UpdateError> {
+        self.check_transaction_epoch(epoch)?;
+        let told = self.with_room(operations, attempt).await;
+        self.wait_for(epoch).await;
+        told
+    }
+
+    /// Makes an attempt at a transaction, again after a checkpoint where one that only removes found no room, as deletes do.
+    async fn with_room<T>(
+        &self,
+        operations: &[Operation<'_>],
+        attempt: impl AsyncFn() -> Result<T, UpdateError>,
+    ) -> Result<T, UpdateError> {
+        let mut checkpoints = 0;
+        loop {
+            match attempt().await {
+                Err(UpdateError::NoSpace { .. })
+                    if are_deletes(operations)
+                        && checkpoints < CHECKPOINTS_MAX
+                        && wait_for_room(&self.core).await =>
+                {
+                    checkpoints += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Refuses a transaction for which there is no room: for so many bytes of entries, data in blocks, and blocks of nodes
+    /// later. One that only removes has the room that deletes have: neither a full pool nor a quota keeps anybody from
+    /// deleting.
+    pub(crate) fn check_room(
+        &self,
+        (container, number): (ContainerId, ContainerNumber),
+        operations: &[Operation<'_>],
+        changes: &[Change],
+        (bytes, in_blocks, later): (u64, u64, u64),
+    ) -> Result<(), UpdateError> {
+        if !are_deletes(operations) {
+            return self.check_space((container, number), bytes, in_blocks, later).map(drop);
+        }
+        if self.core.has_room_for_delete(changes, later).unwrap_or(false) {
+            return Ok(());
+        }
+        // What was deleted before may be waiting for aggregation.
+        self.core.chores.notify_one();
+        Err(self.no_room(changes))
+    }
+
+    /// The epoch of a transaction that was committed before. Fails when it was aborted, or is prepared and others decide it.
+    fn is_committed(&self, place: TransactionKey) -> Result<Option<Epoch>, UpdateError> {
+        let transactions = self.core.transactions.borrow();
+        match transactions.decision(place) {
+            Some(Decision::Committed(epoch)) => Ok(Some(epoch)),
+            Some(decision) => Err(UpdateError::Decided { transaction: place.2, decision }),
+            None => match transactions.prepared(place) {
+                Some((prepared, _)) => {
+                    Err(UpdateError::Undecided { transaction: place.2, epoch: prepared.epoch })
+                }
+                None => Ok(None),
+            },
+        }
+    }
+
+    fn store_at_once(
+        &self,
+        container: ContainerId,
+        (pool, number, _): TransactionKey,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+        staged: &[Pieces],
+        changes: &[Change],
+    ) -> Result<u64, UpdateError> {
+        let draft = Draft::from(changes);
+        let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
+        self.check_room((container, number), operations, changes, (draft.growth(), in_blocks, 0))?;
+        let places = operations.iter().map(|operation| (pool, number, operation.object()));
+        let objects: Vec<ObjectKey> = places.collect::<BTreeSet<_>>().into_iter().collect();
+        let record = self.core.commit_draft(&draft, &objects, &[], &mut Places::default())?;
+        for operation in operations {
+            let object = (pool, number, operation.object());
+            for scope in operation.scopes() {
+                self.core.timestamps.note_write(&object, scope, epoch.0, true);
+            }
+            self.core.queue_for_aggregation(object, epoch.0);
+        }
+        Ok(record)
+    }
+}

@@ -1,0 +1,535 @@
+//! Updates: data, and beside it or behind it one record that commits index changes and references.
+
+mod blocks;
+mod pieces;
+mod request;
+
+pub(crate) use blocks::{Staging, is_large};
+pub(crate) use request::{Request, check_epoch};
+
+use crate::format::codec::Malformed;
+use crate::format::draft::Draft;
+use crate::format::key::ObjectKey;
+use crate::format::usage::Usage;
+use crate::index::fault::Halt;
+use crate::index::incarnation::{Life, life};
+use crate::index::tree::{Address, Tree};
+use crate::operations::attribute::Along;
+use crate::operations::reserve::{self, Drawable};
+use crate::state::core::{CommitError, Places};
+use crate::state::error::UpdateError;
+use crate::state::piece::{Piece, Pieces, bytes_in_blocks};
+use crate::state::shard::Shard;
+use crate::versions::timestamps::Scope;
+use blocks::Stored;
+use request::Planned;
+use weir_media::Slice;
+use weir_proto::object::{AkeyUpdate, Conditions};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId, TransactionId};
+
+/// Bytes of a version beside its inline data, at most.
+pub(crate) const VERSION_OVERHEAD: usize = 20;
+
+/// Data of an update: the values in the order of the akeys and, within one, of the extents.
+#[derive(Clone, Debug)]
+pub enum Data<'a> {
+    /// Borrowed bytes; what doesn't go inline is copied once.
+    Borrowed(&'a [u8]),
+    /// Shared memory that the device reads directly where it is block-aligned (see [`Slice`]): registered buffers
+    /// that a payload was pulled into. Wrap it in an `Rc` and don't reuse it before the last clone is gone.
+    Shared(Slice),
+}
+
+impl Data<'_> {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Shared(slice) => slice,
+        }
+    }
+}
+
+impl Shard {
+    /// Who is refused has been told something about the present state, unless it was no more than to come again.
+    pub(crate) fn note_refusal(&self, object: &ObjectKey, scope: Scope<'_>, refusal: &UpdateError) {
+        if !refusal.tells_state() {
+            return;
+        }
+        self.core.timestamps.note_glance(object, scope, self.core.newest_epoch());
+    }
+
+    /// As [`Request::plan`]. Where the object is missing that an update needs, a prepared transaction that isn't its `own` may be
+    /// about to create it, by whichever dkey.
+    pub(crate) fn plan_update(
+        &self,
+        tree: &Tree,
+        request: &Request<'_>,
+        known: Option<&Life>,
+        pieces: (&[Piece], &[u8]),
+        draft: &mut Draft,
+        own: Option<TransactionId>,
+    ) -> Result<Planned, Halt<UpdateError>> {
+        let mut planned = request.plan(tree, known, pieces, draft);
+        let is_missing = matches!(planned, Err(Halt::Failed(UpdateError::Missing(_))));
+        if is_missing
+            && request.needs_object()
+            && let Err(refusal) = self.await_object(tree, request, own)
+        {
+            planned = Err(refusal);
+        }
+        planned
+    }
+
+    /// Refuses an update whose object is missing, if a prepared transaction may be about to create it.
+    #[cold]
+    fn await_object(
+        &self,
+        tree: &Tree,
+        request: &Request<'_>,
+        own: Option<TransactionId>,
+    ) -> Result<(), Halt<UpdateError>> {
+        if life(tree, &request.path(), Life::ALWAYS, request.epoch)?.exists {
+            return Ok(());
+        }
+        let transactions = self.core.transactions.borrow();
+        match transactions.meets(&request.place(), Scope::Object, request.epoch, own) {
+            Some((transaction, epoch)) => Err(UpdateError::Undecided { transaction, epoch }.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a write that a transaction stands against: one that is prepared and writes the same, or one of the same or a
+    /// later epoch that has read or written it.
+    pub(crate) fn check_write(
+        &self,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: u64,
+    ) -> Result<(), UpdateError> {
+        self.check_write_above(self.core.timestamps.limit_of_write(object, scope), object, scope, epoch)
+    }
+
+    /// As [`Shard::check_write`], where `newest` is the newest epoch of a transaction that has read or written it.
+    fn check_write_above(
+        &self,
+        newest: u64,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: u64,
+    ) -> Result<(), UpdateError> {
+        if let Some((transaction, epoch)) =
+            self.core.transactions.borrow().meets(object, scope, u64::MAX, None)
+        {
+            return Err(UpdateError::Undecided { transaction, epoch });
+        }
+        if epoch <= newest {
+            return Err(UpdateError::Restart { epoch: Epoch(epoch), newest: Epoch(newest) });
+        }
+        Ok(())
+    }
+
+    /// Refuses a change of an epoch that its client has chosen, where aggregation has removed history up to a newer one since
+    /// the open, or is about to: what was hidden could show again, and what is merged would hide the change. What was removed is
+    /// remembered for objects that share a slot, so that one may be refused for another's sake. A clock is ahead of all of it.
+    pub(crate) fn check_aggregated(&self, object: &ObjectKey, clock: Clock<'_>) -> Result<(), UpdateError> {
+        let Clock::Stopped(epoch) = clock else { return Ok(()) };
+        // What is newer than everything is no part of a visit, even before a horizon that a client has chosen.
+        let visited = self.core.aggregation.borrow().visits_up_to(object).min(self.core.newest_epoch());
+        let newest = Epoch(visited.max(self.core.timestamps.removed_up_to(object)));
+        if epoch < newest {
+            return Err(UpdateError::Aggregated { epoch, newest });
+        }
+        Ok(())
+    }
+
+    /// Stores values of akeys of one dkey at an epoch, all or none. Durable when it returns, and visible to readers
+    /// only then. Operations on one object need distinct epochs. An epoch before others of the object is good as long as
+    /// aggregation hasn't come there, nor to an object that shares its slot; what was aggregated before the store was opened the
+    /// caller has to know.
+    ///
+    /// # Errors
+    /// [`UpdateError::Aggregated`]: history of the object has gone up to a later epoch. Otherwise see [`UpdateError`]; nothing
+    /// is stored then.
+    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
+    pub fn update<'a>(
+        &'a self,
+        container: ContainerId,
+        object: ObjectId,
+        dkey: &'a Key,
+        epoch: Epoch,
+        conditions: Conditions,
+        akeys: &'a [AkeyUpdate],
+        data: Data<'a>,
+    ) -> impl Future<Output = Result<Epoch, UpdateError>> + use<'a> {
+        let request = Request::new(self.number, object, dkey, conditions, akeys);
+        Update::new(self, container, request, Clock::Stopped(epoch), data, &|_| Vec::new()).run()
+    }
+
+    /// Like [`Shard::update`], at the epoch that `clock` gives when the update commits, after its data was written.
+    /// With a clock that only grows, updates commit in the order of their epochs, so that conditions see everything
+    /// that was committed before. The changes of attributes that `along` makes for the update's epoch commit in the same record.
+    ///
+    /// # Errors
+    /// See [`UpdateError`]; nothing is stored then.
+    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
+    pub fn update_by_clock<'a>(
+        &'a self,
+        container: ContainerId,
+        object: ObjectId,
+        dkey: &'a Key,
+        clock: &'a dyn Fn() -> Epoch,
+        conditions: Conditions,
+        akeys: &'a [AkeyUpdate],
+        data: Data<'a>,
+        along: Along<'a>,
+    ) -> impl Future<Output = Result<Epoch, UpdateError>> + use<'a> {
+        let request = Request::new(self.number, object, dkey, conditions, akeys);
+        Update::new(self, container, request, Clock::Running(clock), data, along).run()
+    }
+
+    /// Compares data that isn't large with its checksums.
+    pub(crate) fn seal_all(
+        &self,
+        request: &Request<'_>,
+        pieces: &mut [Piece],
+        data: &[u8],
+    ) -> Result<(), UpdateError> {
+        let regular_only = !self.core.keeps_all_checksums();
+        pieces.iter_mut().try_for_each(|piece| request.seal(piece, data, regular_only))
+    }
+}
+
+/// What gives a change its epoch.
+#[derive(Clone, Copy)]
+pub(crate) enum Clock<'a> {
+    /// It always has the same.
+    Stopped(Epoch),
+    Running(&'a dyn Fn() -> Epoch),
+}
+
+impl Clock<'_> {
+    pub(crate) fn now(self) -> Epoch {
+        match self {
+            Self::Stopped(epoch) => epoch,
+            Self::Running(clock) => clock(),
+        }
+    }
+}
+
+/// An update until it is in the index.
+struct Update<'a> {
+    shard: &'a Shard,
+    container: ContainerId,
+    request: Request<'a>,
+    /// Those of its object and of its dkey.
+    hashes: (u64, u64),
+    clock: Clock<'a>,
+    data: Data<'a>,
+    /// Changes of attributes that commit with it.
+    along: Along<'a>,
+    pieces: Pieces,
+    /// Bytes of its data that go to blocks.
+    in_blocks: usize,
+    /// Room that is kept for what it writes, as of its plan.
+    drawables: Vec<Drawable>,
+    /// Where the data is that doesn't go inline, once it has been taken there.
+    stored: Option<Stored>,
+    /// Why it can't be made, once that is known.
+    refusal: Option<Box<UpdateError>>,
+}
+
+impl<'a> Update<'a> {
+    fn new(
+        shard: &'a Shard,
+        container: ContainerId,
+        request: Request<'a>,
+        clock: Clock<'a>,
+        data: Data<'a>,
+        along: Along<'a>,
+    ) -> Self {
+        Self {
+            shard,
+            container,
+            request,
+            hashes: (0, 0),
+            clock,
+            data,
+            along,
+            pieces: Pieces::new(),
+            in_blocks: 0,
+            drawables: Vec::new(),
+            stored: None,
+            refusal: None,
+        }
+    }
+
+    /// Makes it. Its epoch is that at which it was made.
+    #[expect(
+        clippy::manual_async_fn,
+        reason = "it isn't moved from the arguments of the future to its locals"
+    )]
+    fn run(mut self) -> impl Future<Output = Result<Epoch, UpdateError>> + use<'a> {
+        async move {
+            let record = match self.begin()? {
+                Some(record) => record,
+                // What may wait is in memory of its own, so that updates that needn't are small.
+                None => Box::pin(self.go_on()).await?,
+            };
+            self.shard.core.make_durable(record).await.map_err(UpdateError::Failed)?;
+            Ok(Epoch(self.request.epoch))
+        }
+    }
+
+    /// Takes it as far as it comes without waiting. Returns the number of its record, if it is in the index then.
+    fn begin(&mut self) -> Result<Option<u64>, UpdateError> {
+        let Self { shard, request, pieces, data, .. } = self;
+        request.container = shard.locate(self.container)?;
+        request.epoch = self.clock.now().0;
+        self.hashes = request.hashes();
+        shard.core.timestamps.expect_write_at(self.hashes.1);
+        let bytes = data.bytes();
+        request.check(bytes)?;
+        self.in_blocks = request.cut(shard.core.config.inline_max(), pieces)?;
+        // What is large is compared with its checksums while the device has it already.
+        if !is_large(self.in_blocks) {
+            shard.seal_all(request, pieces, bytes)?;
+        }
+        self.commit_now()
+    }
+
+    /// Whether data has to be taken to blocks first.
+    fn needs_blocks(&self) -> bool {
+        self.in_blocks > 0 && self.stored.is_none()
+    }
+
+    /// Whether the store takes updates without a wait.
+    #[inline]
+    fn is_admitted(&self) -> bool {
+        self.shard.core.has_room() && !self.shard.core.has_failed()
+    }
+
+    /// Commits it if it has to wait for nothing before. Returns the number of its record.
+    fn commit_now(&mut self) -> Result<Option<u64>, UpdateError> {
+        if !self.is_admitted() {
+            return Ok(None);
+        }
+        let core = &self.shard.core;
+        if self.needs_blocks() {
+            if is_large(self.in_blocks) || self.request.is_conditional() {
+                return Ok(None);
+            }
+            match core.ask_now(|tree| self.covered(tree)) {
+                Ok(covered) => self.request.covered = covered,
+                Err(Halt::Missing(_)) => return Ok(None),
+                Err(Halt::Failed(refusal)) => return Err(refusal),
+            }
+            let Self { shard, container, request, pieces, data, .. } = self;
+            let Some(writing) = shard.write_blocks_now(*container, request, pieces, data)? else {
+                return Ok(None);
+            };
+            self.stored = Some(Stored::Writing(writing));
+        }
+        let mut draft = core.take_draft();
+        let planned = core.ask_now(|tree| self.plan(tree, &mut draft));
+        let record = match planned {
+            Ok(planned) => self.commit(&mut draft, planned).map(Some),
+            Err(Halt::Missing(_)) => Ok(None),
+            Err(Halt::Failed(refusal)) => {
+                self.refusal = Some(Box::new(refusal));
+                Ok(None)
+            }
+        };
+        core.give_back_draft(draft);
+        record
+    }
+
+    /// Commits it once that can be done. Returns the number of its record.
+    async fn go_on(&mut self) -> Result<u64, UpdateError> {
+        if let Some(refusal) = self.refusal.take() {
+            return Err(self.refuse(*refusal).await);
+        }
+        let core = &self.shard.core;
+        if !self.is_admitted() {
+            core.admit().await.map_err(UpdateError::Failed)?;
+        }
+        let mut staging = None;
+        if self.needs_blocks() {
+            // A condition that fails now would fail after the data was written, too, unless things change meanwhile.
+            if self.request.is_conditional() {
+                self.request.epoch = self.clock.now().0;
+                self.check_now().await?;
+            }
+            self.request.covered = core.ask(|tree| self.covered(tree)).await?;
+            staging = is_large(self.in_blocks).then(|| Staging::new(core));
+            let Self { shard, container, request, pieces, data, .. } = self;
+            let writing = shard.write_blocks(*container, request, pieces, data).await?;
+            self.stored = Some(if staging.is_some() && !core.writer.hurries() {
+                Stored::Written(writing.end().await?)
+            } else {
+                Stored::Writing(writing)
+            });
+        }
+        let mut draft = core.take_draft();
+        let planned = core.ask(|tree| self.plan(tree, &mut draft)).await;
+        // The container may have gone while data was written or index nodes were read.
+        if self.shard.locate(self.container)? != self.request.container {
+            return Err(UpdateError::ContainerMissing(self.container));
+        }
+        let record = match planned {
+            Ok(planned) => self.commit(&mut draft, planned)?,
+            Err(refusal) => return Err(self.refuse(refusal).await),
+        };
+        core.give_back_draft(draft);
+        drop(staging);
+        Ok(record)
+    }
+
+    /// Checks the conditions against the present state. A failure is reported once what it saw is durable.
+    async fn check_now(&mut self) -> Result<(), UpdateError> {
+        let mut draft = Draft::default();
+        let (shard, request) = (self.shard, &self.request);
+        let pieces = (&self.pieces[..], self.data.bytes());
+        let checked = shard
+            .core
+            .ask(|tree| shard.plan_update(tree, request, None, pieces, &mut draft, None).map(|_| ()));
+        match checked.await {
+            Ok(()) => Ok(()),
+            Err(refusal) => Err(self.refuse(refusal).await),
+        }
+    }
+
+    /// Gives it up. Who is refused is told so once what was seen is durable.
+    async fn refuse(&mut self, refusal: UpdateError) -> UpdateError {
+        self.stored = None;
+        let object = self.request.place();
+        self.shard.note_refusal(&object, self.request.scope_of_refusal(), &refusal);
+        let seen = self.shard.core.journal.touched(&object);
+        self.shard.core.make_durable(seen).await.map_or_else(UpdateError::Failed, |()| refusal)
+    }
+
+    /// Bytes of its data for which room is kept.
+    fn covered(&self, tree: &Tree) -> Result<u64, Halt<UpdateError>> {
+        if !self.shard.has_reserved(self.request.container) {
+            return Ok(0);
+        }
+        let drawables = Drawable::of(tree, &self.request, &self.pieces)?;
+        Ok(reserve::most(&drawables, bytes_in_blocks(&self.pieces)))
+    }
+
+    /// The entries that store it, at the epoch that it has now.
+    fn plan(
+        &mut self,
+        tree: &Tree,
+        draft: &mut Draft,
+    ) -> Result<(Planned, Option<Address>), Halt<UpdateError>> {
+        let core = &self.shard.core;
+        let (object, (hash, _)) = (self.request.place(), self.hashes);
+        // Asked again after nodes were read, it takes a later epoch: others may have committed meanwhile.
+        self.request.epoch = self.clock.now().0;
+        let epoch = self.request.epoch;
+        check_epoch(Epoch(epoch))?;
+        let newest = core.timestamps.limit_of_write_at(self.hashes);
+        self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
+        self.shard.check_aggregated(&object, self.clock)?;
+        let (known, spot) = core.lives.newest(tree, &object, hash, epoch);
+        let pieces = (&self.pieces[..], self.data.bytes());
+        let planned = self.shard.plan_update(tree, &self.request, known.as_ref(), pieces, draft, None)?;
+        self.drawables = if self.shard.has_reserved(self.request.container) {
+            Drawable::of(tree, &self.request, &self.pieces)?
+        } else {
+            Vec::new()
+        };
+        let entry = || draft.first().map_or(&[][..], |entry| entry.key);
+        let address = spot.filter(|_| planned.renews).and_then(|spot| spot.address(tree, entry));
+        let reached = usize::from(address.is_some());
+        if reached < planned.to_reach {
+            tree.reach(draft.edits_of(reached..planned.to_reach).map(|edit| edit.key))?;
+        }
+        Ok((planned, address))
+    }
+
+    /// Adds the changes of attributes that commit with it.
+    #[inline(never)]
+    fn draft_along(&self, draft: &mut Draft) {
+        let changes = (self.along)(Epoch(self.request.epoch));
+        if changes.is_empty() {
+            return;
+        }
+        let mut attributes = Vec::new();
+        self.shard.add_attributes(&changes, &mut attributes);
+        draft.extend(&attributes);
+    }
+
+    /// Checks that it fits, and takes of what is kept for its records. Returns whether the container is near its quota.
+    #[inline]
+    fn take_space(&mut self, draft: &mut Draft) -> Result<bool, UpdateError> {
+        let place = (self.container, self.request.container);
+        let in_blocks = if self.stored.is_some() { bytes_in_blocks(&self.pieces) } else { 0 };
+        let drawables = core::mem::take(&mut self.drawables);
+        if drawables.is_empty() && self.request.covered == 0 {
+            return self.shard.check_space(place, draft.growth(), in_blocks, 0);
+        }
+        let taken = in_blocks.saturating_sub(self.request.covered);
+        let entries = draft.growth();
+        let cost = Usage { entries, ..Usage::default() }.total().saturating_add(in_blocks);
+        reserve::draw(&drawables, cost, draft, |given| {
+            let all = (entries + in_blocks).saturating_sub(given);
+            let of_pool = (entries + in_blocks - taken).saturating_sub(given);
+            self.shard.check_space(place, of_pool, all - of_pool, 0)
+        })
+    }
+
+    /// Changes the index as was just planned. Returns the number of the record.
+    fn commit(
+        &mut self,
+        draft: &mut Draft,
+        (planned, address): (Planned, Option<Address>),
+    ) -> Result<u64, UpdateError> {
+        let (core, epoch) = (&self.shard.core, self.request.epoch);
+        let (object, (hash, _)) = (self.request.place(), self.hashes);
+        if let Some(error) = self.stored.as_ref().and_then(Stored::error) {
+            return Err(error.into());
+        }
+        self.draft_along(draft);
+        let is_near_quota = self.take_space(draft)?;
+        let before = core.tree.borrow().version();
+        let pieces = (epoch, &self.pieces[..]);
+        let mut places = Places { object: address, behind: planned.place, pieces, are_all: false };
+        let record = core.commit_draft(draft, core::slice::from_ref(&object), &[], &mut places)?;
+        if let Some(stored) = self.stored.take() {
+            stored.commit(record);
+        }
+        let entry = planned.renews.then_some((&*draft, &places));
+        core.lives.renew(&core.tree.borrow(), (&object, hash), (before, epoch), entry);
+        core.timestamps.note_write_at(self.hashes, epoch);
+        if planned.overwrites {
+            self.note_hidden(is_near_quota);
+        }
+        Ok(record)
+    }
+
+    /// It has hidden what was there before.
+    #[inline(never)]
+    fn note_hidden(&self, is_near_quota: bool) {
+        self.shard.core.queue_for_aggregation(self.request.place(), self.request.epoch);
+        if is_near_quota && matches!(self.clock, Clock::Running(_)) {
+            self.shard.credit_hidden(&self.request, &self.pieces);
+        }
+    }
+}
+
+impl From<CommitError> for UpdateError {
+    fn from(error: CommitError) -> Self {
+        match error {
+            CommitError::TooLong { .. } => Self::Invalid(error.to_string()),
+            CommitError::Refused(reason) => Self::Failed(reason),
+            CommitError::Malformed(malformed) => malformed.into(),
+        }
+    }
+}
+
+impl From<Malformed> for UpdateError {
+    fn from(malformed: Malformed) -> Self {
+        Self::Failed(format!("its index is damaged: {malformed}"))
+    }
+}

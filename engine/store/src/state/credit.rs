@@ -1,0 +1,114 @@
+//! What updates have hidden of a container, and what aggregation is about to remove.
+
+use std::collections::VecDeque;
+
+/// Nanoseconds of epochs that are counted together.
+const SPAN: u64 = 50_000_000;
+
+/// Most spans that are remembered: a few retentions of them, when aggregation doesn't come to the container.
+const SPANS_MAX: usize = 256;
+
+/// What updates have hidden in some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    /// Epochs of the first and the last of them.
+    epochs: (u64, u64),
+    bytes: u64,
+}
+
+/// By how much a container may exceed its quota.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Credit {
+    /// Ascending.
+    spans: VecDeque<Span>,
+    total: u64,
+}
+
+impl Credit {
+    /// Bytes.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// An update of this epoch has hidden so many bytes. Counts only if it is the newest so far.
+    pub(crate) fn add(&mut self, epoch: u64, bytes: u64) {
+        match self.spans.back_mut() {
+            Some(last) if epoch < last.epochs.1 => return,
+            Some(last) if epoch - last.epochs.0 < SPAN => {
+                last.epochs.1 = epoch;
+                last.bytes += bytes;
+            }
+            _ => self.spans.push_back(Span { epochs: (epoch, epoch), bytes }),
+        }
+        self.total += bytes;
+        if self.spans.len() > SPANS_MAX {
+            self.forget_first();
+        }
+    }
+
+    pub(crate) fn forget_first(&mut self) {
+        self.total -= self.spans.pop_front().map_or(0, |span| span.bytes);
+    }
+
+    /// What was hidden up to this epoch may go from now on.
+    pub(crate) fn expire(&mut self, up_to: u64) {
+        while self.spans.front().is_some_and(|span| span.epochs.0 <= up_to) {
+            self.forget_first();
+        }
+    }
+
+    /// So many bytes don't go by themselves any more.
+    pub(crate) fn take_off(&mut self, bytes: u64) {
+        let mut left = bytes.min(self.total);
+        self.total -= left;
+        while let Some(first) = self.spans.front_mut().filter(|_| left > 0) {
+            let taken = left.min(first.bytes);
+            (first.bytes, left) = (first.bytes - taken, left - taken);
+            if first.bytes == 0 {
+                self.spans.pop_front();
+            }
+        }
+    }
+
+    /// What was visible at this epoch has to stay: that may be something that was hidden later.
+    pub(crate) fn keep(&mut self, epoch: u64) {
+        if self.spans.back().is_some_and(|last| epoch < last.epochs.1) {
+            *self = Self::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credit_is_for_what_is_not_removed_yet() {
+        let mut credit = Credit::default();
+        credit.add(100, 7);
+        credit.add(100 + SPAN - 1, 5);
+        credit.add(100 + SPAN, 3);
+        credit.add(99, 1000);
+        assert_eq!((credit.total(), credit.spans.len()), (15, 2), "what comes late doesn't count");
+        credit.expire(99);
+        assert_eq!(credit.total(), 15);
+        credit.expire(100);
+        assert_eq!(credit.total(), 3, "what is counted together goes with the first");
+        credit.add(100 + 2 * SPAN, 4);
+        credit.take_off(5);
+        assert_eq!((credit.total(), credit.spans.len()), (2, 1));
+        credit.take_off(3);
+        assert_eq!(credit, Credit::default());
+        credit.add(100 + SPAN, 3);
+        credit.keep(100 + SPAN);
+        assert_eq!(credit.total(), 3, "nothing was hidden behind that");
+        credit.keep(99 + SPAN);
+        assert_eq!(credit, Credit::default());
+        for number in 1..=2 * SPANS_MAX as u64 {
+            credit.add(number * SPAN, 1);
+        }
+        assert_eq!((credit.total(), credit.spans.len()), (SPANS_MAX as u64, SPANS_MAX));
+        credit.expire(u64::MAX);
+        assert_eq!(credit, Credit::default());
+    }
+}

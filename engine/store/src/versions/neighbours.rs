@@ -1,0 +1,206 @@
+//! Lives of a dkey and of akeys below it, found by one walk down the index.
+//!
+//! What is stored of a dkey stands side by side, most of it in one leaf. That leaf is gone to once; the events of the dkey
+//! and of its akeys are looked for there. Where the leaf may not have all of them, [`life_from`] is asked, which says what is
+//! right.
+
+use crate::format::key;
+use crate::format::route::Route;
+use crate::format::value::Event;
+use crate::index::fault::Fault;
+use crate::index::incarnation::{Events, Life, life_from};
+use crate::index::tree::{Address, Node, Tree, Turns};
+use std::rc::Rc;
+
+/// The leaf of a dkey.
+pub(crate) struct Neighbours<'t> {
+    tree: &'t Tree,
+    leaf: Rc<Node>,
+    turns: Option<Turns>,
+    /// The first entry behind the events that were looked at last.
+    at: usize,
+    /// All of the dkey that stands at or behind what was asked for first is in the leaf.
+    has_all: bool,
+    /// Nothing of the dkey stands behind its events.
+    is_empty: bool,
+}
+
+impl<'t> Neighbours<'t> {
+    /// Goes to the leaf of the dkey of a route.
+    pub(crate) fn of_dkey(tree: &'t Tree, route: &mut Route, epoch: u64) -> Result<Self, Fault> {
+        let len = route.path().len();
+        let from = route.event(epoch);
+        let (leaf, turns, has_all) = tree.leaf_of(from, len)?;
+        leaf.expect_change();
+        let (at, begins) = leaf.entries().map_or((0, true), |entries| entries.first_with(from, len));
+        Ok(Self { tree, leaf, turns, at, has_all, is_empty: has_all && !begins })
+    }
+
+    /// The life of the dkey at that epoch, below an object that exists as `above` says. It is to be asked for first.
+    #[inline]
+    pub(crate) fn life_of_dkey(
+        &mut self,
+        route: &mut Route,
+        above: &Life,
+        epoch: u64,
+    ) -> Result<Life, Fault> {
+        if self.is_empty {
+            // Most dkeys are new.
+            return Ok(Life::never(above));
+        }
+        let life = self.look_for(route, above, epoch)?;
+        self.is_empty = self.ends_before(route.path());
+        Ok(life)
+    }
+
+    /// Whether nothing that begins so stands at the present entry or behind it.
+    fn ends_before(&self, start: &[u8]) -> bool {
+        let Some(entries) = self.leaf.entries().filter(|_| self.has_all) else { return false };
+        match start.strip_prefix(entries.prefix()) {
+            Some(start) => !entries.may_begin(self.at, start) || !entries.suffix(self.at).starts_with(start),
+            None => self.at == entries.len(),
+        }
+    }
+
+    /// The life at `epoch` of an akey that the route has come to, below the dkey that exists as `above` says.
+    #[inline]
+    pub(crate) fn life(&mut self, route: &mut Route, above: &Life, epoch: u64) -> Result<Life, Fault> {
+        if self.is_empty {
+            return Ok(Life::never(above));
+        }
+        self.look_for(route, above, epoch)
+    }
+
+    /// As [`Neighbours::life`], of something that may be there.
+    #[inline(never)]
+    fn look_for(&mut self, route: &mut Route, above: &Life, epoch: u64) -> Result<Life, Fault> {
+        let from = route.event(epoch);
+        self.look(from, above).map_or_else(|| life_from(self.tree, from, *above), Ok)
+    }
+
+    /// As [`life_from`], if the leaf has all that it depends on and nothing of that is damaged.
+    fn look(&mut self, from: &[u8], above: &Life) -> Option<Life> {
+        let entries = self.leaf.entries().filter(|_| self.has_all)?;
+        let from = from.strip_prefix(entries.prefix())?;
+        let start = from.get(..from.len().checked_sub(size_of::<u64>())?)?;
+        let mut events = Events::below(above);
+        let mut at = entries.first_near(from, self.at);
+        while entries.may_begin(at, start) {
+            let Some((suffix, value)) = entries.entry(at) else { break };
+            let Some(epoch) = suffix.strip_prefix(start) else { break };
+            let (epoch, event) = (key::epoch_from(epoch).ok()?, Event::decode(value).ok()?);
+            if events.tell(epoch.0, event).is_break() {
+                break;
+            }
+            at += 1;
+        }
+        self.at = at;
+        Some(events.life())
+    }
+
+    /// Whether all keys of the dkey from the event at the epoch that was asked for on belong to the leaf.
+    pub(crate) fn has_all(&self) -> bool {
+        self.has_all
+    }
+
+    /// Where all keys of the dkey from the event at the epoch that was asked for on belong, one behind the other, if that is in
+    /// one place, and the index has none of them. Otherwise the change that follows looks first where this has looked last.
+    #[inline]
+    pub(crate) fn place(&self) -> Option<Address> {
+        if self.is_empty
+            && let Some(turns) = self.turns
+        {
+            return Address::new(turns, self.at);
+        }
+        if self.has_all {
+            self.tree.point(&self.leaf, self.at);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::key::ObjectKey;
+    use crate::format::key::Path;
+    use crate::format::value::Kind;
+    use crate::index::incarnation::life;
+    use proptest::prelude::*;
+    use weir_proto::object::Extent;
+    use weir_proto::{Key, ObjectId};
+
+    const OBJECT: ObjectKey = (1, 1, ObjectId { hi: 0, lo: 1 });
+
+    fn name(number: u8) -> Key {
+        Key::new(&[b'k', number, 0, 1][..usize::from(2 + number % 3)]).expect("a key")
+    }
+
+    /// What happened to a dkey or an akey at an epoch; versions have a length.
+    type Happening = (u8, Option<u8>, u64, u8, usize);
+
+    /// The tree of a history. Long versions make it several leaves.
+    fn tree(history: Vec<Happening>) -> Tree {
+        let mut tree = Tree::default();
+        let object = Path::object(OBJECT.0, OBJECT.1, OBJECT.2);
+        tree.put(&object.event(2), &Event::Object { newest: 12 }.encode()).expect("in memory");
+        for (dkey, akey, epoch, what, len) in history {
+            let dkey = object.dkey(&name(dkey));
+            let path = akey.map_or_else(|| dkey.clone(), |akey| dkey.akey(&name(akey)));
+            let (key, value) = match (akey, what) {
+                (_, 0) => (path.event(epoch), Event::Punch.encode()),
+                (None, _) => (path.event(epoch), Event::Dkey.encode()),
+                (Some(_), 1 | 2) => {
+                    let event = Event::Akey { kind: Kind::Array, record_size: 1, classes: 1 << what };
+                    (path.event(epoch), event.encode())
+                }
+                (Some(_), index) => {
+                    (path.extent(Extent { index: u64::from(index), count: 6 }, epoch), vec![0; len])
+                }
+            };
+            tree.put(&key, &value).expect("in memory");
+        }
+        tree
+    }
+
+    proptest! {
+        #[test]
+        fn lives_are_those_that_the_index_tells_and_all_of_the_dkey_is_in_the_leaf(
+            history in proptest::collection::vec(
+                (0u8..6, proptest::option::weighted(0.8, 0u8..4), 1u64..12, 0u8..6, 0usize..1200), 0..150),
+            questions in proptest::collection::vec((0u8..7, proptest::collection::vec(0u8..5, 1..5), 1u64..14), 30),
+        ) {
+            let tree = tree(history);
+            for (dkey, akeys, epoch) in questions {
+                let mut route = Route::object(&OBJECT, Vec::new());
+                let above = life_from(&tree, route.event(epoch), Life::ALWAYS).expect("sound");
+                let of_dkey = Path::object(OBJECT.0, OBJECT.1, OBJECT.2).dkey(&name(dkey));
+                route.go_to_dkey(&name(dkey));
+                let mut neighbours = Neighbours::of_dkey(&tree, &mut route, epoch).expect("sound");
+                let found = neighbours.life_of_dkey(&mut route, &above, epoch).expect("sound");
+                prop_assert_eq!(found, life(&tree, &of_dkey, above, epoch).expect("sound"));
+                let leaf = tree.leaf(&of_dkey.event(epoch)).expect("in memory");
+                for akey in akeys {
+                    let of_akey = of_dkey.akey(&name(akey));
+                    route.go_to_akey(&name(akey));
+                    let of_neighbours = neighbours.life(&mut route, &found, epoch).expect("sound");
+                    prop_assert_eq!(of_neighbours, life(&tree, &of_akey, found, epoch).expect("sound"));
+                    if let Some(place) = neighbours.place() {
+                        let new = [of_akey.event(epoch).to_vec(), of_akey.single(epoch).to_vec()];
+                        let belongs = |key: &Vec<u8>| tree.address(key).is_none();
+                        prop_assert!(new.iter().all(belongs), "it is there already");
+                        let at = leaf.entries().expect("a leaf").search(&new[0]);
+                        let turns = tree.leaf_and_turns(&new[0]).expect("in memory").1;
+                        prop_assert_eq!(Address::new(turns.expect("a few"), at.expect_err("it is new")), Some(place));
+                    }
+                    if neighbours.has_all() {
+                        let extent = Extent { index: 9, count: 6 };
+                        for key in [of_akey.event(1).to_vec(), of_akey.extent(extent, epoch).to_vec()] {
+                            prop_assert!(Rc::ptr_eq(&leaf, &tree.leaf(&key).expect("in memory")));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Which record of the log a reader of an object has to wait for.
+
+use crate::format::key::ObjectKey;
+use crate::versions::timestamps::ObjectHash;
+use std::collections::{HashMap, VecDeque};
+
+/// Objects with records that aren't durable.
+#[derive(Default)]
+pub(crate) struct Touched {
+    /// Objects with the last of their records that came one behind the other.
+    order: VecDeque<(u64, ObjectKey)>,
+    /// The newest of these records of each object, but for the last of all: the next one is most likely of the same object.
+    newest: HashMap<ObjectKey, u64, ObjectHash>,
+}
+
+impl Touched {
+    /// A record of an object, newer than all others.
+    pub(crate) fn note(&mut self, object: ObjectKey, record: u64) {
+        match self.order.back_mut() {
+            Some((last, same)) if *same == object => {
+                *last = record;
+                return;
+            }
+            Some((last, other)) => drop(self.newest.insert(*other, *last)),
+            None => {}
+        }
+        self.order.push_back((record, object));
+    }
+
+    /// The newest record of an object; 0: all are durable.
+    pub(crate) fn newest(&self, object: &ObjectKey) -> u64 {
+        match self.order.back() {
+            None => 0,
+            Some((last, same)) if same == object => *last,
+            Some(_) => self.newest.get(object).copied().unwrap_or(0),
+        }
+    }
+
+    /// Records up to this one are durable.
+    pub(crate) fn forget(&mut self, record: u64) {
+        while let Some((number, object)) = self.order.pop_front_if(|(number, _)| *number <= record) {
+            if self.newest.get(&object) == Some(&number) {
+                self.newest.remove(&object);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use weir_proto::ObjectId;
+
+    proptest! {
+        #[test]
+        fn the_newest_record_of_an_object_is_known_until_it_is_durable(
+            steps in proptest::collection::vec((0u64..4, 0u64..3, proptest::bool::weighted(0.3)), 1..100),
+        ) {
+            let object = |lo: u64| (1, 1, ObjectId { hi: 0, lo });
+            let (mut touched, mut model, mut durable) = (Touched::default(), [0u64; 4], 0);
+            for (number, (which, behind, forget)) in (1u64..).zip(steps) {
+                touched.note(object(which), number);
+                model[usize::try_from(which).expect("small")] = number;
+                if forget {
+                    durable = durable.max(number.saturating_sub(behind));
+                    touched.forget(durable);
+                }
+                for (lo, newest) in (0u64..).zip(model) {
+                    prop_assert_eq!(touched.newest(&object(lo)), if newest > durable { newest } else { 0 });
+                }
+            }
+            touched.forget(u64::MAX);
+            prop_assert!(touched.order.is_empty() && touched.newest.is_empty());
+        }
+    }
+}
