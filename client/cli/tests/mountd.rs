@@ -259,6 +259,53 @@ fn nothing_is_open_any_more_of_a_container_that_is_unmounted() {
     daemon.kill();
 }
 
+#[test]
+fn requests_that_wait_for_an_engine_are_counted_and_told() {
+    const FILES: usize = 9;
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    let target = directory(&system, "one");
+    let attach = system.folder().join("client.json");
+    let daemon = Daemon::start(&system, target.parent().expect("a folder"), &attach);
+    daemon.mount(request(&target)).expect("mounted");
+    let paths: Vec<PathBuf> = (0..FILES).map(|number| target.join(format!("f{number}"))).collect();
+    for path in &paths {
+        fs::write(path, "small").expect("written");
+    }
+    let gauge = |name: &str| -> u64 {
+        let page = daemon.page("/metrics");
+        let series = format!("{name}{{pool=\"tank\",container=\"home\"}} ");
+        let value = page.lines().find_map(|line| line.strip_prefix(&series));
+        value.unwrap_or_else(|| panic!("no {name} in {page}")).parse().expect("a number")
+    };
+    assert_eq!((gauge("weir_mountd_waiting_requests"), gauge("weir_mountd_overflow_threads")), (0, 0));
+    let engine = i32::try_from(system.engine_pid(0)).expect("a pid");
+    let engine = rustix::process::Pid::from_raw(engine).expect("not zero");
+    // Until the kernel knows no attributes any more.
+    std::thread::sleep(Duration::from_millis(1500));
+    rustix::process::kill_process(engine, rustix::process::Signal::STOP).expect("stopped");
+    std::thread::scope(|scope| {
+        for path in &paths {
+            scope.spawn(move || assert_eq!(fs::metadata(path).expect("sooner or later").len(), 5));
+        }
+        let begun = Instant::now();
+        let told = format!("{FILES} requests wait for engines");
+        let is_told = || daemon.list().iter().any(|mount| mount.message.contains(&told));
+        while !is_told() && begun.elapsed() < Duration::from_mins(1) {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let seen = (gauge("weir_mountd_waiting_requests"), gauge("weir_mountd_overflow_threads"));
+        let list = daemon.list();
+        rustix::process::kill_process(engine, rustix::process::Signal::CONT).expect("continued");
+        assert!(list[0].health() == MountHealth::Degraded && list[0].message.contains(&told), "{list:?}");
+        assert!(seen.0 == FILES as u64 && seen.1 >= 5, "{seen:?}");
+    });
+    harness::eventually("all is as before", Duration::from_mins(1), || {
+        (gauge("weir_mountd_waiting_requests"), gauge("weir_mountd_overflow_threads")) == (0, 0)
+    });
+    unmount_soon(&daemon, &target);
+    daemon.kill();
+}
+
 /// KiB of a process's memory that are its own: what it has of programs and libraries, all mounts of a node share.
 fn own_memory(pid: i32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process runs");

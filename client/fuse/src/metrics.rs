@@ -142,9 +142,9 @@ impl Metrics {
         self.written_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// The counts now, with the bytes that wait to be sent.
+    /// The counts now. What waits, others know.
     #[must_use]
-    pub fn snapshot(&self, unsent_bytes: u64) -> Snapshot {
+    pub fn snapshot(&self) -> Snapshot {
         let mut operations = BTreeMap::new();
         for (operation, name) in OPERATIONS {
             let latency = &self.latencies[operation as usize];
@@ -160,8 +160,8 @@ impl Metrics {
             operations,
             read_bytes: self.read_bytes.load(Ordering::Relaxed),
             written_bytes: self.written_bytes.load(Ordering::Relaxed),
-            unsent_bytes,
             errors: errors.iter().map(|(errno, count)| (errno_name(*errno), *count)).collect(),
+            ..Snapshot::default()
         }
     }
 }
@@ -200,6 +200,12 @@ pub struct Snapshot {
     /// Bytes among them that the engines don't have yet.
     #[serde(default)]
     pub unsent_bytes: u64,
+    /// Requests that wait for engines.
+    #[serde(default)]
+    pub waiting_requests: u64,
+    /// Threads that serve requests beside them.
+    #[serde(default)]
+    pub overflow_threads: u64,
     /// By errno name.
     pub errors: BTreeMap<String, u64>,
 }
@@ -277,6 +283,8 @@ pub fn render(mounts: &[MountMetrics]) -> String {
         sum.read_bytes += mount.counts.read_bytes;
         sum.written_bytes += mount.counts.written_bytes;
         sum.unsent_bytes += mount.counts.unsent_bytes;
+        sum.waiting_requests += mount.counts.waiting_requests;
+        sum.overflow_threads += mount.counts.overflow_threads;
         for (name, histogram) in &mount.counts.operations {
             sum.operations.entry(name.clone()).or_default().add(histogram);
             latencies.entry(name).or_default().add(histogram);
@@ -303,10 +311,28 @@ fn render_containers(text: &mut String, containers: &BTreeMap<(&str, &str), Snap
     let labels = |(pool, container): &(&str, &str)| {
         format!("pool=\"{}\",container=\"{}\"", escape(pool), escape(container))
     };
-    let help = "Bytes written by applications that the engines don't have yet.";
-    family(text, "weir_mountd_unsent_bytes", "gauge", help);
-    for (names, counts) in containers {
-        let _ = writeln!(text, "weir_mountd_unsent_bytes{{{}}} {}", labels(names), counts.unsent_bytes);
+    let gauges: [(_, _, fn(&Snapshot) -> u64); 3] = [
+        (
+            "weir_mountd_unsent_bytes",
+            "Bytes written by applications that the engines don't have yet.",
+            |counts| counts.unsent_bytes,
+        ),
+        (
+            "weir_mountd_waiting_requests",
+            "Requests of the kernel that have waited for engines for more than 250 ms.",
+            |counts| counts.waiting_requests,
+        ),
+        (
+            "weir_mountd_overflow_threads",
+            "Threads that serve requests beside those of which requests wait for engines.",
+            |counts| counts.overflow_threads,
+        ),
+    ];
+    for (name, help, value) in gauges {
+        family(text, name, "gauge", help);
+        for (names, counts) in containers {
+            let _ = writeln!(text, "{name}{{{}}} {}", labels(names), value(counts));
+        }
     }
     family(text, "weir_mountd_operations_total", "counter", "Requests of the kernel answered.");
     for (names, counts) in containers {
@@ -409,7 +435,7 @@ mod tests {
             pool: "tank".into(),
             container: "a\"b".into(),
             health: "serving",
-            counts: metrics.snapshot(9),
+            counts: Snapshot { waiting_requests: 3, overflow_threads: 2, ..metrics.snapshot() },
         };
         let text = render(&[mount.clone(), mount]);
         for line in [
@@ -417,6 +443,8 @@ mod tests {
             "weir_mountd_operations_total{pool=\"tank\",container=\"a\\\"b\",op=\"write\"} 4",
             "weir_mountd_bytes_total{pool=\"tank\",container=\"a\\\"b\",direction=\"write\"} 8192",
             "weir_mountd_errors_total{pool=\"tank\",container=\"a\\\"b\",errno=\"ENOSPC\"} 2",
+            "weir_mountd_waiting_requests{pool=\"tank\",container=\"a\\\"b\"} 6",
+            "weir_mountd_overflow_threads{pool=\"tank\",container=\"a\\\"b\"} 4",
             "weir_mountd_operation_seconds_bucket{op=\"write\",le=\"0.00005\"} 0",
             "weir_mountd_operation_seconds_bucket{op=\"write\",le=\"5\"} 2",
             "weir_mountd_operation_seconds_bucket{op=\"write\",le=\"+Inf\"} 4",

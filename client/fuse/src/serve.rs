@@ -19,6 +19,7 @@ use weir_dfs::{Dfs, Lease};
 
 use crate::filesystem::{Shared, WeirFs, begin_lease};
 use crate::keeping::Keeper;
+use crate::metrics::Snapshot;
 use crate::mountinfo::{self, FILE_SYSTEM_TYPE};
 use crate::report::{Failure, FailureKind, Identity, State};
 use crate::spec::{MountOptions, MountSpec};
@@ -110,13 +111,14 @@ fn serve(
     shared.set_notifier(session.notifier());
     raise_read_ahead(&spec.target);
     let (ended, mut end) = tokio::sync::oneshot::channel();
-    let notified = Arc::clone(&shared);
+    let served = Arc::clone(&shared);
     let thread = std::thread::Builder::new().name("session".into()).spawn(move || {
         let outcome = session.run();
+        served.threads.finish();
         // The other end is gone only when the process ends anyway.
         let _ = ended.send(outcome);
         // As long as anything here holds the device, the kernel lets those wait who use the mount.
-        notified.forget_notifier();
+        served.forget_notifier();
     });
     thread.map_err(|error| {
         Failure::new(FailureKind::Internal, format!("start the session's thread: {error}"))
@@ -278,7 +280,7 @@ fn mount(spec: &MountSpec, options: MountOptions, shared: &Arc<Shared>) -> Resul
     };
     let mut config = fuser::Config::default();
     config.acl = SessionACL::All;
-    config.n_threads = Some(spec.threads);
+    config.n_threads = Some(shared.threads.session_threads());
     config.clone_fd = true;
     let filesystem = WeirFs::new(Arc::clone(shared));
     if !rustix::process::geteuid().is_root() {
@@ -466,7 +468,12 @@ async fn answer_control(
         let state = State {
             identity: identity.clone(),
             trouble: shared.trouble(),
-            metrics: shared.metrics.snapshot(shared.writeback.bytes()),
+            metrics: Snapshot {
+                unsent_bytes: shared.writeback.bytes(),
+                waiting_requests: shared.threads.waiting() as u64,
+                overflow_threads: shared.threads.overflow_threads() as u64,
+                ..shared.metrics.snapshot()
+            },
         };
         let text = serde_json::to_vec(&state).unwrap_or_default();
         // A daemon that does not read within its limit asks again.

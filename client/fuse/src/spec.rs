@@ -19,8 +19,9 @@ fn default_open_wait() -> Duration {
     DEFAULT_OPEN_WAIT
 }
 
-/// Threads that serve a mount. Each holds one request, so this bounds how many are under way at once. Each owns an
-/// endpoint, which takes some 2 MiB, and up to 12 MiB when it has moved large pieces; 4 hide the round trips of a few programs.
+/// Threads that serve a mount. Each holds one request, so this bounds how many are under way at once, but for those that wait
+/// for an engine that is away. Each owns an endpoint, which takes some 2 MiB, and up to 12 MiB when it has moved large pieces; 4
+/// hide the round trips of a few programs.
 pub const DEFAULT_THREADS: usize = 4;
 
 /// Most of them: their endpoints take up to 3 GiB, and a target on `shm` has room for no more peers.

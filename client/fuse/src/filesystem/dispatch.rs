@@ -14,15 +14,17 @@ use fuser::{
     ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
+use weir_dfs::Stat;
 
 use super::attributes::{Wanted, to_kernel};
-use super::{GENERATION, WeirFs, entry_life};
+use super::{GENERATION, Shared, WeirFs, entry_life};
 use crate::metrics::Operation;
 
 /// Largest write of one request: as much as the kernel can send (256 pages).
 const WRITE_MAX: u32 = 1 << 20;
 
-/// Requests that the kernel may have under way without anybody waiting for them, such as read-ahead: some for each thread.
+/// Requests that the kernel may have under way without anybody waiting for them, such as read-ahead, beside those that may
+/// wait for engines: some for each thread.
 const BACKGROUND_MAX: u16 = 64;
 
 /// Unit that `statfs` counts space in.
@@ -38,16 +40,38 @@ fn owner(request: &Request) -> (u32, u32) {
 }
 
 impl WeirFs {
-    /// Answers with a value or the size that it needs.
-    fn answer_xattr(value: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
-        match value {
-            Err(errno) => reply.error(errno),
-            Ok(value) => match u32::try_from(value.len()) {
-                Ok(needed) if size == 0 => reply.size(needed),
-                Ok(needed) if needed <= size => reply.data(&value),
-                _ => reply.error(Errno::ERANGE),
-            },
-        }
+    /// Serves a request that may wait for an engine.
+    fn serve(&self, work: impl FnOnce(&Shared) + Send + 'static) {
+        self.serve_lent(&(), |shared, ()| work(shared));
+    }
+
+    /// As [`WeirFs::serve`], one that comes with a name or data.
+    fn serve_lent<D>(&self, lent: &D, work: impl FnOnce(&Shared, &D) + Send + 'static)
+    where
+        D: ToOwned + ?Sized,
+        D::Owned: Send + 'static,
+    {
+        self.shared.threads.serve(&self.shared, lent, work);
+    }
+}
+
+/// Answers with a value or the size that it needs.
+fn answer_xattr(value: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
+    match value {
+        Err(errno) => reply.error(errno),
+        Ok(value) => match u32::try_from(value.len()) {
+            Ok(needed) if size == 0 => reply.size(needed),
+            Ok(needed) if needed <= size => reply.data(&value),
+            _ => reply.error(Errno::ERANGE),
+        },
+    }
+}
+
+/// Answers with an inode that has just been made.
+fn made(shared: &Shared, outcome: Result<Stat, Errno>, reply: ReplyEntry) {
+    match outcome {
+        Ok(stat) => reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION),
+        Err(errno) => reply.error(errno),
     }
 }
 
@@ -83,19 +107,22 @@ impl Filesystem for WeirFs {
         // Each takes the nearest value that the kernel allows.
         let _ = config.set_max_write(WRITE_MAX).or_else(|nearest| config.set_max_write(nearest));
         let _ = config.set_max_readahead(WRITE_MAX).or_else(|nearest| config.set_max_readahead(nearest));
-        let _ = config.set_max_background(BACKGROUND_MAX);
+        let waiting = u16::try_from(self.shared.threads.requests_max()).expect("a mount has few threads");
+        let _ = config.set_max_background(waiting + BACKGROUND_MAX);
         Ok(())
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let shared = &self.shared;
-        match shared.serve(Operation::Lookup, |context| shared.lookup(context, parent.0, name.as_bytes())) {
-            Ok(stat) => {
-                shared.retries.looked_up(request.pid(), stat.inode);
-                reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION);
+        let caller = request.pid();
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            match shared.serve(Operation::Lookup, |context| shared.lookup(context, parent.0, name)) {
+                Ok(stat) => {
+                    shared.retries.looked_up(caller, stat.inode);
+                    reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION);
+                }
+                Err(errno) => reply.error(errno),
             }
-            Err(errno) => reply.error(errno),
-        }
+        });
     }
 
     fn forget(&self, _: &Request, number: INodeNo, count: u64) {
@@ -103,11 +130,12 @@ impl Filesystem for WeirFs {
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let shared = &self.shared;
-        match shared.serve(Operation::Getattr, |context| shared.getattr(context, number.0)) {
-            Ok(stat) => reply.attr(&entry_life(shared), &to_kernel(&stat)),
-            Err(errno) => reply.error(errno),
-        }
+        self.serve(move |shared| {
+            match shared.serve(Operation::Getattr, |context| shared.getattr(context, number.0)) {
+                Ok(stat) => reply.attr(&entry_life(shared), &to_kernel(&stat)),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
     fn setattr(
@@ -128,20 +156,22 @@ impl Filesystem for WeirFs {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
-        let shared = &self.shared;
+        let caller = request.uid();
         let wanted = Wanted { mode, uid, gid, size, atime, mtime };
-        let set = |context: &_| shared.setattr(context, number.0, wanted, request.uid());
-        match shared.serve(Operation::Setattr, set) {
-            Ok(stat) => reply.attr(&entry_life(shared), &to_kernel(&stat)),
-            Err(errno) => reply.error(errno),
-        }
+        self.serve(move |shared| {
+            let set = |context: &_| shared.setattr(context, number.0, wanted, caller);
+            match shared.serve(Operation::Setattr, set) {
+                Ok(stat) => reply.attr(&entry_life(shared), &to_kernel(&stat)),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
-        match self.shared.serve(Operation::Readlink, |_| self.shared.readlink(number.0)) {
+        self.serve(move |shared| match shared.serve(Operation::Readlink, |_| shared.readlink(number.0)) {
             Ok(target) => reply.data(&target),
             Err(errno) => reply.error(errno),
-        }
+        });
     }
 
     fn mknod(
@@ -154,47 +184,39 @@ impl Filesystem for WeirFs {
         _: u32,
         reply: ReplyEntry,
     ) {
-        let shared = &self.shared;
-        let make = |context: &_| shared.mknod(context, parent.0, name.as_bytes(), mode, owner(request));
-        match shared.serve(Operation::Mknod, make) {
-            Ok(stat) => reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION),
-            Err(errno) => reply.error(errno),
-        }
+        let owner = owner(request);
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            let make = |context: &_| shared.mknod(context, parent.0, name, mode, owner);
+            made(shared, shared.serve(Operation::Mknod, make), reply);
+        });
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
-        let shared = &self.shared;
-        let make = |context: &_| shared.mkdir(context, parent.0, name.as_bytes(), mode, owner(request));
-        match shared.serve(Operation::Mkdir, make) {
-            Ok(stat) => reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION),
-            Err(errno) => reply.error(errno),
-        }
+        let owner = owner(request);
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            let make = |context: &_| shared.mkdir(context, parent.0, name, mode, owner);
+            made(shared, shared.serve(Operation::Mkdir, make), reply);
+        });
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let shared = &self.shared;
-        done(
-            shared.serve(Operation::Unlink, |context| shared.unlink(context, parent.0, name.as_bytes())),
-            reply,
-        );
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            done(shared.serve(Operation::Unlink, |context| shared.unlink(context, parent.0, name)), reply);
+        });
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let shared = &self.shared;
-        done(
-            shared.serve(Operation::Rmdir, |context| shared.rmdir(context, parent.0, name.as_bytes())),
-            reply,
-        );
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            done(shared.serve(Operation::Rmdir, |context| shared.rmdir(context, parent.0, name)), reply);
+        });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let shared = &self.shared;
-        let target = target.as_os_str().as_bytes();
-        let make = |context: &_| shared.symlink(context, parent.0, name.as_bytes(), target, owner(request));
-        match shared.serve(Operation::Symlink, make) {
-            Ok(stat) => reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION),
-            Err(errno) => reply.error(errno),
-        }
+        let (owner, target) = (owner(request), target.as_os_str().as_bytes().to_vec());
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            let make = |context: &_| shared.symlink(context, parent.0, name, &target, owner);
+            made(shared, shared.serve(Operation::Symlink, make), reply);
+        });
     }
 
     fn rename(
@@ -207,9 +229,11 @@ impl Filesystem for WeirFs {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let shared = &self.shared;
-        let (from, to) = ((parent.0, name.as_bytes()), (new_parent.0, new_name.as_bytes()));
-        done(shared.serve(Operation::Rename, |context| shared.rename(context, from, to, flags)), reply);
+        let new_name = new_name.as_bytes().to_vec();
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            let (from, to) = ((parent.0, name), (new_parent.0, new_name.as_slice()));
+            done(shared.serve(Operation::Rename, |context| shared.rename(context, from, to, flags)), reply);
+        });
     }
 
     fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
@@ -218,17 +242,19 @@ impl Filesystem for WeirFs {
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (shared, caller) = (&self.shared, request.pid());
-        let had_name = shared.retries.opens(caller, number.0);
-        match shared.serve(Operation::Open, |context| shared.open(context, number.0, flags.0, had_name)) {
-            Ok(opened) => reply.opened(FileHandle(opened.handle), opened.flags),
-            Err(errno) => {
-                if errno == Errno::ESTALE && !had_name {
-                    shared.retries.refused(caller);
+        let caller = request.pid();
+        self.serve(move |shared| {
+            let had_name = shared.retries.opens(caller, number.0);
+            match shared.serve(Operation::Open, |context| shared.open(context, number.0, flags.0, had_name)) {
+                Ok(opened) => reply.opened(FileHandle(opened.handle), opened.flags),
+                Err(errno) => {
+                    if errno == Errno::ESTALE && !had_name {
+                        shared.retries.refused(caller);
+                    }
+                    reply.error(errno);
                 }
-                reply.error(errno);
             }
-        }
+        });
     }
 
     fn create(
@@ -241,16 +267,17 @@ impl Filesystem for WeirFs {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let shared = &self.shared;
-        let make =
-            |context: &_| shared.create(context, (parent.0, name.as_bytes()), mode, flags, owner(request));
-        match shared.serve(Operation::Create, make) {
-            Ok((stat, opened)) => {
-                let handle = FileHandle(opened.handle);
-                reply.created(&entry_life(shared), &to_kernel(&stat), GENERATION, handle, opened.flags);
+        let owner = owner(request);
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            let make = |context: &_| shared.create(context, (parent.0, name), mode, flags, owner);
+            match shared.serve(Operation::Create, make) {
+                Ok((stat, opened)) => {
+                    let handle = FileHandle(opened.handle);
+                    reply.created(&entry_life(shared), &to_kernel(&stat), GENERATION, handle, opened.flags);
+                }
+                Err(errno) => reply.error(errno),
             }
-            Err(errno) => reply.error(errno),
-        }
+        });
     }
 
     fn read(
@@ -264,17 +291,18 @@ impl Filesystem for WeirFs {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        let shared = &self.shared;
-        READ_BUFFER.with_borrow_mut(|buffer| {
-            let size = size as usize;
-            if buffer.len() < size {
-                buffer.resize(size, 0);
-            }
-            let into = &mut buffer[..size];
-            match shared.serve(Operation::Read, |context| shared.read(context, handle.0, offset, into)) {
-                Ok(read) => reply.data(&buffer[..read.min(size)]),
-                Err(errno) => reply.error(errno),
-            }
+        self.serve(move |shared| {
+            READ_BUFFER.with_borrow_mut(|buffer| {
+                let size = size as usize;
+                if buffer.len() < size {
+                    buffer.resize(size, 0);
+                }
+                let into = &mut buffer[..size];
+                match shared.serve(Operation::Read, |context| shared.read(context, handle.0, offset, into)) {
+                    Ok(read) => reply.data(&buffer[..read.min(size)]),
+                    Err(errno) => reply.error(errno),
+                }
+            });
         });
     }
 
@@ -290,19 +318,21 @@ impl Filesystem for WeirFs {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let shared = &self.shared;
-        let write = |context: &_| shared.write(context, handle.0, offset, data, flags);
-        match shared.serve(Operation::Write, write) {
-            // One request carries at most WRITE_MAX bytes.
-            Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
-            Err(errno) => reply.error(errno),
-        }
+        self.serve_lent(data, move |shared, data| {
+            let write = |context: &_| shared.write(context, handle.0, offset, data, flags);
+            match shared.serve(Operation::Write, write) {
+                // One request carries at most WRITE_MAX bytes.
+                Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
     fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         // Dirty pages of a mapping the kernel has written before this by itself.
-        let shared = &self.shared;
-        done(shared.serve(Operation::Flush, |context| shared.flush(context, handle.0, true)), reply);
+        self.serve(move |shared| {
+            done(shared.serve(Operation::Flush, |context| shared.flush(context, handle.0, true)), reply);
+        });
     }
 
     fn release(
@@ -315,27 +345,27 @@ impl Filesystem for WeirFs {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        let shared = &self.shared;
-        done(
-            shared.serve(Operation::Release, |context| {
+        self.serve(move |shared| {
+            let release = |context: &_| {
                 shared.release(context, handle.0);
                 Ok(())
-            }),
-            reply,
-        );
+            };
+            done(shared.serve(Operation::Release, release), reply);
+        });
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
         // Dirty pages of a mapping the kernel has written before this by itself.
-        let shared = &self.shared;
-        done(shared.serve(Operation::Fsync, |context| shared.flush(context, handle.0, false)), reply);
+        self.serve(move |shared| {
+            done(shared.serve(Operation::Fsync, |context| shared.flush(context, handle.0, false)), reply);
+        });
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.shared.serve(Operation::Opendir, |_| self.shared.opendir(number.0)) {
+        self.serve(move |shared| match shared.serve(Operation::Opendir, |_| shared.opendir(number.0)) {
             Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
             Err(errno) => reply.error(errno),
-        }
+        });
     }
 
     fn readdir(
@@ -346,12 +376,13 @@ impl Filesystem for WeirFs {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let shared = &self.shared;
-        let fill = |context: &_| shared.readdir(context, number.0, handle.0, offset, &mut reply);
-        match shared.serve(Operation::Readdir, fill) {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
+        self.serve(move |shared| {
+            let fill = |context: &_| shared.readdir(context, number.0, handle.0, offset, &mut reply);
+            match shared.serve(Operation::Readdir, fill) {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
     fn readdirplus(
@@ -362,12 +393,13 @@ impl Filesystem for WeirFs {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let shared = &self.shared;
-        let fill = |context: &_| shared.readdirplus(context, number.0, handle.0, offset, &mut reply);
-        match shared.serve(Operation::Readdirplus, fill) {
-            Ok(()) => reply.ok(),
-            Err(errno) => reply.error(errno),
-        }
+        self.serve(move |shared| {
+            let fill = |context: &_| shared.readdirplus(context, number.0, handle.0, offset, &mut reply);
+            match shared.serve(Operation::Readdirplus, fill) {
+                Ok(()) => reply.ok(),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
@@ -377,22 +409,23 @@ impl Filesystem for WeirFs {
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
         // A name is on stable media when the call that made, changed or removed it returns.
-        done(self.shared.serve(Operation::Fsyncdir, |_| Ok(())), reply);
+        self.serve(|shared| done(shared.serve(Operation::Fsyncdir, |_| Ok(())), reply));
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        let shared = &self.shared;
-        let ask = |context: &weir_client::Context| Ok(context.block_on(shared.dfs.statfs(context))?);
-        match shared.serve(Operation::Statfs, ask) {
-            Ok(space) => {
-                let (total, free) =
-                    (space.total / u64::from(STATFS_UNIT), space.free / u64::from(STATFS_UNIT));
-                let name_max = u32::try_from(weir_dfs::NAME_MAX).unwrap_or(255);
-                // Inodes are not limited: df shows none instead of a number that means nothing.
-                reply.statfs(total, free, free, 0, 0, STATFS_UNIT, name_max, STATFS_UNIT);
+        self.serve(|shared| {
+            let ask = |context: &weir_client::Context| Ok(context.block_on(shared.dfs.statfs(context))?);
+            match shared.serve(Operation::Statfs, ask) {
+                Ok(space) => {
+                    let (total, free) =
+                        (space.total / u64::from(STATFS_UNIT), space.free / u64::from(STATFS_UNIT));
+                    let name_max = u32::try_from(weir_dfs::NAME_MAX).unwrap_or(255);
+                    // Inodes are not limited: df shows none instead of a number that means nothing.
+                    reply.statfs(total, free, free, 0, 0, STATFS_UNIT, name_max, STATFS_UNIT);
+                }
+                Err(errno) => reply.error(errno),
             }
-            Err(errno) => reply.error(errno),
-        }
+        });
     }
 
     fn setxattr(
@@ -405,27 +438,32 @@ impl Filesystem for WeirFs {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let shared = &self.shared;
-        let set = |context: &_| shared.setxattr(context, number.0, name.as_bytes(), value, flags);
-        done(shared.serve(Operation::Setxattr, set), reply);
+        let name = name.as_bytes().to_vec();
+        self.serve_lent(value, move |shared, value| {
+            let set = |context: &_| shared.setxattr(context, number.0, &name, value, flags);
+            done(shared.serve(Operation::Setxattr, set), reply);
+        });
     }
 
     fn getxattr(&self, _: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let shared = &self.shared;
-        let get = |context: &_| shared.getxattr(context, number.0, name.as_bytes());
-        Self::answer_xattr(shared.serve(Operation::Getxattr, get), size, reply);
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            let get = |context: &_| shared.getxattr(context, number.0, name);
+            answer_xattr(shared.serve(Operation::Getxattr, get), size, reply);
+        });
     }
 
     fn listxattr(&self, _: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        let shared = &self.shared;
-        let list = shared.serve(Operation::Listxattr, |context| shared.listxattr(context, number.0));
-        Self::answer_xattr(list, size, reply);
+        self.serve(move |shared| {
+            let list = shared.serve(Operation::Listxattr, |context| shared.listxattr(context, number.0));
+            answer_xattr(list, size, reply);
+        });
     }
 
     fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let shared = &self.shared;
-        let remove = |context: &_| shared.removexattr(context, number.0, name.as_bytes());
-        done(shared.serve(Operation::Removexattr, remove), reply);
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            let remove = |context: &_| shared.removexattr(context, number.0, name);
+            done(shared.serve(Operation::Removexattr, remove), reply);
+        });
     }
 
     fn fallocate(
@@ -438,9 +476,10 @@ impl Filesystem for WeirFs {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let shared = &self.shared;
-        let allocate = |context: &_| shared.fallocate(context, handle.0, offset, length, mode);
-        done(shared.serve(Operation::Fallocate, allocate), reply);
+        self.serve(move |shared| {
+            let allocate = |context: &_| shared.fallocate(context, handle.0, offset, length, mode);
+            done(shared.serve(Operation::Fallocate, allocate), reply);
+        });
     }
 
     fn lseek(
@@ -452,11 +491,12 @@ impl Filesystem for WeirFs {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let shared = &self.shared;
-        match shared.serve(Operation::Lseek, |context| shared.seek(context, handle.0, offset, whence)) {
-            Ok(found) => reply.offset(found),
-            Err(errno) => reply.error(errno),
-        }
+        self.serve(move |shared| {
+            match shared.serve(Operation::Lseek, |context| shared.seek(context, handle.0, offset, whence)) {
+                Ok(found) => reply.offset(found),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
     // The kernel asks about locks only where another mount grants them. EOPNOTSUPP is what programs that can do without locks go on

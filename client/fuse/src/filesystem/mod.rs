@@ -1,8 +1,9 @@
 //! A POSIX container as a FUSE file system.
 //!
 //! The kernel's requests come to several threads at once; each owns a client context and answers a request before it
-//! takes the next, so no data changes hands between threads. What the threads share, tables of inodes and handles, is
-//! behind locks that are never held across a request to an engine.
+//! takes the next, so no data changes hands between threads while engines answer; [`threads`] says what becomes of
+//! requests when they don't. What the threads share, tables of inodes and handles, is behind locks that are never held
+//! across a request to an engine.
 //!
 //! Writes are gathered for each open file and brought to the engines in large pieces; `close` and `fsync` return when
 //! all of them are on stable media. Names are made, changed and removed at once.
@@ -21,6 +22,7 @@ mod order;
 mod pump;
 mod retries;
 mod runs;
+mod threads;
 mod worker;
 mod writeback;
 mod xattrs;

@@ -1,9 +1,8 @@
 //! What every thread that serves requests shares, and the context that each has of its own.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use fuser::{Errno, INodeNo, Notifier};
@@ -18,6 +17,7 @@ use super::inodes::Inodes;
 use super::leases::Leased;
 use super::name_changes::NameChanges;
 use super::retries::Retries;
+use super::threads::Threads;
 use super::writeback::Writeback;
 
 /// How long the kernel may use attributes and entries without asking again (close-to-open, `docs/reference/posix.md`).
@@ -84,20 +84,22 @@ pub struct Shared {
     pub retries: Retries,
     /// The mount's lease.
     pub leased: Leased,
+    /// The threads that serve requests.
+    pub threads: Arc<Threads>,
     attach: Attach,
     engine_wait: Duration,
     notifier: RwLock<Option<Notifier>>,
-    started: Instant,
-    /// For each thread, when its request began: microseconds since `started`, 0 while it has none.
-    slots: Vec<AtomicU64>,
-    next_slot: AtomicUsize,
     logged: Mutex<HashMap<i32, (Option<Instant>, u64)>>,
     last_loss: Mutex<Option<(Instant, String)>>,
 }
 
 thread_local! {
     static CONTEXT: RefCell<Option<Context>> = const { RefCell::new(None) };
-    static SLOT: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Gives back what the calling thread has for requests.
+pub(super) fn drop_context() {
+    drop(CONTEXT.take());
 }
 
 impl Shared {
@@ -113,12 +115,10 @@ impl Shared {
             writeback: Writeback::new(options.unsent),
             retries: Retries::default(),
             leased: Leased::default(),
+            threads: Arc::new(Threads::new(spec.threads)),
             attach,
             engine_wait: spec.engine_wait,
             notifier: RwLock::default(),
-            started: Instant::now(),
-            slots: (0..spec.threads.max(1)).map(|_| AtomicU64::new(0)).collect(),
-            next_slot: AtomicUsize::new(0),
             logged: Mutex::default(),
             last_loss: Mutex::default(),
             dfs,
@@ -159,28 +159,14 @@ impl Shared {
         work: impl FnOnce(&Context) -> Served<T>,
     ) -> Result<T, Errno> {
         let begun = Instant::now();
-        let slot = self.slot();
-        let since = u64::try_from((begun - self.started).as_micros()).unwrap_or(u64::MAX).max(1);
-        slot.store(since, Ordering::Relaxed);
         let admitted = self.leased.admit(self.engine_wait);
         let served = admitted.and_then(|()| self.with_context(work));
-        slot.store(0, Ordering::Relaxed);
         let errno = served.as_ref().err().map(Fault::errno);
         self.metrics.answered(operation, begun.elapsed(), errno);
         served.map_err(|fault| {
             self.log(operation, &fault, begun.elapsed());
             Errno::from_i32(fault.errno())
         })
-    }
-
-    fn slot(&self) -> &AtomicU64 {
-        let index = SLOT.with(|slot| {
-            if slot.get() == usize::MAX {
-                slot.set(self.next_slot.fetch_add(1, Ordering::Relaxed) % self.slots.len());
-            }
-            slot.get()
-        });
-        &self.slots[index % self.slots.len()]
     }
 
     pub(crate) fn with_context<T>(&self, work: impl FnOnce(&Context) -> Served<T>) -> Served<T> {
@@ -230,17 +216,12 @@ impl Shared {
         if self.leased.is_fenced() {
             return "another client grants locks now, which this mount did before: mount again".to_owned();
         }
-        let now = u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX);
-        let slow = SLOW.as_micros();
-        let ages = self.slots.iter().map(|slot| slot.load(Ordering::Relaxed)).filter(|since| *since != 0);
-        let waiting: Vec<u64> =
-            ages.map(|since| now.saturating_sub(since)).filter(|age| u128::from(*age) > slow).collect();
+        let waiting = self.threads.waits(SLOW);
         let last = self.last_loss.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let last = last.filter(|(when, _)| is_recent(when.elapsed(), self.engine_wait)).map(|(_, what)| what);
         match (waiting.iter().max(), last) {
             (Some(longest), last) => {
-                let seconds = longest / 1_000_000;
-                let count = waiting.len();
+                let (count, seconds) = (waiting.len(), longest.as_secs());
                 let before = last.map(|what| format!("; before: {what}")).unwrap_or_default();
                 format!("{count} requests wait for engines, the longest for {seconds} s{before}")
             }
