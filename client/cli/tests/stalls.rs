@@ -4,7 +4,7 @@ mod harness;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
@@ -112,6 +112,11 @@ fn use_live(directory: &Path, live: &[String]) {
         file.set_len(TEXT.len() as u64).expect("cut");
         file.write_all_at(TEXT, 0).expect("written");
     }
+    let link = directory.join("link");
+    symlink("nowhere", &link).expect("made");
+    assert_eq!(fs::read_link(&link).expect("read"), Path::new("nowhere"));
+    fs::remove_file(&link).expect("removed");
+    assert_eq!(fs::read_dir(directory).expect("listed").count(), FILES);
 }
 
 #[test]

@@ -20,9 +20,9 @@ const STEP: usize = 256;
 /// Attributes asked for at the same time: enough to hide the round trip, few enough to leave engines to others.
 const STATS_AT_ONCE: usize = 32;
 
-/// How long a listing waits for attributes, once: longer than an engine takes to restart. Whoever asks for those of one entry
-/// waits as for any operation.
-const STATS_LIMIT: Duration = Duration::from_secs(5);
+/// How long a listing waits for attributes, once, and a look-up: longer than an engine takes to restart. Whoever asks for those
+/// of one entry waits as for any operation.
+pub(super) const STATS_LIMIT: Duration = Duration::from_secs(5);
 
 /// What was listed of a directory so far.
 #[derive(Debug)]
@@ -267,9 +267,9 @@ impl Shared {
         Some((node, attributes))
     }
 
-    /// What is known of a listed inode without asking: its record, with the size that the kernel has, so that it drops nothing
+    /// What is known of an inode that was found without asking: its record, with the size that the kernel has, so that it drops nothing
     /// that it keeps of an open file.
-    fn last_known(&self, node: &Node) -> Stat {
+    pub(super) fn last_known(&self, node: &Node) -> Stat {
         let told = self.inodes.get(node.inode_number()).and_then(|inode| inode.lock().told);
         let stat = of_new(node);
         match told {

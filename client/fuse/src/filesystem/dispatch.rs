@@ -116,9 +116,9 @@ impl Filesystem for WeirFs {
         let caller = request.pid();
         self.serve_lent(name.as_bytes(), move |shared, name| {
             match shared.serve(Operation::Lookup, |context| shared.lookup(context, parent.0, name)) {
-                Ok(stat) => {
+                Ok((stat, life)) => {
                     shared.retries.looked_up(caller, stat.inode);
-                    reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION);
+                    reply.entry(&life, &to_kernel(&stat), GENERATION);
                 }
                 Err(errno) => reply.error(errno),
             }

@@ -1,16 +1,21 @@
 //! Names: looking up, making, removing, renaming.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use fuser::RenameFlags;
 use weir_client::Context;
 use weir_dfs::{Error, Kind, Node, Ownership, Removed, Replace, Stat};
 
 use super::attributes::{of_new, stamp};
+use super::directories::STATS_LIMIT;
+use super::inodes::Inode;
 use super::name_changes::NameChange;
 use super::worker::{Fault, Served, Shared};
 
 impl Shared {
-    /// Finds an entry.
-    pub(crate) fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Served<Stat> {
+    /// Finds an entry. Returns its attributes, and how long the kernel may use them.
+    pub(crate) fn lookup(&self, context: &Context, parent: u64, name: &[u8]) -> Served<(Stat, Duration)> {
         let directory = self.inode(parent)?.node();
         let mut asked = self.inodes.moment();
         let mut node = context.block_on(self.dfs.lookup(context, &directory, name))?;
@@ -18,9 +23,28 @@ impl Shared {
             asked = self.inodes.moment();
             node = context.block_on(self.dfs.lookup(context, &directory, name))?;
         }
-        let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
+        let Some(stat) = self.describe_found(context, &node)? else {
+            self.inodes.found(&node, None, asked);
+            return Ok((self.last_known(&node), Duration::ZERO));
+        };
         self.inodes.found(&node, Some(stamp(&stat)), asked);
-        Ok(stat)
+        Ok((stat, self.cache_life()))
+    }
+
+    /// Attributes of an entry that was just found. `None` when they can't be read now: meanwhile the kernel keeps the directory
+    /// locked, so that nobody makes a name there.
+    fn describe_found(&self, context: &Context, node: &Node) -> Served<Option<Stat>> {
+        let described = self.dfs.stat_listed(context, node);
+        let keeps_unknown = |inode: Arc<Inode>| {
+            let known = inode.lock();
+            known.opens > 0 && known.told.is_none()
+        };
+        if self.inodes.get(node.inode_number()).is_some_and(keeps_unknown) {
+            // The kernel may have pages behind any end that it would be told.
+            return Ok(Some(context.block_on(described)?));
+        }
+        let answer = context.block_on(context.runtime().timeout(STATS_LIMIT, described));
+        Ok(answer.ok().transpose()?)
     }
 
     /// Brings what is gathered of an inode to the engines, so that they can be asked. Returns the inode as it is then, if
