@@ -204,11 +204,8 @@ fn a_mount_ends_while_requests_wait_for_an_engine() {
     thread::scope(|scope| {
         let mount = &mount;
         let stopped = Stopped::new(stage.engine);
-        let readers: Vec<_> = stage
-            .held
-            .iter()
-            .map(|name| scope.spawn(move || fs::read(mount.path(name)).is_err()))
-            .collect();
+        let readers: Vec<_> =
+            stage.held.iter().map(|name| scope.spawn(move || fs::read(mount.path(name)).is_err())).collect();
         use_live(mount.directory(), &stage.live[..2]);
         kill_process(Pid::from_raw(server).expect("a process"), Signal::TERM).expect("asked to end");
         let begun = Instant::now();

@@ -98,6 +98,17 @@ impl Dfs {
         join_all(freed).await.into_iter().collect()
     }
 
+    /// Whether a file is an orphan: another client has removed its last name, and keeps its content for those that have it open. One
+    /// whose name is gone and that isn't has another name, or whoever removed that has not entered it, or has freed it.
+    ///
+    /// # Errors
+    /// An object error.
+    pub async fn is_orphan(&self, context: &Context, file: ObjectId) -> Result<bool> {
+        let mut batches = Batches::default();
+        batches.list(context, self.container()).await?;
+        Ok(batches.oids().contains(&file))
+    }
+
     /// Enters files as orphans.
     async fn enter(&self, context: &Context, files: &[&Removed], owner: Option<ClientId>) -> Result<()> {
         let object = orphans(self.container())?;

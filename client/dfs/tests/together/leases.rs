@@ -255,6 +255,53 @@ fn who_opens_a_file_while_another_client_removes_it_has_all_of_it_or_finds_no_na
 }
 
 #[test]
+fn who_has_a_file_open_that_loses_its_name_learns_whether_it_was_removed() {
+    for seed in 0..seeds() / 2 {
+        let scene = Scene::new(seed);
+        scene.file(&scene.a, b"one");
+        let (reader, other) = (scene.client("reader"), scene.client("other"));
+        let entry = scene.entry(b"one");
+        reader.open.borrow_mut().push(entry.oid());
+        let (random, removes) = (Random::new(seed), seed % 2 == 0);
+        let (context, dfs, a, id) = (other.context.clone(), scene.dfs.clone(), scene.a.clone(), other.id);
+        let after = apart(&random);
+        other.node.handle().spawn(async move {
+            context.runtime().sleep(after).await;
+            if removes {
+                let orphan = dfs.unlink(&context, &a, b"one").await.expect("unlinked");
+                dfs.release(&context, &[orphan], Some(id)).await.expect("released");
+            } else {
+                dfs.rename(&context, &a, b"one", &a, b"two", Replace::Allow).await.expect("renamed");
+            }
+        });
+        let (context, dfs, of) = (reader.context.clone(), scene.dfs.clone(), entry.clone());
+        let found = scene.cluster.world.block_on(&reader.node, async move {
+            while dfs.stat(&context, &of).await.is_ok() {
+                context.runtime().sleep(Duration::from_millis(1)).await;
+            }
+            // Well before the next turn.
+            for _ in 0..100 {
+                if dfs.is_orphan(&context, of.oid()).await.expect("answers") {
+                    return true;
+                }
+                context.runtime().sleep(Duration::from_millis(2)).await;
+            }
+            false
+        });
+        assert_eq!(found, removes, "seed {seed}");
+        let is_orphan = || {
+            let (context, dfs, oid) = (scene.context.clone(), scene.dfs.clone(), entry.oid());
+            scene.cluster.run(async move { dfs.is_orphan(&context, oid).await.expect("answers") })
+        };
+        scene.run_turns(FREED_WITHIN);
+        assert_eq!(is_orphan(), removes, "it is open");
+        reader.open.borrow_mut().clear();
+        scene.run_turns(FREED_WITHIN);
+        assert!(!is_orphan(), "it is freed");
+    }
+}
+
+#[test]
 fn one_client_grants_locks_as_long_as_it_is_there() {
     let scene = Scene::new(7);
     let (first, second) = (scene.client("first"), scene.client("second"));

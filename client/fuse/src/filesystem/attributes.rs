@@ -193,8 +193,8 @@ impl Shared {
                 // What was written from here meanwhile counts: the answer may not know of it.
                 Ok(Self::stat_gathered(&inode).unwrap_or(stat))
             }
-            Err(Error::Stale(_)) if self.lost_directory(context, &inode)? => {
-                let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
+            Err(Error::Stale(_)) if context.block_on(self.lost_name_before(context, &inode))? => {
+                let stat = self.stat_unnamed(context, &inode, &node)?;
                 Ok(Stat { links: 0, ..stat })
             }
             // Another client renamed or removed a file that is open here: its content can still be described.
@@ -211,24 +211,6 @@ impl Shared {
             self.ensure_there(context, inode)?;
         }
         Ok(stat)
-    }
-
-    /// Whether an inode that isn't found under its name is a directory that another client has removed. That is noted.
-    fn lost_directory(&self, context: &Context, inode: &Inode) -> Served<bool> {
-        let node = inode.node();
-        if !node.is_directory() {
-            return Ok(false);
-        }
-        match context.block_on(self.dfs.parent_of(context, node.oid())) {
-            Ok(_) => Ok(false),
-            Err(Error::Stale(_)) => {
-                let mut known = inode.lock();
-                self.inodes.note_change(&mut known);
-                known.nameless.get_or_insert_default();
-                Ok(true)
-            }
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// Takes note of attributes after they were changed from here.
@@ -270,7 +252,7 @@ impl Shared {
             inode.gathering.note_changed(context.latest_epoch());
         }
         let (node, stat) = match changed {
-            Err(Error::Stale(_)) if self.lost_directory(context, &inode)? => {
+            Err(Error::Stale(_)) if context.block_on(self.lost_name(context, &inode))? => {
                 return self.setattr_nameless(context, &inode, change);
             }
             changed => changed?,

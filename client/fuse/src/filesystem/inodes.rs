@@ -48,6 +48,8 @@ pub struct Known {
     pub removed: Option<Removed>,
     /// The extended attributes of an inode whose last name is gone: no entry holds them any more, nor the record.
     pub nameless: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
+    /// Others have taken its name away, and it has not become an orphan: they have renamed it.
+    pub renamed: bool,
     /// Other clients have freed its content, since they had taken this one for dead.
     pub lost: bool,
     /// The content that the page cache holds.
@@ -214,7 +216,7 @@ impl Inodes {
         known.lookups += 1;
         if known.changed <= asked {
             known.node.clone_from(node);
-            (known.removed, known.nameless) = (None, None);
+            (known.removed, known.nameless, known.renamed) = (None, None, false);
         }
         if known.is_newest(asked) {
             known.told = stamp.or(known.told);
@@ -242,6 +244,10 @@ impl Inodes {
         let mut known = inode.lock();
         known.opens = known.opens.saturating_sub(1);
         let reclaim = if known.opens == 0 { known.removed.take() } else { None };
+        if known.opens == 0 && reclaim.is_none() && known.node.record.kind == Kind::File {
+            // Another client has removed it: who still reaches it by its name has to look that up again.
+            known.nameless = None;
+        }
         if known.opens == 0 && known.lookups == 0 && inode.number != ROOT {
             drop(known);
             shard.remove(&inode.number);
@@ -263,6 +269,7 @@ fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
         opens: 0,
         removed: None,
         nameless: None,
+        renamed: false,
         lost: false,
         cached: None,
         told: None,

@@ -5,11 +5,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use weir_client::{Container, Context, ObjectId};
-use weir_dfs::{ClientId, Error, Lease, TURN};
+use weir_dfs::{ClientId, Error, Kind, Lease, TURN};
 
 use super::inodes::Inode;
 use super::worker::{Fault, Served, Shared};
@@ -32,6 +32,13 @@ const LATE: u64 = 30;
 /// How long the end of a mount waits for the end of its lease: together with giving back its handles, less than the daemon waits
 /// for the process of an unmounted file system.
 const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a change of an open file whose name is gone waits for who has removed that to enter the file as an orphan: two
+/// requests, which whoever removes a name doesn't wait for. A file that was renamed never becomes one.
+const ORPHAN_LIMIT: Duration = Duration::from_secs(2);
+
+/// The first pause between two looks for an orphan, and the longest: each is twice the one before.
+const ORPHAN_PAUSES: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(128));
 
 /// What the mount knows from its lease.
 #[derive(Debug, Default)]
@@ -270,6 +277,64 @@ impl Shared {
             known.nameless = Some(BTreeMap::new());
         }
         known.opens > 0
+    }
+
+    /// Whether an inode that isn't found under its name is an open file, or a directory, that another client has removed. That is
+    /// noted. A file that isn't open here never is: its name is looked up again.
+    pub(crate) async fn lost_name(&self, context: &Context, inode: &Inode) -> Served<bool> {
+        self.lost_name_within(context, inode, ORPHAN_LIMIT).await
+    }
+
+    /// As [`Shared::lost_name`], but without waiting for who has removed the name just now.
+    pub(crate) async fn lost_name_before(&self, context: &Context, inode: &Inode) -> Served<bool> {
+        self.lost_name_within(context, inode, Duration::ZERO).await
+    }
+
+    async fn lost_name_within(&self, context: &Context, inode: &Inode, patience: Duration) -> Served<bool> {
+        let node = inode.node();
+        match node.record.kind {
+            Kind::Directory => match self.dfs.parent_of(context, node.oid()).await {
+                Ok(_) => Ok(false),
+                Err(Error::Stale(_)) => {
+                    let mut known = inode.lock();
+                    self.inodes.note_change(&mut known);
+                    known.nameless.get_or_insert_default();
+                    Ok(true)
+                }
+                Err(error) => Err(error.into()),
+            },
+            Kind::File => {
+                let is_orphan = self.becomes_orphan(context, inode, patience).await?;
+                Ok(is_orphan && self.is_open_nameless(node.oid()))
+            }
+            Kind::Symlink | Kind::Fifo | Kind::Socket => Ok(false),
+        }
+    }
+
+    /// Whether an open file that isn't found under its name is an orphan, or becomes one within that time.
+    async fn becomes_orphan(&self, context: &Context, inode: &Inode, patience: Duration) -> Served<bool> {
+        let (oid, begun) = (inode.node().oid(), Instant::now());
+        let (mut pause, longest) = ORPHAN_PAUSES;
+        // Without a lease its content may go at any time.
+        while self.leased.client().is_some() {
+            let renamed = {
+                let known = inode.lock();
+                if known.opens == 0 || known.nameless.is_some() {
+                    return Ok(known.nameless.is_some());
+                }
+                known.renamed
+            };
+            if self.dfs.is_orphan(context, oid).await? {
+                return Ok(true);
+            }
+            if renamed || begun.elapsed() >= patience {
+                inode.lock().renamed |= !patience.is_zero();
+                break;
+            }
+            context.runtime().sleep(pause).await;
+            pause = (pause * 2).min(longest);
+        }
+        Ok(false)
     }
 
     /// Finds out which open files are gone, after others had given this mount up.

@@ -289,7 +289,9 @@ impl Threads {
             let run = move || threads.run_overflow(index, &receiver);
             match thread::Builder::new().name(format!("overflow-{index}")).spawn(run) {
                 Ok(thread) => (place.jobs, place.thread) = (Some(jobs), Some(thread)),
-                Err(error) => tracing::warn!(%error, "no thread for requests beside those that wait for engines"),
+                Err(error) => {
+                    tracing::warn!(%error, "no thread for requests beside those that wait for engines")
+                }
             }
         }
         let unsent = match &place.jobs {

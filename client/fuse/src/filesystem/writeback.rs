@@ -340,6 +340,11 @@ impl Shared {
                 }
                 Ok(_) => {}
                 Err(Error::Stale(_)) if !is_there => {}
+                Err(error @ Error::Stale(_)) => match self.lost_name(context, inode).await {
+                    Ok(true) => {}
+                    Ok(false) => return (written, Err(error.into())),
+                    Err(fault) => return (written, Err(fault)),
+                },
                 Err(error) => return (written, Err(error.into())),
             }
             left = Gathered { runs: &[], newest, ..left };

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use weir_client::Context;
-use weir_dfs::{XATTR_NAME_MAX, XATTR_VALUE_MAX, XattrMode};
+use weir_dfs::{Error, XATTR_NAME_MAX, XATTR_VALUE_MAX, XattrMode};
 
 use super::worker::{Fault, Served, Shared};
 
@@ -35,9 +35,15 @@ impl Shared {
             return set_nameless(xattrs, name, value, mode);
         }
         let node = inode.node();
-        let node = context.block_on(self.dfs.set_xattr(context, &node, name, value, mode))?;
-        self.inodes.note_record(&mut inode.lock(), &node);
-        Ok(())
+        match context.block_on(self.dfs.set_xattr(context, &node, name, value, mode)) {
+            Err(Error::Stale(_)) if context.block_on(self.lost_name(context, &inode))? => {
+                set_nameless(inode.lock().nameless.get_or_insert_default(), name, value, mode)
+            }
+            set => {
+                self.inodes.note_record(&mut inode.lock(), &set?);
+                Ok(())
+            }
+        }
     }
 
     /// Reads an extended attribute. An inode that has none, as most, costs no request while its record is fresh; the
@@ -76,9 +82,16 @@ impl Shared {
             return xattrs.remove(name).map(drop).ok_or(Fault::Errno(libc::ENODATA));
         }
         let node = inode.node();
-        let node = context.block_on(self.dfs.remove_xattr(context, &node, name))?;
-        self.inodes.note_record(&mut inode.lock(), &node);
-        Ok(())
+        match context.block_on(self.dfs.remove_xattr(context, &node, name)) {
+            // What it had has gone with its name.
+            Err(Error::Stale(_)) if context.block_on(self.lost_name(context, &inode))? => {
+                Err(Fault::Errno(libc::ENODATA))
+            }
+            removed => {
+                self.inodes.note_record(&mut inode.lock(), &removed?);
+                Ok(())
+            }
+        }
     }
 }
 
