@@ -77,7 +77,7 @@ SEQUENCES = [
     [mode, write, os.fsync, read], [times, write, os.fsync, read], [times, mode, os.fsync],
     [os.fstat, mode, times, attribute, write, os.fsync, read, cut],
 ]
-WAYS = [('create', os.O_CREAT | os.O_EXCL), ('write', os.O_CREAT | os.O_EXCL), ('cut off', os.O_CREAT | os.O_TRUNC), ('open', 0)]
+WAYS = [('create', os.O_CREAT | os.O_EXCL), ('write', os.O_CREAT | os.O_EXCL), ('cut off', os.O_CREAT | os.O_TRUNC), ('open', 0), ('open on both', 0)]
 held = []
 for (number, ((way, flags), removes, calls)) in enumerate(itertools.product(WAYS, [True, False], SEQUENCES)):
     name = f'/f{number}'
@@ -86,6 +86,7 @@ for (number, ((way, flags), removes, calls)) in enumerate(itertools.product(WAYS
         with open(here + name, 'w') as file: file.write('before')
     f = os.open(here + name, os.O_RDWR | flags)
     if way == 'write': os.write(f, b'before')
+    remover = os.open(there + name, os.O_RDONLY) if way == 'open on both' else None
     if removes:
         os.unlink(there + name)
     else:
@@ -95,6 +96,7 @@ for (number, ((way, flags), removes, calls)) in enumerate(itertools.product(WAYS
         for call in calls: call(f)
     except (OSError, AssertionError) as error: print(what, call.__name__, repr(error))
     held.append((what, f))
+    if remover is not None: held.append((what, remover))
     if not removes:
         with open(here + name) as file: assert file.read() == 'another', what
 for (what, f) in held:

@@ -85,9 +85,7 @@ impl Dfs {
         if files.is_empty() {
             return Ok(());
         }
-        // Now that the names are gone: who gets a lease later can't open them.
-        let clients = leases(context, self.container()).await?;
-        if clients.keys().any(|client| Some(*client) != own) {
+        if self.has_others(context, own).await? {
             match self.enter(context, &files, own).await {
                 // Then the space is needed more.
                 Err(Error::Client(error)) if error.is(Der::NOSPACE) || error.is(Der::QUOTA_LIMIT) => {}
@@ -96,6 +94,27 @@ impl Dfs {
         }
         let freed = files.iter().map(|removed| self.reclaim(context, removed));
         join_all(freed).await.into_iter().collect()
+    }
+
+    /// Enters removed files that the client with this lease has open itself as orphans, if other clients may have them open, too:
+    /// those find out so that they have no names any more. Whether that is so; else they are [released](Dfs::release) when
+    /// they are closed.
+    ///
+    /// # Errors
+    /// An object error; then no other client finds out before they are released.
+    pub async fn announce(&self, context: &Context, files: &[Removed], own: ClientId) -> Result<bool> {
+        let files: Vec<&Removed> = files.iter().collect();
+        let is_shared = !files.is_empty() && self.has_others(context, Some(own)).await?;
+        if is_shared {
+            self.enter(context, &files, Some(own)).await?;
+        }
+        Ok(is_shared)
+    }
+
+    /// Whether others have leases, now that names are gone: who gets one later can't open what had them.
+    async fn has_others(&self, context: &Context, own: Option<ClientId>) -> Result<bool> {
+        let clients = leases(context, self.container()).await?;
+        Ok(clients.keys().any(|client| Some(*client) != own))
     }
 
     /// Whether a file is an orphan: another client has removed its last name, and keeps its content for those that have it open. One

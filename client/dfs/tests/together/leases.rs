@@ -100,6 +100,11 @@ impl Scene {
         self.cluster.run(async move { file.size_and_epoch(&context).await.expect("a size").0 })
     }
 
+    fn is_orphan(&self, entry: &Entry) -> bool {
+        let (context, dfs, oid) = (self.context.clone(), self.dfs.clone(), entry.oid());
+        self.cluster.run(async move { dfs.is_orphan(&context, oid).await.expect("answers") })
+    }
+
     fn run_turns(&self, turns: u32) {
         self.cluster.world.run_for(TURN * turns);
     }
@@ -289,15 +294,38 @@ fn who_has_a_file_open_that_loses_its_name_learns_whether_it_was_removed() {
             false
         });
         assert_eq!(found, removes, "seed {seed}");
-        let is_orphan = || {
-            let (context, dfs, oid) = (scene.context.clone(), scene.dfs.clone(), entry.oid());
-            scene.cluster.run(async move { dfs.is_orphan(&context, oid).await.expect("answers") })
-        };
         scene.run_turns(FREED_WITHIN);
-        assert_eq!(is_orphan(), removes, "it is open");
+        assert_eq!(scene.is_orphan(&entry), removes, "it is open");
         reader.open.borrow_mut().clear();
         scene.run_turns(FREED_WITHIN);
-        assert!(!is_orphan(), "it is freed");
+        assert!(!scene.is_orphan(&entry), "it is freed");
+    }
+}
+
+#[test]
+fn what_its_remover_has_open_itself_stays_for_all_and_is_known_to_be_removed() {
+    for reader_goes_first in [false, true] {
+        let scene = Scene::new(10);
+        scene.file(&scene.a, b"one");
+        let (reader, remover) = (scene.client("reader"), scene.client("remover"));
+        let entry = scene.entry(b"one");
+        reader.open.borrow_mut().push(entry.oid());
+        remover.open.borrow_mut().push(entry.oid());
+        let (context, dfs, a, id) = (remover.context.clone(), scene.dfs.clone(), scene.a.clone(), remover.id);
+        let is_shared = scene.cluster.world.block_on(&remover.node, async move {
+            let removed = dfs.unlink(&context, &a, b"one").await.expect("unlinked");
+            dfs.announce(&context, &[removed], id).await.expect("announced")
+        });
+        assert!(is_shared && scene.is_orphan(&entry));
+        let (first, last) = if reader_goes_first { (&reader, &remover) } else { (&remover, &reader) };
+        scene.run_turns(FREED_WITHIN);
+        first.open.borrow_mut().clear();
+        scene.run_turns(2 * FREED_WITHIN);
+        assert_eq!(scene.size(&entry), 3, "one has it open");
+        last.open.borrow_mut().clear();
+        scene.run_turns(FREED_WITHIN);
+        assert_eq!(scene.size(&entry), 0);
+        assert!(!scene.is_orphan(&entry));
     }
 }
 

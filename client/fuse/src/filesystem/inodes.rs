@@ -44,8 +44,10 @@ pub struct Known {
     pub lookups: u64,
     /// Open handles, and opens under way.
     pub opens: u32,
-    /// Its last name is gone; the content goes with the last handle.
+    /// This mount has removed its last name; the content goes with the last handle.
     pub removed: Option<Removed>,
+    /// It is an orphan since: other clients may have it open, too, and it goes when all have let it go.
+    pub shared: bool,
     /// The extended attributes of an inode whose last name is gone: no entry holds them any more, nor the record.
     pub nameless: Option<BTreeMap<Vec<u8>, Vec<u8>>>,
     /// Others have taken its name away, and it has not become an orphan: they have renamed it.
@@ -216,7 +218,8 @@ impl Inodes {
         known.lookups += 1;
         if known.changed <= asked {
             known.node.clone_from(node);
-            (known.removed, known.nameless, known.renamed) = (None, None, false);
+            (known.removed, known.nameless) = (None, None);
+            (known.shared, known.renamed) = (false, false);
         }
         if known.is_newest(asked) {
             known.told = stamp.or(known.told);
@@ -238,16 +241,18 @@ impl Inodes {
         }
     }
 
-    /// One handle less. Returns what has to be reclaimed: the content of a removed file whose last handle this was.
+    /// One handle less. Returns what has to be reclaimed: the content of a removed file whose last handle this was, unless it is
+    /// an orphan.
     pub fn closed(&self, inode: &Inode) -> Option<Removed> {
         let mut shard = self.shard(inode.number);
         let mut known = inode.lock();
         known.opens = known.opens.saturating_sub(1);
-        let reclaim = if known.opens == 0 { known.removed.take() } else { None };
-        if known.opens == 0 && reclaim.is_none() && known.node.record.kind == Kind::File {
+        let removed = if known.opens == 0 { known.removed.take() } else { None };
+        if known.opens == 0 && removed.is_none() && known.node.record.kind == Kind::File {
             // Another client has removed it: who still reaches it by its name has to look that up again.
             known.nameless = None;
         }
+        let reclaim = removed.filter(|_| !known.shared);
         if known.opens == 0 && known.lookups == 0 && inode.number != ROOT {
             drop(known);
             shard.remove(&inode.number);
@@ -268,6 +273,7 @@ fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
         lookups,
         opens: 0,
         removed: None,
+        shared: false,
         nameless: None,
         renamed: false,
         lost: false,

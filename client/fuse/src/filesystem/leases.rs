@@ -356,7 +356,7 @@ impl Shared {
     pub(crate) fn ensure_there(&self, context: &Context, inode: &Inode) -> Served<()> {
         let (node, is_own) = {
             let known = inode.lock();
-            (known.node.clone(), known.removed.is_some())
+            (known.node.clone(), known.removed.is_some() && !known.shared)
         };
         if is_own {
             return Ok(());

@@ -144,7 +144,11 @@ impl Shared {
             self.inodes.note_change(&mut known);
             match known.lose_name(removed) {
                 Some(unused) => removed = unused,
-                None => return,
+                None => {
+                    drop(known);
+                    drop(change);
+                    return self.announce(context, inode);
+                }
             }
         }
         drop(change);

@@ -28,6 +28,8 @@ pub(super) enum Job {
     Send(Arc<Inode>),
     /// The content of a removed inode, to be freed.
     Reclaim(Removed),
+    /// A removed file that is open here, of which other clients are to find out.
+    Announce(Arc<Inode>),
 }
 
 thread_local! {
@@ -63,12 +65,17 @@ impl Shared {
     }
 
     fn start(self: &Arc<Self>, context: &Context, jobs: impl Iterator<Item = Job>) {
-        let mut removed = Vec::new();
+        let (mut removed, mut open) = (Vec::new(), Vec::new());
         for job in jobs {
             match job {
                 Job::Send(inode) => self.send_ready(context, &inode),
                 Job::Reclaim(inode) => removed.push(inode),
+                Job::Announce(inode) => open.push(inode),
             }
+        }
+        if !open.is_empty() {
+            let (shared, own) = (Arc::clone(self), context.clone());
+            context.runtime().spawn(async move { shared.announce_now(&own, &open).await });
         }
         if removed.is_empty() {
             return;

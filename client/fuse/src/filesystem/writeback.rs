@@ -445,6 +445,31 @@ impl Shared {
         }
     }
 
+    /// Has other clients find out that a file which is open here was removed: they may have it open, too. The sender does that, as
+    /// whoever removed it need not wait.
+    pub(crate) fn announce(&self, context: &Context, inode: Arc<Inode>) {
+        if let Some(Job::Announce(inode)) = self.hand_over(Job::Announce(inode)) {
+            context.block_on(self.announce_now(context, &[inode]));
+        }
+    }
+
+    /// As [`Shared::announce`], of several, now.
+    pub(super) async fn announce_now(&self, context: &Context, files: &[Arc<Inode>]) {
+        // Without a lease, nothing keeps others from freeing an orphan that is open here.
+        let Some(own) = self.leased.client() else { return };
+        let removed = files.iter().filter_map(|inode| inode.lock().removed.clone());
+        let removed: Vec<Removed> = removed.collect();
+        match self.dfs.announce(context, &removed, own).await {
+            Ok(is_shared) => {
+                for inode in files {
+                    let mut known = inode.lock();
+                    known.shared |= is_shared && known.removed.is_some();
+                }
+            }
+            Err(error) => tracing::debug!(%error, "other clients don't find out yet that files were removed"),
+        }
+    }
+
     /// Frees the content of a removed inode. A failure costs space, and nobody who could be told waits.
     fn reclaim_now(&self, context: &Context, removed: &Removed) {
         context.block_on(self.free(context, std::slice::from_ref(removed)));
