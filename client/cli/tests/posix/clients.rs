@@ -1,8 +1,8 @@
 //! What a client has open while another one removes, replaces or cuts it off.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -207,6 +207,7 @@ fn what_is_gone_because_a_client_was_away_is_never_zeros_or_empty() {
         assert_eq!(errno(read(&open).map(|bytes| bytes.len())), libc::ESTALE);
         std::thread::sleep(Duration::from_millis(100));
     }
+    assert_eq!(errno(writes.set_permissions(Permissions::from_mode(0o600))), libc::ESTALE);
     eventually("writes are refused", Duration::from_secs(20), || writes.write_at(b"new", 0).is_err());
     fs::write(away.path("f"), "anew").expect("the mount itself goes on");
 }

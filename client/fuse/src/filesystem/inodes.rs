@@ -337,6 +337,25 @@ pub mod tests {
         assert!(table.get(inode.number).is_none());
     }
 
+    #[test]
+    fn an_orphan_is_not_reclaimed_here_and_who_reaches_a_file_removed_elsewhere_looks_its_name_up() {
+        let table = Inodes::new(node(1));
+        let inode = table.found(&node(100), None, table.moment());
+        let removed = Removed { node: node(100), xattrs: Vec::new() };
+        inode.lock().opens = 1;
+        assert_eq!(inode.lock().lose_name(removed), None);
+        inode.lock().shared = true;
+        assert_eq!(table.closed(&inode), None, "it goes when other clients have let it go");
+        assert!(inode.lock().nameless.is_some() && inode.lock().removed.is_none());
+        let inode = table.found(&node(101), None, table.moment());
+        inode.lock().opens = 2;
+        inode.lock().nameless = Some(BTreeMap::new());
+        assert_eq!(table.closed(&inode), None);
+        assert!(inode.lock().nameless.is_some(), "a handle is left");
+        assert_eq!(table.closed(&inode), None);
+        assert!(inode.lock().nameless.is_none());
+    }
+
     const OLD: Stamp = Stamp { size: 3, stored: 3, mtime_ns: 5, ctime_ns: 5 };
 
     #[test]
