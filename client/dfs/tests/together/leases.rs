@@ -313,8 +313,8 @@ fn what_its_remover_has_open_itself_stays_for_all_and_is_known_to_be_removed() {
         remover.open.borrow_mut().push(entry.oid());
         let (context, dfs, a, id) = (remover.context.clone(), scene.dfs.clone(), scene.a.clone(), remover.id);
         let is_shared = scene.cluster.world.block_on(&remover.node, async move {
-            let removed = dfs.unlink(&context, &a, b"one").await.expect("unlinked");
-            dfs.announce(&context, &[removed], id).await.expect("announced")
+            let orphan = dfs.unlink(&context, &a, b"one").await.expect("unlinked");
+            dfs.announce(&context, &[orphan], id).await.expect("announced")
         });
         assert!(is_shared && scene.is_orphan(&entry));
         let (first, last) = if reader_goes_first { (&reader, &remover) } else { (&remover, &reader) };

@@ -142,14 +142,12 @@ impl Shared {
         if let Some(inode) = self.inodes.get(removed.node.inode_number()) {
             let mut known = inode.lock();
             self.inodes.note_change(&mut known);
-            match known.lose_name(removed) {
-                Some(unused) => removed = unused,
-                None => {
-                    drop(known);
-                    drop(change);
-                    return self.announce(context, inode);
-                }
-            }
+            let Some(unused) = known.lose_name(removed) else {
+                drop(known);
+                drop(change);
+                return self.announce(context, inode);
+            };
+            removed = unused;
         }
         drop(change);
         self.reclaim(context, removed);
