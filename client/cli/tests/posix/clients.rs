@@ -132,6 +132,26 @@ fn a_file_that_another_client_cuts_off_shows_its_new_size() {
 }
 
 #[test]
+fn what_another_client_cuts_off_is_never_read_as_zeros() {
+    let system = system();
+    let (one, other) = (system.mount("home", &[]), system.mount("home", &[]));
+    // Nothing, a part of what the reader's kernel has by then, and parts of what it asks for next.
+    let ends = [0, 5000, 20_000, 100_000, MIB + 1];
+    for end in ends.repeat(10) {
+        fs::write(one.path("f"), whole()).expect("written");
+        let open = File::open(other.path("f")).expect("opened");
+        open.read_exact_at(&mut [0; 10], 0).expect("read");
+        let handle = OpenOptions::new().write(true).open(one.path("f")).expect("opened");
+        handle.set_len(end as u64).expect("cut");
+        // Without asking for the size (as `read_to_end` does), which the kernel would ask the engines for.
+        let bytes = read(&open).expect("read");
+        assert!(bytes.len() >= end, "{} bytes of {end}", bytes.len());
+        let zeros = bytes.iter().position(|byte| *byte != b'x');
+        assert_eq!(zeros, None, "of {} bytes, the file ends at {end}", bytes.len());
+    }
+}
+
+#[test]
 fn a_file_that_is_replaced_all_the_time_is_read_whole() {
     let system = system();
     let (one, other) = (system.mount("home", &[]), system.mount("home", &[]));

@@ -10,6 +10,7 @@ use weir_dfs::{Error, Node, SetAttributes, Stat};
 use super::attributes::{now_ns, stamp, without_privilege};
 use super::handles::{Handle, OpenFile};
 use super::inodes::{Inode, Moment, Stamp};
+use super::reads::Reading;
 use super::worker::{Fault, Served, Shared};
 use crate::spec::Cache;
 
@@ -176,8 +177,23 @@ impl Shared {
         if open.inode.lock().lost { Err(Fault::Errno(libc::ESTALE)) } else { Ok(open) }
     }
 
+    /// Notes a read that has come. `None`: its answer says nothing of the file's end to the kernel, because it bypasses the
+    /// page cache.
+    pub(crate) fn begin_read(&self, number: u64, offset: u64, flags: i32) -> Option<Reading> {
+        let is_direct = self.cache == Cache::None || flags & libc::O_DIRECT != 0;
+        let inode = if is_direct { None } else { self.inodes.get(number) };
+        inode.map(|inode| Reading::begin(inode, offset))
+    }
+
     /// Reads into a buffer and returns how many bytes there were.
-    pub(crate) fn read(&self, context: &Context, handle: u64, offset: u64, into: &mut [u8]) -> Served<usize> {
+    pub(crate) fn read(
+        &self,
+        context: &Context,
+        handle: u64,
+        offset: u64,
+        into: &mut [u8],
+        reading: Option<&Reading>,
+    ) -> Served<usize> {
         let open = self.file(handle)?;
         self.settle(context, &open.inode);
         let known = open.inode.lock().told.map(|told| told.size);
@@ -188,6 +204,10 @@ impl Shared {
             self.ensure_there(context, &open.inode)?;
             // Somebody else has cut it off.
             open.inode.lock().told = None;
+        }
+        if read < into.len() && known != Some(end) {
+            // The kernel learns this end from the answer.
+            reading.inspect(|reading| reading.wait_for_lower());
         }
         self.metrics.read(read as u64);
         Ok(read)

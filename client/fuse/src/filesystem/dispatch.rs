@@ -283,14 +283,15 @@ impl Filesystem for WeirFs {
     fn read(
         &self,
         _: &Request,
-        _: INodeNo,
+        number: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
-        _: OpenFlags,
+        flags: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let reading = self.shared.begin_read(number.0, offset, flags.0);
         self.serve(move |shared| {
             READ_BUFFER.with_borrow_mut(|buffer| {
                 let size = size as usize;
@@ -298,11 +299,14 @@ impl Filesystem for WeirFs {
                     buffer.resize(size, 0);
                 }
                 let into = &mut buffer[..size];
-                match shared.serve(Operation::Read, |context| shared.read(context, handle.0, offset, into)) {
+                let read = |context: &_| shared.read(context, handle.0, offset, into, reading.as_ref());
+                match shared.serve(Operation::Read, read) {
                     Ok(read) => reply.data(&buffer[..read.min(size)]),
                     Err(errno) => reply.error(errno),
                 }
             });
+            // Now that the kernel has the answer.
+            drop(reading);
         });
     }
 

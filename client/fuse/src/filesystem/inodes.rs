@@ -9,6 +9,7 @@ use weir_dfs::{Kind, Node, Removed, SetAttributes};
 
 use super::attributes::now_ns;
 use super::gathering::Gathering;
+use super::reads::Reads;
 
 /// Number of the root directory (FUSE protocol).
 pub const ROOT: u64 = 1;
@@ -71,6 +72,8 @@ pub struct Inode {
     pub number: u64,
     /// What the engines don't have of it yet.
     pub gathering: Gathering,
+    /// Reads of its content.
+    pub reads: Reads,
     state: Mutex<Known>,
 }
 
@@ -282,7 +285,7 @@ fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
         changed: Moment::default(),
         written: Moment::default(),
     };
-    Inode { number, gathering: Gathering::default(), state: Mutex::new(state) }
+    Inode { number, gathering: Gathering::default(), reads: Reads::default(), state: Mutex::new(state) }
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ mod name_changes;
 mod names;
 mod order;
 mod pump;
+mod reads;
 mod retries;
 mod runs;
 mod threads;
