@@ -136,9 +136,12 @@ fn what_another_client_cuts_off_is_never_read_as_zeros() {
     let system = system();
     let (one, other) = (system.mount("home", &[]), system.mount("home", &[]));
     // Nothing, a part of what the reader's kernel has by then, and parts of what it asks for next.
-    let ends = [0, 5000, 20_000, 100_000, MIB + 1];
-    for end in ends.repeat(10) {
-        fs::write(one.path("f"), whole()).expect("written");
+    let whole = whole();
+    let long = [0, 5000, 20_000, 100_000, MIB + 1].map(|end| (whole.len(), end));
+    // Read-ahead reaches the last page with a request of its own.
+    let short = [0, 5000, 20_000].map(|end| (81_920 + 1000, end));
+    for (len, end) in [&long[..], &short].concat().repeat(10) {
+        fs::write(one.path("f"), &whole[..len]).expect("written");
         let open = File::open(other.path("f")).expect("opened");
         open.read_exact_at(&mut [0; 10], 0).expect("read");
         let handle = OpenOptions::new().write(true).open(one.path("f")).expect("opened");

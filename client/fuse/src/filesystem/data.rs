@@ -205,9 +205,9 @@ impl Shared {
             // Somebody else has cut it off.
             open.inode.lock().told = None;
         }
-        if read < into.len() && known != Some(end) {
-            // The kernel learns this end from the answer.
-            reading.inspect(|reading| reading.wait_for_lower());
+        // The kernel may learn this end from the answer.
+        if let Some(reading) = reading.filter(|_| read < into.len() && known != Some(end)) {
+            reading.wait_for_lower();
         }
         self.metrics.read(read as u64);
         Ok(read)

@@ -75,7 +75,7 @@ mod tests {
         drop(lowest);
         let same = begin(4096);
         low.wait_for_lower();
-        let answered = Mutex::new(vec![]);
+        let answered = Mutex::new(Vec::<u64>::new());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 high.wait_for_lower();
@@ -89,6 +89,6 @@ mod tests {
             }
         });
         assert_eq!(answered.into_inner().expect("no panic"), [4096, 4096, 8192]);
-        assert_eq!(*inode.reads.lock(), []);
+        assert!(inode.reads.lock().is_empty());
     }
 }
