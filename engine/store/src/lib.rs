@@ -13,14 +13,14 @@
 //!
 //! | room | what it has |
 //! |---|---|
-//! | [`format`] | what stands on the device: keys, values, records, nodes, bitmaps, superblock |
-//! | [`space`] | which blocks are in use |
-//! | [`index`] | the copy-on-write tree, existence of objects and keys, visible extents |
-//! | [`versions`] | timestamps, prepared transactions, walks over the versions of a dkey |
-//! | [`state`] | the open store that all operations share, with journal, catalog, paging and limits |
-//! | [`log`] | checkpoints, and the open of a store: recovery, replay, damage |
-//! | [`operations`] | update, fetch, punch, list, query, transactions |
-//! | [`upkeep`] | aggregation, merging, defragmentation, scrubbing, reclaim |
+//! | `format` | what stands on the device: keys, values, records, nodes, bitmaps, superblock |
+//! | `space` | which blocks are in use |
+//! | `index` | the copy-on-write tree, existence of objects and keys, visible extents |
+//! | `versions` | timestamps, prepared transactions, walks over the versions of a dkey |
+//! | `state` | the open store that all operations share, with journal, catalog, paging and limits |
+//! | `log` | checkpoints, and the open of a store: recovery, replay, damage |
+//! | `operations` | update, fetch, punch, list, query, transactions |
+//! | `upkeep` | aggregation, merging, defragmentation, scrubbing, reclaim |
 //! | `store`, `inspect`, `audit`, `copy` | the store itself, and the tools that look at one offline |
 
 mod audit;

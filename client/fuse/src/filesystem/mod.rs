@@ -1,7 +1,7 @@
 //! A POSIX container as a FUSE file system.
 //!
 //! The kernel's requests come to several threads at once; each owns a client context and answers a request before it
-//! takes the next, so no data changes hands between threads while engines answer; [`threads`] says what becomes of
+//! takes the next, so no data changes hands between threads while engines answer; `threads` says what becomes of
 //! requests when they don't. What the threads share, tables of inodes and handles, is behind locks that are never held
 //! across a request to an engine.
 //!
