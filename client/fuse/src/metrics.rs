@@ -311,29 +311,18 @@ fn render_containers(text: &mut String, containers: &BTreeMap<(&str, &str), Snap
     let labels = |(pool, container): &(&str, &str)| {
         format!("pool=\"{}\",container=\"{}\"", escape(pool), escape(container))
     };
-    let gauges: [(_, _, fn(&Snapshot) -> u64); 3] = [
-        (
-            "weir_mountd_unsent_bytes",
-            "Bytes written by applications that the engines don't have yet.",
-            |counts| counts.unsent_bytes,
-        ),
-        (
-            "weir_mountd_waiting_requests",
-            "Requests of the kernel that have waited for engines for more than 250 ms.",
-            |counts| counts.waiting_requests,
-        ),
-        (
-            "weir_mountd_overflow_threads",
-            "Threads that serve requests beside those of which requests wait for engines.",
-            |counts| counts.overflow_threads,
-        ),
-    ];
-    for (name, help, value) in gauges {
+    let mut gauge = |name: &str, help: &str, value: fn(&Snapshot) -> u64| {
         family(text, name, "gauge", help);
         for (names, counts) in containers {
             let _ = writeln!(text, "{name}{{{}}} {}", labels(names), value(counts));
         }
-    }
+    };
+    let help = "Bytes written by applications that the engines don't have yet.";
+    gauge("weir_mountd_unsent_bytes", help, |counts| counts.unsent_bytes);
+    let help = "Requests of the kernel that have waited for engines for more than 250 ms.";
+    gauge("weir_mountd_waiting_requests", help, |counts| counts.waiting_requests);
+    let help = "Threads that serve requests beside those of which requests wait for engines.";
+    gauge("weir_mountd_overflow_threads", help, |counts| counts.overflow_threads);
     family(text, "weir_mountd_operations_total", "counter", "Requests of the kernel answered.");
     for (names, counts) in containers {
         for (op, histogram) in &counts.operations {

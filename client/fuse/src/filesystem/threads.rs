@@ -48,14 +48,23 @@ struct State {
     /// When each session thread began its request.
     session: Vec<Option<Instant>>,
     overflow: Vec<Overflow>,
-    /// A session thread rests.
-    has_reserve: bool,
-    /// It looks from time to time whether it is needed: all others have had a request.
-    is_watched: bool,
+    reserve: Reserve,
     /// A session thread has a request that nobody may serve yet.
     holds_request: bool,
     /// Requests will be read no more.
     has_ended: bool,
+}
+
+/// What one of the session threads does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Reserve {
+    /// It reads requests, as all others do.
+    #[default]
+    Reads,
+    /// It rests until all others have a request.
+    Rests,
+    /// It rests, and looks from time to time whether it is needed, since all others had a request.
+    Watches,
 }
 
 /// The place of an overflow thread.
@@ -222,7 +231,7 @@ impl Threads {
                 return state.enter_overflow(self.most, now).or_else(|| self.begin_here(state, own, now));
             }
             // The oldest of these is answered, or leaves its place.
-            let left = young.into_iter().max().map_or(PATIENCE, |age| PATIENCE - age);
+            let left = young.into_iter().max().map_or(PATIENCE, |age| PATIENCE.saturating_sub(age));
             state.holds_request = true;
             state = self.answered.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
             state.holds_request = false;
@@ -231,8 +240,8 @@ impl Threads {
 
     fn begin_here(&self, mut state: MutexGuard<'_, State>, own: usize, now: Instant) -> Option<usize> {
         state.session[own] = Some(now);
-        if state.has_reserve && !state.is_watched && state.busy() == self.limit {
-            state.is_watched = true;
+        if state.reserve == Reserve::Rests && state.busy() == self.limit {
+            state.reserve = Reserve::Watches;
             self.reserve.notify_all();
         }
         None
@@ -245,9 +254,11 @@ impl Threads {
         if state.holds_request {
             self.answered.notify_all();
         }
-        if !state.has_reserve && !state.has_ended && !self.is_short(&state) {
+        // One that never had a request tells nobody of the mount's end: none rests before all have had one.
+        let have_all_joined = state.session.len() >= self.session_threads();
+        if have_all_joined && state.reserve == Reserve::Reads && !state.has_ended && !self.is_short(&state) {
             // All others may be busy already.
-            (state.has_reserve, state.is_watched) = (true, true);
+            state.reserve = Reserve::Watches;
             drop(state);
             self.rest();
         }
@@ -265,18 +276,18 @@ impl Threads {
         super::worker::drop_context();
         let mut state = self.lock();
         while !state.has_ended {
-            if !state.is_watched {
+            if state.reserve == Reserve::Rests {
                 state = self.reserve.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             state = self.reserve.wait_timeout(state, PATIENCE).unwrap_or_else(PoisonError::into_inner).0;
             if state.busy() < self.limit {
-                state.is_watched = false;
+                state.reserve = Reserve::Rests;
             } else if self.is_short(&state) {
                 break;
             }
         }
-        (state.has_reserve, state.is_watched) = (false, false);
+        state.reserve = Reserve::Reads;
     }
 
     /// Gives a request to the overflow thread that it was entered for. It is given back when there is no thread.
@@ -290,7 +301,7 @@ impl Threads {
             match thread::Builder::new().name(format!("overflow-{index}")).spawn(run) {
                 Ok(thread) => (place.jobs, place.thread) = (Some(jobs), Some(thread)),
                 Err(error) => {
-                    tracing::warn!(%error, "no thread for requests beside those that wait for engines")
+                    tracing::warn!(%error, "no thread for requests beside those that wait for engines");
                 }
             }
         }
@@ -436,7 +447,7 @@ mod tests {
             assert!(mount.threads.overflow_threads() <= 16 + limit);
             drop(stuck);
             eventually(|| answered.load(Ordering::Relaxed) == 16);
-            eventually(|| mount.threads.lock().has_reserve);
+            eventually(|| mount.threads.lock().reserve != Reserve::Reads);
             mount.end();
         }
     }
@@ -458,7 +469,7 @@ mod tests {
         let mount = Mount::new(3, 32);
         assert!(mount.ask(10_000));
         assert!(mount.threads.lock().overflow.is_empty(), "none was handed over");
-        eventually(|| mount.threads.lock().has_reserve);
+        eventually(|| mount.ask(1) && mount.threads.lock().reserve != Reserve::Reads);
         mount.end();
     }
 
@@ -490,5 +501,19 @@ mod tests {
         mount.end();
         assert_eq!(answered.load(Ordering::Relaxed), 6);
         releaser.join().expect("no panic");
+    }
+
+    #[test]
+    fn a_mount_of_which_most_threads_had_no_request_ends() {
+        for requests in 0..4 {
+            let (done, ended) = channel();
+            thread::spawn(move || {
+                let mount = Mount::new(3, 8);
+                assert!((0..requests).all(|_| mount.ask(1)));
+                mount.end();
+                done.send(()).expect("waited for");
+            });
+            assert_eq!(ended.recv_timeout(LONG), Ok(()), "after {requests} requests");
+        }
     }
 }
