@@ -41,11 +41,6 @@ test: ## Pass the tests: units, simulation, processes, mounts, controllers, csi-
 	@setup/setup.sh test
 	@setup/test.sh $(if $(CRATE),crate $(CRATE))
 
-.PHONY: test-rust test-rest
-test-rust test-rest:
-	@setup/setup.sh test
-	@setup/test.sh $(@:test-%=%)
-
 .PHONY: nvme
 nvme: ## Test a store and an engine on emulated NVMe drives, by passed-through commands, in a virtual machine
 	@setup/setup.sh machine

@@ -2,8 +2,6 @@
 # Runs the tests that `make test` runs, cheapest first.
 #
 #   test.sh              all of them
-#   test.sh rust         units, properties, simulation, processes and mounts
-#   test.sh rest         virtual machines, Go and the alert rules
 #   test.sh crate NAME   those of one crate (store, fuse, ...) or of one folder of Go packages (operator, csi, charts)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -53,9 +51,7 @@ case ${1:-all} in
         test_rust
         test_rest
         ;;
-    rust) test_rust ;;
-    rest) test_rest ;;
     crate) test_crate "${2:?which crate: test.sh crate NAME}" ;;
-    *) fail "what to test is all, rust, rest, or crate NAME, not $1" ;;
+    *) fail "what to test is all, or crate NAME, not $1" ;;
 esac
 say "test: all passed"
