@@ -325,8 +325,9 @@ impl Filesystem for WeirFs {
         self.serve_lent(data, move |shared, data| {
             let write = |context: &_| shared.write(context, handle.0, offset, data, flags);
             match shared.serve(Operation::Write, write) {
-                // One request carries at most WRITE_MAX bytes.
-                Ok(()) => reply.written(u32::try_from(data.len()).unwrap_or(u32::MAX)),
+                Ok(()) => {
+                    reply.written(u32::try_from(data.len()).expect("a request has at most WRITE_MAX bytes"));
+                }
                 Err(errno) => reply.error(errno),
             }
         });

@@ -76,8 +76,8 @@ impl<'a> Fragments<'a> {
             self.from -= self.region.len;
             self.region = self.segments.find(|segment| segment.1 == self.access)?.0;
         }
-        let room = usize::try_from(self.region.len - self.from).unwrap_or(usize::MAX);
-        let n = room.min(left.len()).min(FRAGMENT_MAX);
+        let room = (self.region.len - self.from).min(FRAGMENT_MAX as u64);
+        let n = left.len().min(usize::try_from(room).expect("at most FRAGMENT_MAX"));
         let remote = self.region.part(self.from, n as u64)?;
         self.from += n as u64;
         self.at += n;

@@ -168,6 +168,7 @@ impl Reserved {
             return 0;
         }
         let all = runs.sum::<u128>() + u128::from(ENTRIES_ABOVE * entry_price(key) + beside * BLOCK as u64);
+        // A client may name more records than u64 has bytes for. The most that there is is more than any pool has, too.
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
@@ -191,7 +192,8 @@ impl Reserved {
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut decoder = Decoder::new(bytes);
-        let record_size = u32::try_from(decoder.varint()?).unwrap_or(0);
+        let record_size = u32::try_from(decoder.varint()?);
+        let record_size = record_size.map_err(|_| Malformed("a reservation has impossible records"))?;
         let (bytes, mut runs) = (decoder.varint()?, Vec::new());
         let mut at = 0_u64;
         while !decoder.is_empty() {

@@ -38,7 +38,7 @@ pub(crate) fn encode_node(
     out.put_u64(block);
     out.put_u8(kind);
     out.extend_from_slice(&[0; 3]);
-    out.put_u32(u32::try_from(entries.len()).unwrap_or(u32::MAX));
+    out.put_u32(u32::try_from(entries.len()).expect("a node has at most NODE_MAX bytes"));
     out.resize(NODE_HEADER, 0);
     let (mut previous, mut key) = (Vec::new(), Vec::new());
     for at in 0..entries.len() {
@@ -67,7 +67,7 @@ pub(crate) fn encode_node(
     page[..out.len()].copy_from_slice(&out);
     page[out.len()..].fill(0);
     let crc = seal(page);
-    Ok(PageRef { block, len: u32::try_from(page.len()).unwrap_or(u32::MAX), crc })
+    Ok(PageRef { block, len: u32::try_from(page.len()).expect("at most NODE_BYTES"), crc })
 }
 
 /// A node as it was stored, with the places of its children.

@@ -622,6 +622,6 @@ impl From<Malformed> for TransactionError {
 
 /// When decisions were made that are remembered, unless they are too many.
 pub(crate) fn decisions_from(core: &Core) -> u64 {
-    let kept = u64::try_from(DECISIONS_KEPT.as_nanos()).unwrap_or(u64::MAX);
+    let kept = u64::try_from(DECISIONS_KEPT.as_nanos()).expect("minutes");
     core.rt.wall_ns().saturating_sub(kept)
 }
