@@ -10,7 +10,7 @@ use cluster::{Cluster, FABRIC_PORT, KEY, POOL, open_container, properties};
 use weir_client::{
     Conditions, Container, ContainerType, Context, Der, Object, ObjectClass, Restarts, Transaction, kind,
 };
-use weir_pool::{AskError, Engines};
+use weir_group::{AskError, Engines, Refusal};
 use weir_proto::object::{PunchScope, UpdateReply};
 use weir_proto::pool::{GrantRequest, TargetContainerState, TargetPoolMap};
 use weir_proto::transaction::{
@@ -228,7 +228,7 @@ fn what_is_prepared_again_and_again_is_asked_for_once_at_a_time() {
         leader.serve(opcode::TARGET_TRANSACTION_OUTCOME, move |_, _: OutcomeRequest| {
             count.set(count.get() + 1);
             let outcome = outcome.get();
-            async move { Ok(outcome) }
+            async move { Ok::<_, Refusal>(outcome) }
         });
         let version = container.pool().map().version;
         let led = Led::new(&context, &container, 1);
@@ -403,7 +403,7 @@ fn who_has_heard_that_a_transaction_is_given_up_never_hears_that_it_is_committed
         other.serve(opcode::TARGET_TRANSACTION_PREPARE, move |_, _: PrepareRequest| {
             let declined = Declined { der: Der::TX_RESTART, message: "it comes too late".into() };
             let answer: Result<(), Declined> = if accepts.get() { Ok(()) } else { Err(declined) };
-            async move { Ok(answer) }
+            async move { Ok::<_, Refusal>(answer) }
         });
         // The leader dies as soon as somebody has heard of its decision.
         let leader = Rc::clone(&cluster);
@@ -413,7 +413,7 @@ fn who_has_heard_that_a_transaction_is_given_up_never_hears_that_it_is_committed
                 leader.world.schedule(Duration::ZERO, move || dying.crash(0));
             }
             heard.borrow_mut().push(request.outcome);
-            async move { Ok(()) }
+            async move { Ok::<_, Refusal>(()) }
         });
         let part = |place: (Rank, TargetIndex), object| Part {
             rank: place.0,

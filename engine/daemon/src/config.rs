@@ -20,9 +20,9 @@ use weir_fabric::{
 };
 use weir_management::TlsFiles;
 use weir_media::health::STALL_LIMIT;
-use weir_pool::{EngineInfo, GroupList};
 use weir_proto::Rank;
 use weir_proto::capability::SystemKey;
+use weir_proto::group::{EngineInfo, GroupList};
 use weir_proto::probe::ProbeListener;
 use weir_rpc::membership::swim::SwimConfig;
 use weir_store::ScrubConfig;

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use prost::Message;
 use serde_bytes::ByteBuf;
+use weir_group::{Gathered, Refusal};
 use weir_management::{Failure, v1};
-use weir_pool::{DirectoryEntry, EngineInfo, EntryState, Failed, Gathered, OpenHandle, Refusal};
+use weir_pool::{DirectoryEntry, EntryState, Failed, OpenHandle};
 use weir_proto::Der;
-use weir_proto::group::MemberState;
+use weir_proto::group::{EngineInfo, MemberState};
 use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, TargetPoolCreate};
 use weir_rpc::membership::swim::Member;
 use weir_runtime::Instant;

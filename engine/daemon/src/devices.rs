@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use weir_group::Engines;
 use weir_media::Device;
 use weir_media::health::{DeviceState, Watched};
 use weir_media::memory::MemoryDevice;
-use weir_pool::{Engines, Failed, TargetPools};
+use weir_pool::{Failed, TargetPools};
 use weir_proto::{Rank, opcode};
 use weir_runtime::{Handle, Instant};
 use weir_store::{FormatError, FormatOptions, Owner, Store};

@@ -4,10 +4,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use prost::Message;
+use weir_group::{AskError, Refusal};
 use weir_management::{Failure, v1};
-use weir_pool::{
-    AskError, Directory, DirectoryEntry, EntryState, Failed, Made, PoolService, PoolSpec, TargetPools,
-};
+use weir_pool::{Directory, DirectoryEntry, EntryState, Failed, Made, PoolService, PoolSpec, TargetPools};
 use weir_proto::group::MemberState;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use weir_proto::pool::{
@@ -73,7 +72,7 @@ impl Management {
                     Ok(management) => management.answer(&request.method, &request.request).await,
                     Err(error) => Err(error),
                 };
-                Ok(match answer {
+                Ok::<_, Refusal>(match answer {
                     Ok(answer) => ForwardReply::Answer(answer),
                     Err(Failure { der, object, message }) => ForwardReply::Failed { der, object, message },
                 })
@@ -106,7 +105,9 @@ impl Management {
             Err(AskError::Refused { refusal, .. }) => {
                 Err(Failure { der: refusal.der, object: refusal.object, message: refusal.message })
             }
-            Err(error) => Err(convert::failure(error.within(format!("rank {to}"), method_in_words(method)))),
+            Err(error) => {
+                Err(convert::failure(Failed::asking(format!("rank {to}"), method_in_words(method), error)))
+            }
         }
     }
 
@@ -174,7 +175,7 @@ impl Management {
         let asked = engines.ask(engines.own_rank(), index, opcode::DEVICE_CLEAR, &(), REPORT_LIMIT).await;
         let object = format!("target {index} of rank {}", engines.own_rank());
         let was_faulty = asked.map_err(|error| {
-            convert::failure(error.within(object, "forgetting that its device was faulty"))
+            convert::failure(Failed::asking(object, "forgetting that its device was faulty", error))
         })?;
         tracing::info!(target = %index, was_faulty, "an operator says that a device is good");
         Ok(v1::ClearDeviceResponse { was_faulty }.encode_to_vec())

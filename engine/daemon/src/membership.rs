@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use weir_pool::{Engines, Failed};
+use weir_group::{Engines, Rejection};
 use weir_proto::group::{GroupAck, GroupPing, GroupRelay, GroupRelayReply, GroupSync, GroupSyncReply};
 use weir_proto::{Rank, TargetIndex, opcode};
 use weir_rpc::membership::swim::SwimConfig;
@@ -55,20 +55,20 @@ pub fn start(rt: &Handle, engines: &Rc<Engines>, config: SwimConfig) -> Rc<Membe
     let (member, door) = (Rc::downgrade(&membership), Rc::downgrade(engines));
     engines.serve(opcode::GROUP_PING, move |sealed_by, ping: GroupPing| {
         let (member, genuine) = (member.upgrade(), is_genuine(&door, sealed_by, ping.from));
-        async move { genuine.and(member.ok_or(Failed::NotSealed)).map(|member| member.answer_ping(&ping)) }
+        async move { genuine.and(member.ok_or(Rejection::NotSealed)).map(|member| member.answer_ping(&ping)) }
     });
     let (member, door) = (Rc::downgrade(&membership), Rc::downgrade(engines));
     engines.serve(opcode::GROUP_RELAY, move |sealed_by, relay: GroupRelay| {
         let (member, genuine) = (member.upgrade(), is_genuine(&door, sealed_by, relay.ping.from));
         async move {
-            let member = genuine.and(member.ok_or(Failed::NotSealed))?;
-            Ok(member.answer_relay(relay).await)
+            let member = genuine.and(member.ok_or(Rejection::NotSealed))?;
+            Ok::<_, Rejection>(member.answer_relay(relay).await)
         }
     });
     let (member, door) = (Rc::downgrade(&membership), Rc::downgrade(engines));
     engines.serve(opcode::GROUP_SYNC, move |sealed_by, sync: GroupSync| {
         let (member, genuine) = (member.upgrade(), is_genuine(&door, sealed_by, sync.from));
-        async move { genuine.and(member.ok_or(Failed::NotSealed)).map(|member| member.answer_sync(&sync)) }
+        async move { genuine.and(member.ok_or(Rejection::NotSealed)).map(|member| member.answer_sync(&sync)) }
     });
     let member = Rc::downgrade(&membership);
     engines.roster().watch(move |infos| {
@@ -80,12 +80,12 @@ pub fn start(rt: &Handle, engines: &Rc<Engines>, config: SwimConfig) -> Rc<Membe
 }
 
 /// Whoever sealed a message must be who speaks in it.
-fn is_genuine(engines: &Weak<Engines>, sealed_by: Rank, from: Rank) -> Result<(), Failed> {
+fn is_genuine(engines: &Weak<Engines>, sealed_by: Rank, from: Rank) -> Result<(), Rejection> {
     if sealed_by == from {
         return Ok(());
     }
     if let Some(engines) = engines.upgrade() {
         engines.count_forged();
     }
-    Err(Failed::NotSealed)
+    Err(Rejection::NotSealed)
 }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_fabric::Capabilities;
+use weir_group::Roster;
 use weir_media::health::DeviceHealth;
 use weir_object::LatencyCounts;
-use weir_pool::{OPERATIONS, Roster, TargetPool};
+use weir_pool::{OPERATIONS, TargetPool};
 use weir_proto::Der;
 use weir_proto::group::MemberState;
 use weir_rpc::membership::swim::SwimStats;

@@ -7,15 +7,13 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_fabric::Endpoint;
+use weir_group::{Engines, InvalidEngines, Refusal, Roster, Spread};
 use weir_media::Device;
 use weir_media::health::{DeviceState, HUNG};
 use weir_object::IoService;
-use weir_pool::{
-    Directory, Engines, Failed, GroupList, InvalidEngines, MapShelter, Roster, Spread, TargetPools,
-    serve_clients,
-};
+use weir_pool::{Directory, Failed, MapShelter, TargetPools, serve_clients};
 use weir_proto::capability::SystemKey;
-use weir_proto::group::MemberState;
+use weir_proto::group::{GroupList, MemberState};
 use weir_proto::pool::EngineReport;
 use weir_proto::{Clock, TargetIndex, opcode};
 use weir_rpc::membership::Membership;
@@ -316,7 +314,7 @@ fn serve_report(engines: &Rc<Engines>, store: &Rc<Store>, started: u64, lost: Op
             if let Some(engines) = engines.filter(|engines| engines.own_index().0 == 0) {
                 add_siblings(&engines, &mut report).await;
             }
-            Ok(report)
+            Ok::<_, Refusal>(report)
         }
     });
 }

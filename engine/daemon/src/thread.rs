@@ -10,8 +10,8 @@ use weir_fabric::{Addressing, AuthKey, FabricError, MrMethod, Options, Protocol,
 use weir_media::Device;
 use weir_media::MediaError;
 use weir_media::health::Watched;
-use weir_pool::GroupList;
 use weir_proto::capability::SystemKey;
+use weir_proto::group::GroupList;
 use weir_proto::probe::ProbeListener;
 use weir_rpc::membership::swim::SwimConfig;
 use weir_runtime::real::{Executor, Remote};

@@ -33,7 +33,7 @@ impl IoService {
             let offered = request.bulk_room().min(PUSHED_MAX).saturating_sub(LENGTH_LEN);
             let room = usize::try_from(offered).unwrap_or(0).max(INLINE_MAX);
             let page = self.page(request, &access, (reader, &wanted), room, place).await?;
-            Ok((weir_pool::reply(request, page).await?, 0))
+            Ok((weir_group::reply(request, page).await?, 0))
         })
         .await
     }

@@ -10,29 +10,18 @@ use std::rc::Weak;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+use weir_group::AskError;
 use weir_proto::pool::{TargetPoolCreate, TargetPoolDestroy};
 use weir_proto::{Der, PoolId, Rank, opcode};
 use weir_runtime::{Handle, join_all};
 use weir_store::{AttributeChange, Shard};
 
 use crate::directory::{Directory, DirectoryEntry, EntryState, RETRY_PAUSE, STEP_LIMIT};
-use crate::engines::AskError;
 use crate::error::Failed;
 use crate::record::{self, SCOPE_REMNANT, Stored};
 
 /// Pools whose engines are told at the same time: each takes as long as the slowest of its engines.
 const PARALLEL: usize = 16;
-
-/// Whether an engine doesn't answer.
-pub(crate) fn is_silent(error: &AskError) -> bool {
-    matches!(error, AskError::NoAnswer { .. } | AskError::Unknown { .. })
-}
-
-/// Whether a target can't be told anything, and will know nothing of it when it is back: its engine doesn't answer, or its
-/// device is out of service.
-pub(crate) fn is_away(error: &AskError) -> bool {
-    is_silent(error) || error.der() == Der::NVME_IO
-}
 
 /// What is left of a destroyed pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

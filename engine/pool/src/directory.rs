@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
+use weir_group::{AskError, Engines, Spread};
 use weir_proto::pool::{
     PoolTarget, ResolveReply, ResolveRequest, TargetPoolCreate, TargetPoolDestroy, TargetPoolResize,
     validate_label,
@@ -20,13 +21,11 @@ use weir_runtime::join_all;
 use weir_runtime::sync::Semaphore;
 use weir_store::{Shard, Store};
 
-use crate::absent::{Absent, is_away, is_silent};
-use crate::engines::{AskError, Engines};
+use crate::absent::Absent;
 use crate::error::Failed;
 use crate::plan::{PoolSpec, SHARE_MIN, compare, share_of};
 use crate::pools::TargetPools;
 use crate::record::{self, FirstPoolRecord, SCOPE_DIRECTORY, Stored};
-use crate::spread::Spread;
 
 /// The pool that holds the engines' own records.
 pub const SYSTEM_POOL: PoolId = PoolId(Uuid::nil());
@@ -241,7 +240,7 @@ impl Directory {
             if let Err(left) = self.finish_destruction(&entry, false, false).await {
                 tracing::info!(pool = entry.pool.label, error = %left, "the rest goes in the background");
             }
-            return Err(error.within(format!("pool {}", entry.pool.label), "creating it"));
+            return Err(Failed::asking(format!("pool {}", entry.pool.label), "creating it", error));
         }
         entry.state = EntryState::Ready;
         self.put(&entry).await?;
@@ -312,14 +311,14 @@ impl Directory {
                         reason: after_object(&refusal.message, &object),
                     });
                 }
-                Err(error) => return Err(error.within(object, "finding out whether it is empty")),
+                Err(error) => return Err(Failed::asking(object, "finding out whether it is empty", error)),
             }
         }
         let request = TargetPoolDestroy { only_if_empty: false, ..request };
         let failed = self.spread.tell(&entry.ranks, opcode::TARGET_POOL_DESTROY, &request, STEP_LIMIT).await;
         let left: Vec<Rank> = failed.iter().map(AskError::rank).collect();
-        if let Some(error) = failed.into_iter().find(|error| !(leaves_remnants && is_away(error))) {
-            return Err(error.within(object, doing));
+        if let Some(error) = failed.into_iter().find(|error| !(leaves_remnants && error.is_away())) {
+            return Err(Failed::asking(object, doing, error));
         }
         let gone = record::change(SCOPE_DIRECTORY, entry.pool.pool.0.as_bytes(), None);
         self.leave_remnant(&entry.pool, left, vec![gone]).await?;
@@ -349,14 +348,14 @@ impl Directory {
         }
         let failed = self.resize_on(&entry.ranks, entry.pool.pool, share).await;
         let away: Vec<Rank> = failed.iter().map(AskError::rank).collect();
-        let is_told = failed.iter().any(|error| !is_silent(error)) || away.len() < entry.ranks.len();
-        if let Some(error) = failed.into_iter().find(|error| !(is_told && is_away(error))) {
+        let is_told = failed.iter().any(|error| !error.is_silent()) || away.len() < entry.ranks.len();
+        if let Some(error) = failed.into_iter().find(|error| !(is_told && error.is_away())) {
             let left = self.resize_on(&entry.ranks, entry.pool.pool, entry.pool.size).await;
             for error in &left {
                 tracing::warn!(pool = entry.pool.label, %error, "a target keeps its new size until it is told again");
             }
             self.absent.note(entry.pool.pool, left.iter().map(AskError::rank));
-            return Err(error.within(object, "resizing it"));
+            return Err(Failed::asking(object, "resizing it", error));
         }
         entry.pool.size = share;
         entry.size = size;

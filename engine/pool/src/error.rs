@@ -1,19 +1,8 @@
 //! Why a request to the pool service or to a target's pools fails.
 
+use weir_group::{AskError, Refusal};
 use weir_proto::{CapabilityError, ContainerId, Der, Epoch, PoolId, Rank, TargetIndex};
 use weir_store::{AttributeError, PoolError};
-
-/// What crosses the wire of an error: a number and a message, with the object it is about.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{message} ({der})")]
-pub struct Refusal {
-    /// The number.
-    pub der: Der,
-    /// The object, e.g. "pool tank"; empty when there is none.
-    pub object: String,
-    /// What failed and what to do next.
-    pub message: String,
-}
 
 /// Why a pool or container operation failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -112,11 +101,6 @@ pub enum Failed {
     /// Engines took so long that a snapshot might lack what was aggregated meanwhile.
     #[error("{0}: engines took too long to take a snapshot together; try again when they are less busy")]
     Late(String),
-    /// A request came with the seal of an engine that isn't one.
-    #[error(
-        "the request is not sealed by an engine of this system; check that all engines have the same system key"
-    )]
-    NotSealed,
     /// The device of this target is faulty.
     #[error(
         "target {index} of rank {rank} is out of service, because its device is faulty: {reason}. Repair or replace the device, say so with `weir system clear-device {rank} {index}`, and restart the engine"
@@ -152,26 +136,6 @@ pub enum Failed {
         rank: Rank,
         /// The target.
         index: TargetIndex,
-    },
-    /// A request goes by another version of the list of engines.
-    #[error(
-        "the request goes by version {theirs} of the list of engines, this engine by version {ours}; the newer one is to be fetched and the request repeated"
-    )]
-    StaleGroup {
-        /// The request's version.
-        theirs: u64,
-        /// This engine's.
-        ours: u64,
-    },
-    /// A part in an operation of all engines.
-    #[error(
-        "collective operation {operation:#06x} can't be done here ({der}); ask this engine's targets themselves"
-    )]
-    Collective {
-        /// Opcode of the operation.
-        operation: u16,
-        /// Why.
-        der: Der,
     },
     /// An engine or some of its targets don't answer.
     #[error(
@@ -259,6 +223,24 @@ pub enum Failed {
 }
 
 impl Failed {
+    /// The failure of an operation on `object` that asked another engine for its part in `doing`.
+    #[must_use]
+    pub fn asking(object: impl Into<String>, doing: &'static str, error: AskError) -> Self {
+        let object = object.into();
+        match error {
+            AskError::Refused { rank, index, refusal } => {
+                Self::Target { object, rank, index, der: refusal.der, message: refusal.message }
+            }
+            AskError::NoAnswer { rank, reason, .. } => Self::Unreachable { object, doing, rank, reason },
+            AskError::StaleGroup { rank, index, .. } => {
+                Self::Target { object, rank, index, der: Der::GRPVER, message: error.to_string() }
+            }
+            AskError::Unknown { rank, .. } => {
+                Self::Unreachable { object, doing, rank, reason: error.to_string() }
+            }
+        }
+    }
+
     /// The number that crosses the wire.
     #[must_use]
     pub fn der(&self) -> Der {
@@ -273,13 +255,12 @@ impl Failed {
             Self::Invalid { .. } => Der::INVAL,
             Self::NotSupported { .. } => Der::NOTSUPPORTED,
             Self::NoSpace { .. } => Der::NOSPACE,
-            Self::Credential(_) | Self::NotSealed => Der::NO_PERM,
+            Self::Credential(_) => Der::NO_PERM,
             Self::Capability(error) => capability_der(error),
             Self::Unreachable { .. } => Der::UNREACH,
             Self::Late(_) => Der::TIMEDOUT,
             Self::OutOfService { .. } | Self::Lost { .. } | Self::LostShard { .. } => Der::NVME_IO,
-            Self::StaleGroup { .. } => Der::GRPVER,
-            Self::Target { der, .. } | Self::Collective { der, .. } => *der,
+            Self::Target { der, .. } => *der,
             Self::Clock(_) => Der::HLC_SYNC,
             Self::Store(error) => error.der(),
             Self::Attributes(error) => error.der(),
@@ -315,11 +296,8 @@ impl Failed {
             | Self::Unreachable { object, .. }
             | Self::Target { object, .. } => object.clone(),
             Self::Capability(_)
-            | Self::NotSealed
             | Self::OutOfService { .. }
             | Self::Lost { .. }
-            | Self::StaleGroup { .. }
-            | Self::Collective { .. }
             | Self::Clock(_)
             | Self::Store(_)
             | Self::Attributes(_) => String::new(),
@@ -344,11 +322,5 @@ impl From<Failed> for Refusal {
 impl From<Failed> for weir_rpc::Status {
     fn from(failed: Failed) -> Self {
         Self { der: failed.der(), message: failed.to_string() }
-    }
-}
-
-impl From<Refusal> for weir_rpc::Status {
-    fn from(refusal: Refusal) -> Self {
-        Self { der: refusal.der, message: refusal.message }
     }
 }

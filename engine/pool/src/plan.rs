@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use uuid::Uuid;
+use weir_group::AskError;
 use weir_proto::group::EngineInfo;
 use weir_proto::pool::{EngineReport, PoolMap, PoolTarget, TargetPoolCreate, TargetState};
 use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, TenantId, opcode};
 use weir_runtime::join_all;
 
 use crate::directory::{Directory, DirectoryEntry, EntryState, SYSTEM_POOL};
-use crate::engines::AskError;
 use crate::error::Failed;
 
 /// Least bytes of a pool on one target: room for the service's records and a few requests of the largest payload.
@@ -161,7 +161,7 @@ impl Directory {
         let mut short = Vec::new();
         let mut free = 0_u64;
         for (info, report) in infos.iter().zip(reports) {
-            let report = report.map_err(|error| error.within(object.clone(), "creating it"))?;
+            let report = report.map_err(|error| Failed::asking(object.clone(), "creating it", error))?;
             free = free.saturating_add(report.free);
             if report.free < share.saturating_mul(u64::from(info.targets)) {
                 short.push(format!("rank {} has {}", info.rank, report.free));

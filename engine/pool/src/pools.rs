@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
+use weir_group::{Engines, Spread};
 use weir_proto::pool::{
     DeviceNotice, GrantRequest, PoolMap, TargetContainer as ContainerName, TargetContainerState,
     TargetPool as PoolName, TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
@@ -12,12 +13,10 @@ use weir_proto::{Clock, PoolId, Rank, opcode};
 use weir_store::{Shard, Store};
 
 use crate::directory::SYSTEM_POOL;
-use crate::engines::Engines;
 use crate::error::Failed;
 use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_TARGET};
 use crate::service::PoolService;
 use crate::shelter::MapShelter;
-use crate::spread::Spread;
 use crate::target::TargetPool;
 
 /// The pools of one target.
@@ -261,7 +260,8 @@ impl TargetPools {
                     async move {
                         let $pools =
                             pools.ok_or_else(|| Failed::NoPool("of a stopping engine".to_owned()))?;
-                        $body
+                        let answer: Result<_, Failed> = $body;
+                        answer
                     }
                 });
             }};

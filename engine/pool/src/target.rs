@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use weir_group::{Engines, Refusal};
 use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{GrantRequest, PoolMap, TargetContainerState, TargetContainerUsage, TargetPoolSpace};
 use weir_proto::{Capability, Clock, ContainerId, Der, Epoch, PoolId, Rank, Rights, TargetIndex, opcode};
@@ -12,8 +13,7 @@ use weir_runtime::sync::Semaphore;
 use weir_store::{Shard, UpdateError};
 
 use crate::container::TargetContainer;
-use crate::engines::Engines;
-use crate::error::{Failed, Refusal, capability_der};
+use crate::error::{Failed, capability_der};
 use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_LABEL, SCOPE_TARGET};
 use crate::service::PoolService;
 use crate::shelter::MapShelter;
@@ -294,7 +294,7 @@ impl TargetPool {
             .await;
         asked.map_err(|error| {
             let object = format!("container {id} of pool {}", self.label());
-            match error.within(object, "asking the pool service about it") {
+            match Failed::asking(object, "asking the pool service about it", error) {
                 Failed::Target { der: Der::CONT_NONEXIST | Der::NONEXIST, .. } => {
                     Failed::Destroyed { pool: self.label(), container: id }
                 }

@@ -3,7 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_pool::{AskError, Operation as Kind, TargetPool};
+use weir_group::AskError;
+use weir_pool::{Operation as Kind, TargetPool};
 use weir_proto::object::UpdateReply;
 use weir_proto::transaction::{
     CommitRequest, DecideRequest, Declined, Outcome, PARTS_MAX, Part, PrepareRequest,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use weir_group::Refusal;
 use weir_pool::Failed;
 use weir_proto::transaction::{DecideRequest, Declined, Outcome, OutcomeRequest, PrepareRequest};
 use weir_proto::{Der, Rank, opcode};
@@ -55,7 +56,7 @@ impl IoService {
             async move {
                 let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
                 let declined = |Status { der, message }| Declined { der, message };
-                let Some(service) = service else { return Ok(Err(declined(stopping()))) };
+                let Some(service) = service else { return Ok::<_, Refusal>(Err(declined(stopping()))) };
                 // Who asks may leave in the middle: what is prepared is watched all the same.
                 let rt = service.rt.clone();
                 let prepared = rt.spawn(async move { service.prepare(rank, request).await });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use weir_group::Gathered;
 use weir_layout::{ClassError, ObjectClass};
 use weir_proto::pool::{
     AllocateReply, ContainerCreateRequest, ContainerInfo, ContainerOpenReply, ContainerOpenRequest,
@@ -13,7 +14,6 @@ use weir_proto::{Capability, ContainerId, Rights};
 use super::{Container, PoolService, SPACE_AGE_MAX};
 use crate::directory::Made;
 use crate::error::Failed;
-use crate::gather::Gathered;
 use crate::record::{self, ContainerRecord, SCOPE_CONTAINER};
 
 /// Bytes of a file in one dkey when the creator doesn't say (DAOS: `DFS_DEFAULT_CHUNK_SIZE`).

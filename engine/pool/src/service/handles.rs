@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use weir_group::Gathered;
 use weir_proto::Rights;
 use weir_proto::limits::{HANDLE_LEASE_NS, NODE_NAME_MAX};
 use weir_proto::pool::ContainerKeepRequest;
@@ -13,7 +14,6 @@ use weir_runtime::Instant;
 
 use super::{Container, PoolService};
 use crate::error::Failed;
-use crate::gather::Gathered;
 use crate::record;
 
 /// Most handles of a container that are stored: more nodes than any system has.

@@ -24,6 +24,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
+use weir_group::{Engines, Gathered, Spread};
 use weir_proto::capability::Credential;
 use weir_proto::pool::{ConnectReply, PoolQueryReply, TargetContainerState};
 use weir_proto::{Capability, CapabilityError, Clock, ContainerId, Rights, TenantId};
@@ -31,11 +32,8 @@ use weir_runtime::Instant;
 use weir_runtime::sync::{Notify, Semaphore};
 use weir_store::{AttributeChange, AttributeError, Shard};
 
-use crate::engines::Engines;
 use crate::error::Failed;
-use crate::gather::Gathered;
 use crate::record::{self, ContainerRecord, PoolRecord, SCOPE_CONTAINER};
-use crate::spread::Spread;
 use crate::target::TargetPool;
 use handles::Handle;
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use weir_group::AskError;
 use weir_proto::pool::{
     ContainerInfo, GrantRequest, PoolMap, QuotaRequest, TargetContainerState, TargetContainerUsage,
 };
@@ -11,7 +12,6 @@ use weir_runtime::join_all;
 
 use super::containers::check_quota;
 use super::{Container, PoolService};
-use crate::engines::AskError;
 use crate::error::Failed;
 use crate::grants::{enlarge, ungranted};
 
@@ -161,7 +161,7 @@ impl PoolService {
             if lowers {
                 let failed = self.reclaim(&container, None, &mut record.grants).await;
                 if let Some(error) = failed.into_iter().next() {
-                    return Err(error.within(object, "lowering the quota"));
+                    return Err(Failed::asking(object, "lowering the quota", error));
                 }
                 let used =
                     record.grants.values().flatten().fold(0, |sum: u64, grant| sum.saturating_add(*grant));

@@ -147,8 +147,8 @@ impl PoolService {
             }
         }));
         for answer in answers.await {
-            let usage =
-                answer.map_err(|error| error.within(self.object(&container.label()), "a snapshot"))?;
+            let usage = answer
+                .map_err(|error| Failed::asking(self.object(&container.label()), "a snapshot", error))?;
             self.clock.observe(usage.now, self.engines.runtime().wall_ns())?;
         }
         Ok(())

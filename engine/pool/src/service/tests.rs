@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
+use weir_group::Spread;
 use weir_proto::pool::{
     AttributeSetRequest, ContainerCreateRequest, ContainerProperties, ContainerType, SnapshotChange,
     SnapshotRequest,
@@ -16,7 +17,6 @@ use weir_store::Store;
 use super::PoolService;
 use crate::error::Failed;
 use crate::record;
-use crate::spread::Spread;
 use crate::target::TargetPool;
 use crate::target::tests::{POOL, SECRET, lone_pool};
 

@@ -24,8 +24,8 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Asks every target of the map.
-    pub(crate) async fn ask(spread: &Spread, pool: PoolId, map: &PoolMap) -> Self {
+    /// Asks every target of the map. Takes three seconds at most.
+    pub async fn ask(spread: &Spread, pool: PoolId, map: &PoolMap) -> Self {
         let sum = spread.sum(pool, &map.ranks(), QUERY_LIMIT).await;
         let figures: HashMap<_, _> =
             sum.targets.iter().map(|(rank, index, total, free)| ((*rank, *index), (*total, *free))).collect();

@@ -16,8 +16,8 @@ use weir_rpc::membership::{CollectiveHandler, CollectiveTransport, Collectives, 
 use weir_rpc::{CallOptions, RpcError};
 use weir_runtime::{LocalBoxFuture, join_all};
 
-use crate::absent::is_away;
 use crate::engines::{AskError, Engines, REPLY_MAX};
+use crate::refusal::Rejection;
 
 /// Each engine hands an operation to at most three at each level: a thousand engines are five levels deep, and the root
 /// has fifteen to wait for.
@@ -65,7 +65,7 @@ impl Spread {
                         Some(member) => member.answer(message).await,
                         None => Err(Der::SHUTDOWN),
                     };
-                    answer.map_err(|der| crate::error::Failed::Collective { operation, der })
+                    answer.map_err(|der| Rejection::Collective { operation, der })
                 }
             });
         }
@@ -82,8 +82,9 @@ impl Spread {
         }
     }
 
-    /// Has every target of these engines do something. Returns the first error of each engine that has one.
-    pub(crate) async fn tell<Req: Serialize>(
+    /// Has every target of these engines do `operation`, one of those that change something and answer nothing, within `limit`.
+    /// Returns the first error of each engine that has one.
+    pub async fn tell<Req: Serialize>(
         &self,
         ranks: &[Rank],
         operation: u16,
@@ -121,10 +122,10 @@ impl Spread {
         // Of several reasons the one that no wait removes is told.
         let mut failed = asked.await.into_iter().filter_map(Result::err);
         let Some(first) = failed.next() else { return Ok(()) };
-        if !is_away(&first) {
+        if !first.is_away() {
             return Err(first);
         }
-        Err(failed.find(|error| !is_away(error)).unwrap_or(first))
+        Err(failed.find(|error| !error.is_away()).unwrap_or(first))
     }
 
     /// Sums up what the targets of these engines hold of a pool. Engines that don't answer are missing in it.

@@ -8,20 +8,28 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
-use std::time::Duration;
 
-use weir_proto::group::{EngineInfo, GroupList, GroupOffer};
-use weir_proto::{Rank, codec, opcode};
+use weir_proto::Rank;
+use weir_proto::group::{EngineInfo, GroupList};
+use weir_rpc::Peer;
 use weir_rpc::membership::{Group, Location};
-use weir_rpc::{CallOptions, Peer, RpcError};
-use weir_runtime::Instant;
 use weir_runtime::sync::Semaphore;
 
-use crate::engines::{Engines, InvalidEngines};
-use crate::error::Failed;
+use crate::refusal::Rejection;
 
-/// Longest wait for another engine's list, or for it to fetch this one's: two round trips and 100 KB.
-const SETTLE_LIMIT: Duration = Duration::from_secs(2);
+/// A list of engines that can't be.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum InvalidEngines {
+    /// The own rank is missing.
+    #[error("rank {0} is not in the list of engines; list every engine, this one too")]
+    OwnRankMissing(Rank),
+    /// A rank twice.
+    #[error("rank {0} is listed twice; give each engine a rank of its own")]
+    Repeated(Rank),
+    /// An engine without targets, or with ports past the last one.
+    #[error("rank {0} has no targets or its ports run past 65535; check `targets` and `fabric_port`")]
+    Targets(Rank),
+}
 
 type Watcher = Rc<dyn Fn(&[EngineInfo])>;
 
@@ -33,7 +41,7 @@ pub struct Roster {
     infos: RefCell<Rc<[EngineInfo]>>,
     peers: RefCell<HashMap<(Rank, u32), Peer>>,
     /// One list is fetched at a time.
-    fetching: Semaphore,
+    pub(crate) fetching: Semaphore,
     watchers: RefCell<Vec<Watcher>>,
     refused: Cell<u64>,
     adopted: Cell<u64>,
@@ -86,30 +94,33 @@ impl Roster {
         self.watchers.borrow_mut().push(Rc::new(watcher));
     }
 
+    /// Every engine, by ascending rank.
     pub(crate) fn infos(&self) -> Rc<[EngineInfo]> {
         Rc::clone(&self.infos.borrow())
     }
 
+    /// A target as the RPC layer knows it; `None`: the list has no such rank or target.
     pub(crate) fn peer(&self, rank: Rank, index: u32) -> Option<Peer> {
         self.peers.borrow().get(&(rank, index)).cloned()
     }
 
     /// Refuses a request that goes by another version of the list.
-    pub(crate) fn check(&self, theirs: u64) -> Result<(), Failed> {
+    pub(crate) fn check(&self, theirs: u64) -> Result<(), Rejection> {
         let ours = self.version();
         if theirs == ours {
             return Ok(());
         }
         self.refused.set(self.refused.get() + 1);
-        Err(Failed::StaleGroup { theirs, ours })
+        Err(Rejection::StaleGroup { theirs, ours })
     }
 
-    fn list(&self) -> GroupList {
+    /// The list with its version.
+    pub(crate) fn list(&self) -> GroupList {
         GroupList { version: self.version(), engines: self.infos().to_vec() }
     }
 
     /// Takes over a newer list; an older one changes nothing.
-    fn adopt(&self, list: GroupList) -> Result<(), InvalidEngines> {
+    pub(crate) fn adopt(&self, list: GroupList) -> Result<(), InvalidEngines> {
         let before = self.version();
         let GroupList { version, engines } = sorted(self.own, list)?;
         let peers = peers_of(&engines, &self.peers.borrow())?;
@@ -126,69 +137,6 @@ impl Roster {
             watcher(&infos);
         }
         Ok(())
-    }
-}
-
-impl Engines {
-    /// Hands the list to whoever asks for it, and fetches the one of whoever has a newer one.
-    pub(crate) fn answer_offers(self: &Rc<Self>) {
-        let engines = Rc::downgrade(self);
-        self.serve(opcode::GROUP_LIST, move |_, (): ()| {
-            let list = engines.upgrade().map(|engines| engines.roster().list());
-            async move { list.ok_or(Failed::NotSealed) }
-        });
-        let engines = Rc::downgrade(self);
-        self.serve(opcode::GROUP_OFFER, move |from, offer: GroupOffer| {
-            let engines = engines.upgrade();
-            async move {
-                let engines = engines.ok_or(Failed::NotSealed)?;
-                if offer.version > engines.roster().version() {
-                    let until = engines.runtime().now() + SETTLE_LIMIT;
-                    let peer = Peer::new(&offer.host, offer.port);
-                    if let Err(error) = engines.fetch(&peer, offer.version, until).await {
-                        tracing::debug!(%from, error, "a newer list of engines is not to be had");
-                    }
-                }
-                Ok(engines.roster().version())
-            }
-        });
-    }
-
-    /// Makes the own list and a peer's equal. Whether they are, or the own one has changed.
-    pub(crate) async fn settle(&self, peer: &Peer, deadline: Instant) -> bool {
-        let until = deadline.min(self.runtime().now() + SETTLE_LIMIT);
-        let Some(own) = self.get(self.own_rank()) else { return false };
-        let port = u32::from(own.fabric_port) + self.own_index().0;
-        // Checked with the list: ports end before 65536.
-        let Ok(port) = u16::try_from(port) else { return false };
-        let offer = GroupOffer { version: self.roster().version(), host: own.host, port };
-        let offered = codec::encode(&offer);
-        let answer = self.exchange(peer, opcode::GROUP_OFFER, &offered, CallOptions::until(until)).await;
-        let Some(theirs) = answer.ok().and_then(|answer| codec::decode::<u64>(&answer).ok()) else {
-            return false;
-        };
-        if theirs > self.roster().version()
-            && let Err(error) = self.fetch(peer, theirs, until).await
-        {
-            tracing::warn!(%peer, version = theirs, error, "a newer list of engines can't be used");
-        }
-        let now = self.roster().version();
-        // A list that came meanwhile is reason to try again, not to give up.
-        theirs == now || now != offer.version
-    }
-
-    /// Fetches a list of at least this version, unless another request has done so meanwhile.
-    async fn fetch(&self, peer: &Peer, version: u64, until: Instant) -> Result<(), String> {
-        let turn = self.runtime().timeout_at(until, self.roster().fetching.acquire()).await;
-        let _turn = turn.map_err(|_| "another one is being fetched".to_owned())?;
-        if self.roster().version() >= version {
-            return Ok(());
-        }
-        let nothing = codec::encode(&());
-        let answer = self.exchange(peer, opcode::GROUP_LIST, &nothing, CallOptions::until(until)).await;
-        let answer = answer.map_err(|error: RpcError| error.to_string())?;
-        let list: GroupList = codec::decode(&answer).map_err(|error| error.to_string())?;
-        self.roster().adopt(list).map_err(|error| error.to_string())
     }
 }
 
@@ -264,7 +212,7 @@ mod tests {
         assert_eq!(roster.peer(Rank(1), 1), Some(Peer::new("moved", 101)));
         assert_eq!(roster.peer(Rank(4), 2), None, "it has two targets");
         assert_eq!(roster.check(7), Ok(()));
-        assert_eq!(roster.check(2), Err(Failed::StaleGroup { theirs: 2, ours: 7 }));
+        assert_eq!(roster.check(2), Err(Rejection::StaleGroup { theirs: 2, ours: 7 }));
         assert_eq!((roster.adopted(), roster.refused()), (1, 1));
     }
 

@@ -6,11 +6,10 @@ use weir_proto::pool::{EngineSeal, SealedRequest};
 
 /// How long a sealed request may travel: longer than any deadline between engines, so that a recorded request can't
 /// be replayed for ever.
-pub const SEAL_LIFETIME_NS: u64 = 300 * 1_000_000_000;
+pub(crate) const SEAL_LIFETIME_NS: u64 = 300 * 1_000_000_000;
 
 /// Seals a payload for `opcode`. `group` is the version of the sender's list of engines.
-#[must_use]
-pub fn seal(
+pub(crate) fn seal(
     key: &SystemKey,
     opcode: u16,
     rank: Rank,
@@ -24,8 +23,7 @@ pub fn seal(
 }
 
 /// Whether the request was sealed with `key` for `opcode` and not too long ago (or ahead).
-#[must_use]
-pub fn open_seal(key: &SystemKey, opcode: u16, request: &SealedRequest, now_ns: u64) -> bool {
+pub(crate) fn open_seal(key: &SystemKey, opcode: u16, request: &SealedRequest, now_ns: u64) -> bool {
     let EngineSeal { issued_ns, seal, .. } = request.seal;
     let expected = compute(key, opcode, &request.seal, &request.payload);
     // Constant time: the outcome must not tell how many bytes of a guess were right.

@@ -1,10 +1,13 @@
 //! What clients ask of pools and containers. Served at target 0 of every engine.
 
+mod read;
+
 use std::rc::Rc;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use weir_group::{AskError, reply};
 use weir_proto::pool::{
     AllocateRequest, AttributeGetRequest, AttributeSetRequest, Bearer, ConnectReply, ConnectRequest,
     ContainerCreateRequest, ContainerDestroyRequest, ContainerKeepRequest, ContainerOpenRequest,
@@ -13,11 +16,10 @@ use weir_proto::pool::{
 use weir_proto::{Capability, CapabilityError, Der, PoolId, Rights, TargetIndex, TenantId, codec, opcode};
 use weir_rpc::{Request, Rpc, Status};
 
-use crate::engines::AskError;
 use crate::error::Failed;
 use crate::pools::TargetPools;
-use crate::reply::{read_request, reply};
 use crate::target::TargetPool;
+use read::read_request;
 
 /// Longest wait for the keeper of the list of pools.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
@@ -41,7 +43,7 @@ impl TargetPools {
             Der::NONEXIST | Der::ALREADY => {
                 Failed::NoPool(name.chars().take(weir_proto::limits::LABEL_MAX).collect())
             }
-            _ => error.within(format!("pool {name}"), "finding it"),
+            _ => Failed::asking(format!("pool {name}"), "finding it", error),
         })?;
         if let Ok(pool) = self.get(found.pool) {
             pool.is_listed.set(true);
@@ -67,7 +69,7 @@ impl TargetPools {
                 self.get(pool)
             }
             Err(error) if matches!(error.der(), Der::NONEXIST | Der::ALREADY) => Err(failed),
-            Err(error) => Err(error.within(format!("pool {pool}"), "finding out what became of it")),
+            Err(error) => Err(Failed::asking(format!("pool {pool}"), "finding out what became of it", error)),
         }
     }
 
