@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use weir_fuse::report::{Failure as MountFailure, FailureKind};
+use weir_fuse::report::{FailureKind, MountFailure};
 use weir_proto::Der;
 
 /// A command failed.

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use weir_client::{Context, Rights};
 use weir_dfs::{Dfs, Kind, Node};
-use weir_fuse::report::{Failure, FailureKind};
+use weir_fuse::report::{FailureKind, MountFailure};
 
 use crate::arguments;
 use crate::dev::identity::base64;
@@ -95,7 +95,7 @@ pub fn run(
 fn unusable(container: &str, error: &weir_dfs::Error) -> CliError {
     match error {
         weir_dfs::Error::NotPosix(_) | weir_dfs::Error::Invalid(_) => {
-            CliError::Mount(Failure::new(FailureKind::FailedPrecondition, error))
+            CliError::Mount(MountFailure::new(FailureKind::FailedPrecondition, error))
         }
         other => failed(container, other),
     }

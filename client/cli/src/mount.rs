@@ -11,7 +11,7 @@ use clap::Args;
 use serde_json::json;
 use weir_fuse::mountinfo;
 use weir_fuse::process::ProcessRecord;
-use weir_fuse::report::{Failure, FailureKind, Identity, Report};
+use weir_fuse::report::{FailureKind, Identity, MountFailure, Report};
 use weir_fuse::serve;
 use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_log, parse_threads};
 
@@ -97,7 +97,7 @@ pub fn mount(
         && mountinfo::is_connected(&target)
     {
         let message = format!("a container is mounted at {} already: unmount it first", target.display());
-        return Err(CliError::Mount(Failure::new(FailureKind::FailedPrecondition, message)));
+        return Err(CliError::Mount(MountFailure::new(FailureKind::FailedPrecondition, message)));
     }
     let spec = MountSpec {
         system: String::new(),
@@ -173,7 +173,7 @@ pub fn parse_report(line: &str) -> Result<Identity, CliError> {
         Ok(Report::Failed(failure)) => Err(failure.into()),
         Err(_) => {
             let message = "the mount's process ended before it served; --log-file keeps what it says";
-            Err(Failure::new(FailureKind::Internal, message).into())
+            Err(MountFailure::new(FailureKind::Internal, message).into())
         }
     }
 }
@@ -240,7 +240,7 @@ pub fn unmount(arguments: &UmountArguments) -> Result<Answer, CliError> {
         let busy = error.raw_os_error() == Some(16);
         let kind = if busy { FailureKind::FailedPrecondition } else { FailureKind::Internal };
         let hint = if busy { "; end the programs that use it, or give --lazy" } else { "" };
-        Failure::new(kind, format!("unmount {}: {error}{hint}", target.display()))
+        MountFailure::new(kind, format!("unmount {}: {error}{hint}", target.display()))
     })?;
     let answer = Answer::done(format!("{} unmounted", target.display()));
     // What is detached goes on for the programs that use it.

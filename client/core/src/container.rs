@@ -23,7 +23,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::kind;
 use crate::pool::{Pool, PoolState};
-use crate::request::Question;
+use crate::request::RequestInfo;
 use crate::{ObjectClass, Result};
 
 /// Object ids a context reserves at a time. One request pays for this many; what a context leaves unused is lost,
@@ -79,10 +79,10 @@ impl Container {
         exclusive: bool,
     ) -> Result<ContainerInfo> {
         let subject = format!("container {} in {pool}", properties.label);
-        let question = Question::new("create", &subject, opcode::CONTAINER_CREATE);
+        let info = RequestInfo::new("create", &subject, opcode::CONTAINER_CREATE);
         let capability = pool.0.capability.clone();
         let request = ContainerCreateRequest { capability, container, properties, exclusive };
-        context.ask_encoded(pool.reach(), &question, &request).await
+        context.ask_encoded(pool.reach(), &info, &request).await
     }
 
     /// Opens a container by label or UUID text.
@@ -91,10 +91,10 @@ impl Container {
     /// `NONEXIST` when there is none, `NO_PERM`, or no answer in time.
     pub async fn open(context: &Context, pool: &Pool, container: &str, rights: Rights) -> Result<Self> {
         let subject = format!("container {container} in {pool}");
-        let question = Question::new("open", &subject, opcode::CONTAINER_OPEN);
+        let info = RequestInfo::new("open", &subject, opcode::CONTAINER_OPEN);
         let capability = pool.0.capability.clone();
         let request = ContainerOpenRequest { capability, container: container.to_owned(), rights };
-        let reply: ContainerOpenReply = context.ask_encoded(pool.reach(), &question, &request).await?;
+        let reply: ContainerOpenReply = context.ask_encoded(pool.reach(), &info, &request).await?;
         let state =
             ContainerState { capability: reply.capability, info: reply.info, pool: pool.0.as_ref().clone() };
         let container = Self { pool: pool.clone(), state: Arc::new(state) };
@@ -111,10 +111,10 @@ impl Container {
     /// When the pool service refuses or does not answer in time; an engine of an older release knows nothing of it.
     pub async fn keep(&self, context: &Context) -> Result<()> {
         let Some(node) = context.node() else { return Ok(()) };
-        let question = Question::new("keep", self, opcode::CONTAINER_KEEP);
+        let info = RequestInfo::new("keep", self, opcode::CONTAINER_KEEP);
         let request =
             ContainerKeepRequest { capability: self.state.capability.clone(), node: node.to_owned() };
-        context.tell(self.pool.reach(), &question, &request).await
+        context.tell(self.pool.reach(), &info, &request).await
     }
 
     /// Destroys a container; its space comes back in the background. With `force` also when handles are open.
@@ -123,7 +123,7 @@ impl Container {
     /// `NONEXIST` when there is none, `BUSY` when handles are open, `NO_PERM`, or no answer in time.
     pub async fn destroy(context: &Context, pool: &Pool, container: &str, force: bool) -> Result<()> {
         let subject = format!("container {container} in {pool}");
-        let question = Question::new("destroy", &subject, opcode::CONTAINER_DESTROY);
+        let info = RequestInfo::new("destroy", &subject, opcode::CONTAINER_DESTROY);
         // By its id: a request that is repeated because its answer was lost finds that it is gone already, and says so.
         let all = pool.containers(context).await?;
         let is_it = |info: &&ContainerInfo| {
@@ -134,7 +134,7 @@ impl Container {
         };
         let capability = pool.0.capability.clone();
         let request = ContainerDestroyRequest { capability, container: found.container.0.to_string(), force };
-        context.tell(pool.reach(), &question, &request).await
+        context.tell(pool.reach(), &info, &request).await
     }
 
     /// Sets the bytes a container may hold; 0 for as much as the pool has.
@@ -148,10 +148,10 @@ impl Container {
         quota: u64,
     ) -> Result<ContainerInfo> {
         let subject = format!("container {container} in {pool}");
-        let question = Question::new("set quota of", &subject, opcode::CONTAINER_SET_QUOTA);
+        let info = RequestInfo::new("set quota of", &subject, opcode::CONTAINER_SET_QUOTA);
         let capability = pool.0.capability.clone();
         let request = QuotaRequest { capability, container: container.to_owned(), quota };
-        context.ask_encoded(pool.reach(), &question, &request).await
+        context.ask_encoded(pool.reach(), &info, &request).await
     }
 
     /// Gives the handle back.
@@ -159,8 +159,8 @@ impl Container {
     /// # Errors
     /// When the pool service refuses or does not answer in time.
     pub async fn close(&self, context: &Context) -> Result<()> {
-        let question = Question::new("close", self, opcode::CONTAINER_CLOSE);
-        context.tell(self.pool.reach(), &question, &self.request()).await
+        let info = RequestInfo::new("close", self, opcode::CONTAINER_CLOSE);
+        context.tell(self.pool.reach(), &info, &self.request()).await
     }
 
     /// The container as it is now.
@@ -168,8 +168,8 @@ impl Container {
     /// # Errors
     /// When the pool service refuses or does not answer in time.
     pub async fn query(&self, context: &Context) -> Result<ContainerInfo> {
-        let question = Question::new("query", self, opcode::CONTAINER_QUERY);
-        context.ask_encoded(self.pool.reach(), &question, &self.request()).await
+        let info = RequestInfo::new("query", self, opcode::CONTAINER_QUERY);
+        context.ask_encoded(self.pool.reach(), &info, &self.request()).await
     }
 
     /// The pool it is in.
@@ -207,9 +207,9 @@ impl Container {
     /// # Errors
     /// When the pool service refuses or does not answer in time.
     pub async fn allocate_oids(&self, context: &Context, count: u64) -> Result<u64> {
-        let question = Question::new("allocate object ids of", self, opcode::CONTAINER_ALLOCATE_OIDS);
+        let info = RequestInfo::new("allocate object ids of", self, opcode::CONTAINER_ALLOCATE_OIDS);
         let request = AllocateRequest { capability: self.state.capability.clone(), count };
-        let reply: AllocateReply = context.ask_encoded(self.pool.reach(), &question, &request).await?;
+        let reply: AllocateReply = context.ask_encoded(self.pool.reach(), &info, &request).await?;
         Ok(reply.first)
     }
 
@@ -287,9 +287,9 @@ impl Container {
         context: &Context,
         attributes: Vec<(String, Option<ByteBuf>)>,
     ) -> Result<()> {
-        let question = Question::new("set attributes of", self, opcode::CONTAINER_SET_ATTRIBUTES);
+        let info = RequestInfo::new("set attributes of", self, opcode::CONTAINER_SET_ATTRIBUTES);
         let request = AttributeSetRequest { capability: self.state.capability.clone(), attributes };
-        context.tell(self.pool.reach(), &question, &request).await
+        context.tell(self.pool.reach(), &info, &request).await
     }
 
     /// Reads attributes: the named ones, or all when `names` is empty.
@@ -301,9 +301,9 @@ impl Container {
         context: &Context,
         names: Vec<String>,
     ) -> Result<BTreeMap<String, ByteBuf>> {
-        let question = Question::new("read attributes of", self, opcode::CONTAINER_GET_ATTRIBUTES);
+        let info = RequestInfo::new("read attributes of", self, opcode::CONTAINER_GET_ATTRIBUTES);
         let request = AttributeGetRequest { capability: self.state.capability.clone(), names };
-        let reply: Attributes = context.ask_encoded(self.pool.reach(), &question, &request).await?;
+        let reply: Attributes = context.ask_encoded(self.pool.reach(), &info, &request).await?;
         Ok(reply.attributes)
     }
 
@@ -341,9 +341,9 @@ impl Container {
         operation: &'static str,
         change: SnapshotChange,
     ) -> Result<Vec<Epoch>> {
-        let question = Question::new(operation, self, opcode::CONTAINER_SNAPSHOT);
+        let info = RequestInfo::new(operation, self, opcode::CONTAINER_SNAPSHOT);
         let request = SnapshotRequest { capability: self.state.capability.clone(), change };
-        context.ask_encoded(self.pool.reach(), &question, &request).await
+        context.ask_encoded(self.pool.reach(), &info, &request).await
     }
 
     /// The handle as bytes, for another process of the same user.

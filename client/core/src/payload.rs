@@ -60,7 +60,7 @@ pub(crate) const SHORT_INLINE_MAX: usize = 2048;
 
 /// A request's bytes and its memory for RMA.
 #[derive(Default)]
-pub(crate) struct Parcel {
+pub(crate) struct OutgoingRequest {
     /// Body with inline data behind it, when there is any.
     joined: Option<Vec<u8>>,
     memory: Option<Buffer>,
@@ -70,7 +70,7 @@ pub(crate) struct Parcel {
     lent: Vec<Buffer>,
 }
 
-impl Parcel {
+impl OutgoingRequest {
     /// Packs a request, with its data behind the body where both together are at most `inline_max` bytes.
     pub(crate) fn pack(context: &Context, body: &[u8], payload: &Payload<'_>, inline_max: usize) -> Self {
         match payload {

@@ -11,7 +11,7 @@ use weir_runtime::Instant;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::request::{Question, Reach};
+use crate::request::{Reach, RequestInfo};
 use crate::{ContainerInfo, Result};
 
 /// What a pool handle is made of; also its portable form.
@@ -64,7 +64,7 @@ impl Pool {
     /// [`Error::Unavailable`] when the engine that knows it does not answer in time.
     pub async fn connect(context: &Context, pool: &str, rights: Rights) -> Result<Self> {
         let subject = format!("pool {pool}");
-        let question = Question::new("connect to", &subject, opcode::POOL_CONNECT);
+        let info = RequestInfo::new("connect to", &subject, opcode::POOL_CONNECT);
         let body = || {
             weir_proto::codec::encode(&ConnectRequest {
                 pool: pool.to_owned(),
@@ -79,7 +79,7 @@ impl Pool {
             })
         };
         let deadline = context.until();
-        let mut reply = context.ask_any(&question, &body, deadline).await?;
+        let mut reply = context.ask_any(&info, &body, deadline).await?;
         // An engine that points elsewhere knows who runs the service; that one answers for itself.
         for _ in 0..SERVICE_HOPS_MAX {
             match reply {
@@ -90,7 +90,7 @@ impl Pool {
                     return Ok(Self(Arc::new(state)));
                 }
                 ConnectReply::Elsewhere { service } => {
-                    reply = context.ask(Reach::Rank(service), &question, &body, deadline).await?;
+                    reply = context.ask(Reach::Rank(service), &info, &body, deadline).await?;
                 }
             }
         }
@@ -142,9 +142,9 @@ impl Pool {
 
     /// As [`Pool::query`], for an operation that is given up then.
     pub(crate) async fn query_until(&self, context: &Context, deadline: Instant) -> Result<PoolQueryReply> {
-        let question = Question::new("query", self, opcode::POOL_QUERY);
+        let info = RequestInfo::new("query", self, opcode::POOL_QUERY);
         let body = || weir_proto::codec::encode(&self.request());
-        let reply: PoolQueryReply = context.ask(self.reach(), &question, &body, deadline).await?;
+        let reply: PoolQueryReply = context.ask(self.reach(), &info, &body, deadline).await?;
         context.learn_map(self.id(), &reply.map);
         Ok(reply)
     }
@@ -154,8 +154,8 @@ impl Pool {
     /// # Errors
     /// When the pool service refuses or does not answer in time.
     pub async fn disconnect(&self, context: &Context) -> Result<()> {
-        let question = Question::new("disconnect from", self, opcode::POOL_DISCONNECT);
-        context.tell(self.reach(), &question, &self.request()).await
+        let info = RequestInfo::new("disconnect from", self, opcode::POOL_DISCONNECT);
+        context.tell(self.reach(), &info, &self.request()).await
     }
 
     /// Containers of the pool.
@@ -163,8 +163,8 @@ impl Pool {
     /// # Errors
     /// When the pool service refuses or does not answer in time.
     pub async fn containers(&self, context: &Context) -> Result<Vec<ContainerInfo>> {
-        let question = Question::new("list containers of", self, opcode::CONTAINER_LIST);
-        context.ask_encoded(self.reach(), &question, &self.request()).await
+        let info = RequestInfo::new("list containers of", self, opcode::CONTAINER_LIST);
+        context.ask_encoded(self.reach(), &info, &self.request()).await
     }
 
     /// The handle as bytes, for another process of the same user.

@@ -18,18 +18,18 @@ use weir_runtime::Instant;
 use crate::Result;
 use crate::context::Context;
 use crate::error::Error;
-use crate::payload::{LENGTH_LEN, Parcel, Payload, SERVICE_REPLY, SHORT_INLINE_MAX};
+use crate::payload::{LENGTH_LEN, OutgoingRequest, Payload, SERVICE_REPLY, SHORT_INLINE_MAX};
 use crate::pool::Pool;
 
 /// What is asked, for errors.
 #[derive(Clone, Copy)]
-pub(crate) struct Question<'a> {
+pub(crate) struct RequestInfo<'a> {
     pub(crate) operation: &'static str,
     pub(crate) subject: &'a dyn fmt::Display,
     pub(crate) opcode: u16,
 }
 
-impl<'a> Question<'a> {
+impl<'a> RequestInfo<'a> {
     pub(crate) fn new(operation: &'static str, subject: &'a dyn fmt::Display, opcode: u16) -> Self {
         Self { operation, subject, opcode }
     }
@@ -84,8 +84,8 @@ impl Exchange {
         self.received.as_deref().unwrap_or_default()
     }
 
-    pub(crate) fn decode<T: DeserializeOwned>(&self, question: &Question<'_>) -> Result<T> {
-        codec::decode(self.body()).map_err(|error| question.protocol(error))
+    pub(crate) fn decode<T: DeserializeOwned>(&self, info: &RequestInfo<'_>) -> Result<T> {
+        codec::decode(self.body()).map_err(|error| info.protocol(error))
     }
 }
 
@@ -118,7 +118,7 @@ impl Context {
     pub(crate) async fn exchange(
         &self,
         reach: Reach,
-        question: &Question<'_>,
+        info: &RequestInfo<'_>,
         body: &[u8],
         payload: &Payload<'_>,
         deadline: Instant,
@@ -127,38 +127,36 @@ impl Context {
         let peer = self.peer(rank, target).ok_or_else(|| {
             let reason =
                 format!("the attach file has no engine {rank} with a target {target}; is it up to date?");
-            Error::refused(question.operation, question.subject, Der::UNREACH, reason)
+            Error::refused(info.operation, info.subject, Der::UNREACH, reason)
         })?;
         let short = matches!(payload, Payload::Send { .. }) && self.rpc().is_short_of_room(&peer);
-        let mut parcel = Parcel::pack(self, body, payload, if short { SHORT_INLINE_MAX } else { INLINE_MAX });
-        self.count(parcel.is_bulk());
+        let mut outgoing =
+            OutgoingRequest::pack(self, body, payload, if short { SHORT_INLINE_MAX } else { INLINE_MAX });
+        self.count(outgoing.is_bulk());
         let started = self.runtime().now();
         let resent = Cell::new(false);
         let mut pause = PAUSE.0;
         loop {
             let options = CallOptions::until(deadline);
-            let (bytes, bulk) = parcel.parts(body, payload);
-            let outcome = self.rpc().call_noting(&peer, question.opcode, bytes, bulk, options, &resent).await;
+            let (bytes, bulk) = outgoing.parts(body, payload);
+            let outcome = self.rpc().call_noting(&peer, info.opcode, bytes, bulk, options, &resent).await;
             let error = match outcome {
                 Ok(reply) => {
                     let long = matches!(payload, Payload::LongReply { .. });
-                    return Ok(Exchange { reply, received: parcel.into_received(payload), long });
+                    return Ok(Exchange { reply, received: outgoing.into_received(payload), long });
                 }
                 Err(error) => error,
             };
-            let passing = is_passing(question, error.der()) && matches!(error, RpcError::Remote(_));
+            let passing = is_passing(info, error.der()) && matches!(error, RpcError::Remote(_));
             if passing && self.runtime().now() + pause < deadline {
                 self.runtime().sleep(pause).await;
                 pause = (pause * 2).min(PAUSE.1);
                 continue;
             }
-            parcel.give_back(payload);
+            outgoing.give_back(payload);
             let waited = self.runtime().now().saturating_duration_since(started);
             let server = format!("engine {rank} target {target} ({peer})");
-            return Err(Refusal {
-                error: describe(question, server, waited, error),
-                uncertain: resent.get(),
-            });
+            return Err(Refusal { error: describe(info, server, waited, error), uncertain: resent.get() });
         }
     }
 
@@ -166,17 +164,17 @@ impl Context {
     pub(crate) async fn ask_encoded<Q: Serialize, A: DeserializeOwned>(
         &self,
         reach: Reach,
-        question: &Question<'_>,
+        info: &RequestInfo<'_>,
         request: &Q,
     ) -> Result<A> {
-        self.ask(reach, question, &|| codec::encode(request), self.until()).await
+        self.ask(reach, info, &|| codec::encode(request), self.until()).await
     }
 
     /// Sends what `body` makes and decodes the answer. A request that is longer than a message is fetched from here.
     pub(crate) async fn ask<A: DeserializeOwned>(
         &self,
         reach: Reach,
-        question: &Question<'_>,
+        info: &RequestInfo<'_>,
         body: &dyn Fn() -> Vec<u8>,
         deadline: Instant,
     ) -> Result<A> {
@@ -184,24 +182,24 @@ impl Context {
         let is_long = body.len() > INLINE_MAX;
         let (message, request) = if is_long { (&[][..], &body[..]) } else { (&body[..], &[][..]) };
         let payload = Payload::LongReply { room: SERVICE_REPLY, request };
-        let exchange = self.exchange(reach, question, message, &payload, deadline).await;
-        exchange.map_err(|refusal| refusal.error)?.decode(question)
+        let exchange = self.exchange(reach, info, message, &payload, deadline).await;
+        exchange.map_err(|refusal| refusal.error)?.decode(info)
     }
 
     /// Sends a request to a pool service whose answer is empty. One that is longer than a message is fetched from here.
     pub(crate) async fn tell<Q: Serialize>(
         &self,
         reach: Reach,
-        question: &Question<'_>,
+        info: &RequestInfo<'_>,
         request: &Q,
     ) -> Result<()> {
         let deadline = self.until();
         let body = codec::encode(request);
         let exchange = if body.len() <= INLINE_MAX {
-            self.exchange(reach, question, &body, &Payload::None, deadline).await
+            self.exchange(reach, info, &body, &Payload::None, deadline).await
         } else {
             let payload = Payload::Send { pieces: &[&body], len: body.len() as u64 };
-            self.exchange(reach, question, &[], &payload, deadline).await
+            self.exchange(reach, info, &[], &payload, deadline).await
         };
         exchange.map(|_| ()).map_err(|refusal| refusal.error)
     }
@@ -210,7 +208,7 @@ impl Context {
     /// say that, so does the result; engines that are away are asked again until the deadline.
     pub(crate) async fn ask_any<A: DeserializeOwned>(
         &self,
-        question: &Question<'_>,
+        info: &RequestInfo<'_>,
         body: &dyn Fn() -> Vec<u8>,
         deadline: Instant,
     ) -> Result<A> {
@@ -225,14 +223,14 @@ impl Context {
                 let (rank, bytes) = (*rank, &bytes);
                 async move {
                     let payload = Payload::LongReply { room: SERVICE_REPLY, request: &[] };
-                    (rank, self.exchange(Reach::Rank(rank), question, bytes, &payload, until).await)
+                    (rank, self.exchange(Reach::Rank(rank), info, bytes, &payload, until).await)
                 }
             });
             let (mut away, mut silent) = (None, 0);
             let mut answers = Answers::new(asked);
             while let Some((rank, answer)) = answers.next().await {
                 match answer.map_err(|refusal| refusal.error) {
-                    Ok(exchange) => return exchange.decode(question),
+                    Ok(exchange) => return exchange.decode(info),
                     Err(error) if error.is(Der::NONEXIST) => {
                         open.retain(|open| *open != rank);
                         unknown = Some(error);
@@ -283,25 +281,25 @@ impl Context {
 }
 
 /// Whether an engine's refusal is about the moment. A transaction that comes too late always will.
-fn is_passing(question: &Question<'_>, der: Der) -> bool {
-    der.is_passing() || (der == Der::TX_RESTART && !opcode::is_of_transaction(question.opcode))
+fn is_passing(info: &RequestInfo<'_>, der: Der) -> bool {
+    der.is_passing() || (der == Der::TX_RESTART && !opcode::is_of_transaction(info.opcode))
 }
 
-fn describe(question: &Question<'_>, server: String, waited: Duration, error: RpcError) -> Error {
-    let operation = question.operation;
-    let subject = || question.subject.to_string();
+fn describe(info: &RequestInfo<'_>, server: String, waited: Duration, error: RpcError) -> Error {
+    let operation = info.operation;
+    let subject = || info.subject.to_string();
     match error {
         RpcError::Remote(Status { der, message }) if let Some(der) = der.lasting() => {
             Error::Refused { operation, subject: subject(), der, message }
         }
-        RpcError::Remote(status) if is_passing(question, status.der) => {
+        RpcError::Remote(status) if is_passing(info, status.der) => {
             Error::Unavailable { operation, subject: subject(), server, waited, cause: status.to_string() }
         }
         RpcError::Remote(status) => {
             Error::Refused { operation, subject: subject(), der: status.der, message: status.message }
         }
         RpcError::TimedOut { last, tries, .. } => {
-            let is_open = tries > 0 && opcode::is_change(question.opcode);
+            let is_open = tries > 0 && opcode::is_change(info.opcode);
             let cause = if is_open { format!("{last}; whether it was done is not known") } else { last };
             Error::Unavailable { operation, subject: subject(), server, waited, cause }
         }

@@ -18,7 +18,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::object::{AkeyWrite, Object, is_stale, no_shard, out_of_service, target_of};
 use crate::payload::Payload;
-use crate::request::{Question, Reach};
+use crate::request::{Reach, RequestInfo};
 use doubt::Doubt;
 use plan::Plan;
 
@@ -149,7 +149,7 @@ impl Transaction {
     /// the pool or quota is full, `REC2BIG` when the changes don't fit a message; nothing has happened then. After
     /// [`Error::Unavailable`] it is not known whether it has.
     pub async fn commit(self, context: &Context) -> Result<Epoch> {
-        let question = Question::new(OPERATION, &self, opcode::TRANSACTION_COMMIT);
+        let info = RequestInfo::new(OPERATION, &self, opcode::TRANSACTION_COMMIT);
         let (pool, deadline, began) = (self.container.pool(), context.until(), context.runtime().now());
         let mut doubt = Doubt::default();
         let waited = || context.runtime().now().saturating_duration_since(began);
@@ -160,8 +160,8 @@ impl Transaction {
         let _ = context.rpc().clock().observe(self.epoch, context.runtime().wall_ns());
         loop {
             let map = context.map_of(pool);
-            let parts = self.parts(&question, &map);
-            let parts = parts.map_err(|error| doubt.explain(&question, None, error, waited()))?;
+            let parts = self.parts(&info, &map);
+            let parts = parts.map_err(|error| doubt.explain(&info, None, error, waited()))?;
             let Some(leader) = parts.first().map(|part| (part.rank, part.index)) else {
                 return Err(Error::invalid(OPERATION, "its objects are on no target"));
             };
@@ -177,24 +177,24 @@ impl Transaction {
                 return Err(Error::Size { operation: OPERATION, reason, der: Der::REC2BIG });
             }
             let reach = Reach::Target(leader.0, leader.1);
-            match context.exchange(reach, &question, &body, &Payload::None, deadline).await {
-                Ok(exchange) => return Ok(exchange.decode::<UpdateReply>(&question)?.epoch),
+            match context.exchange(reach, &info, &body, &Payload::None, deadline).await {
+                Ok(exchange) => return Ok(exchange.decode::<UpdateReply>(&info)?.epoch),
                 Err(refusal) => {
                     if refusal.uncertain {
                         doubt.add(leader);
                     }
                     if !is_stale(refusal.error.der()) || context.runtime().now() >= deadline {
-                        return Err(doubt.explain(&question, Some(leader), refusal.error, waited()));
+                        return Err(doubt.explain(&info, Some(leader), refusal.error, waited()));
                     }
                     let refreshed = context.refresh_map(pool, map.version, deadline).await;
-                    refreshed.map_err(|error| doubt.explain(&question, None, error, waited()))?;
+                    refreshed.map_err(|error| doubt.explain(&info, None, error, waited()))?;
                 }
             }
         }
     }
 
     /// The changes by the targets that they concern, as the map has them.
-    fn parts(&self, question: &Question<'_>, map: &PoolMap) -> Result<Vec<Part>> {
+    fn parts(&self, info: &RequestInfo<'_>, map: &PoolMap) -> Result<Vec<Part>> {
         let mut parts: Vec<Part> = Vec::new();
         for (object, change) in self.plan.changes(OPERATION)? {
             let layout = object.layout(map)?;
@@ -209,9 +209,9 @@ impl Transaction {
                 },
             };
             for id in ids {
-                let target = target_of(map, id).ok_or_else(|| no_shard(question, id as usize))?;
+                let target = target_of(map, id).ok_or_else(|| no_shard(info, id as usize))?;
                 if target.state == TargetState::Down {
-                    return Err(out_of_service(question, self.container.pool(), target));
+                    return Err(out_of_service(info, self.container.pool(), target));
                 }
                 let place = (target.rank, target.index);
                 match parts.iter_mut().find(|part| (part.rank, part.index) == place) {

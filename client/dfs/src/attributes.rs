@@ -141,10 +141,10 @@ impl Dfs {
             return self.stat(context, node).await;
         }
         let (begun, held) =
-            side_by_side(self.begin_amendment(context, node), self.content(context, &node.record)).await;
+            side_by_side(self.begin_record_update(context, node), self.content(context, &node.record)).await;
         let held = held?;
         let apply = |record: &mut Record| change.apply(record, wall_ns(context), held.epoch);
-        let record = self.amend(context, node, Some(begun), apply, async |_, _| Ok(())).await?;
+        let record = self.update_record(context, node, Some(begun), apply, async |_, _| Ok(())).await?;
         let stat = assemble(&record, held);
         Ok((Node { record, ..node.clone() }, stat))
     }

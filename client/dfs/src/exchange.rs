@@ -3,15 +3,15 @@
 use weir_client::Context;
 use weir_proto::Der;
 
-use crate::carry::Room;
 use crate::entry::Node;
 use crate::mount::{Dfs, wall_ns};
 use crate::name::shown;
 use crate::transaction::Tries;
+use crate::xattr_move::TransactionBudget;
 use crate::{Error, Result};
 
 /// An entry to be exchanged: its directory and name.
-type Place<'a> = (&'a Node, &'a [u8]);
+type EntryName<'a> = (&'a Node, &'a [u8]);
 
 impl Dfs {
     /// Exchanges two entries of any kind (`RENAME_EXCHANGE`). Returns the two inodes under their new names.
@@ -21,7 +21,12 @@ impl Dfs {
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Invalid`] for a directory into its own subtree; [`Error::ReadOnly`]; or an object
     /// error.
-    pub async fn exchange(&self, context: &Context, one: Place<'_>, other: Place<'_>) -> Result<[Node; 2]> {
+    pub async fn exchange(
+        &self,
+        context: &Context,
+        one: EntryName<'_>,
+        other: EntryName<'_>,
+    ) -> Result<[Node; 2]> {
         self.ensure_writable()?;
         let mut tries = Tries::new(context);
         loop {
@@ -34,7 +39,7 @@ impl Dfs {
     }
 
     /// One try; `None` when something had to be done first.
-    async fn try_exchange(&self, context: &Context, places: [Place<'_>; 2]) -> Result<Option<[Node; 2]>> {
+    async fn try_exchange(&self, context: &Context, places: [EntryName<'_>; 2]) -> Result<Option<[Node; 2]>> {
         let (mut transaction, view) = self.begin(context);
         let mut inodes = Vec::new();
         for (directory, name) in places {
@@ -53,7 +58,7 @@ impl Dfs {
         let exchanged = [at(second, first), at(first, second)];
         let moves =
             [(first, &exchanged[0], second, places[1].0), (second, &exchanged[1], first, places[0].0)];
-        let mut room = Room::beside(&[&exchanged[0], &exchanged[1]]);
+        let mut room = TransactionBudget::beside(&[&exchanged[0], &exchanged[1]]);
         let mut carried = Vec::new();
         for (old, new, replaced, directory) in moves {
             if old.parent != new.parent && old.is_directory() {
@@ -61,7 +66,7 @@ impl Dfs {
                 self.link_parent_within(&mut transaction, old.oid(), new.parent)?;
             }
             let inodes = (old, new, Some(replaced));
-            carried.push(self.carry_xattrs(context, &view, inodes, &mut room).await?);
+            carried.push(self.move_xattrs(context, &view, inodes, &mut room).await?);
         }
         let mut left = Vec::new();
         for ((_, new, replaced, _), carried) in moves.iter().zip(carried) {

@@ -8,9 +8,7 @@
 //! on a [`weir_client::Context`], which belongs to one thread.
 
 mod allocate;
-mod amend;
 mod attributes;
-mod carry;
 mod directory;
 mod entry;
 mod error;
@@ -22,25 +20,27 @@ mod name;
 mod namespace;
 mod path;
 mod record;
+mod record_update;
 mod rename;
 mod superblock;
 mod transaction;
 mod writeback;
 mod xattr;
+mod xattr_move;
 
 pub use attributes::{Change, SetAttributes, Stat};
 pub use directory::{DirEntry, DirStream};
 pub use entry::{Node, inode_number};
 pub use error::Error;
 pub use file::{File, SIZE_MAX};
-pub use lease::{ClientId, Lease, TURN, Turn};
+pub use lease::{ClientId, Lease, RenewalOutcome, TURN};
 pub use mount::{Dfs, StatFs};
 pub use name::{LINK_TARGET_MAX, NAME_MAX};
 pub use namespace::{Ownership, Removed};
 pub use record::{Kind, Record};
 pub use rename::Replace;
 pub use superblock::Superblock;
-pub use writeback::Gathered;
+pub use writeback::UnsentData;
 pub use xattr::{XATTR_NAME_MAX, XATTR_VALUE_MAX, XattrMode};
 
 /// Result of a file-system operation.

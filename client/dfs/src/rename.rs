@@ -3,13 +3,13 @@
 use weir_client::Context;
 use weir_proto::{Der, ObjectId};
 
-use crate::carry::Room;
 use crate::entry::Node;
 use crate::mount::{Dfs, wall_ns};
 use crate::name::{dkey, shown};
 use crate::namespace::Removed;
 use crate::record::Kind;
 use crate::transaction::Tries;
+use crate::xattr_move::TransactionBudget;
 use crate::{Error, Result};
 
 /// What a rename does with an entry that has the new name.
@@ -101,8 +101,9 @@ impl Dfs {
         }
         let mut renamed = to.node(&source);
         renamed.record.ctime_ns = wall_ns(context);
-        let (mut room, inodes) = (Room::beside(&[&renamed]), (&source, &renamed, target.as_ref()));
-        let carried = match self.carry_xattrs(context, &view, inodes, &mut room).await {
+        let (mut room, inodes) =
+            (TransactionBudget::beside(&[&renamed]), (&source, &renamed, target.as_ref()));
+        let carried = match self.move_xattrs(context, &view, inodes, &mut room).await {
             Ok(Some(carried)) => carried,
             Ok(None) => return Ok(None),
             Err(Error::Stale(gone)) => {

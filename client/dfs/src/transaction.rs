@@ -3,11 +3,11 @@
 use weir_client::{AkeyWrite, Conditions, Context, Restarts, Transaction};
 use weir_proto::{Key, ObjectId};
 
-use crate::carry::Carried;
 use crate::entry::{Insertion, Node, entry_key, guard_key};
 use crate::mount::Dfs;
 use crate::namespace::parent_key;
 use crate::record::Record;
+use crate::xattr_move::MovedXattrs;
 use crate::{Error, Result};
 
 /// Decides whether a transaction that has failed is tried again.
@@ -65,7 +65,7 @@ impl Dfs {
         &self,
         transaction: &mut Transaction,
         node: &Node,
-        carried: &Carried,
+        carried: &MovedXattrs,
     ) -> Result<()> {
         let insertion = Insertion::of(&node.record)?;
         let mut writes = insertion.writes();
@@ -88,7 +88,7 @@ impl Dfs {
         transaction: &mut Transaction,
         (old, removed): (&Node, &[Key]),
         record: &Record,
-        carried: &Carried,
+        carried: &MovedXattrs,
     ) -> Result<()> {
         let insertion = Insertion::of(record)?;
         let mut writes = insertion.writes();

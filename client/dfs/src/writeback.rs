@@ -12,7 +12,7 @@ use crate::record::Record;
 
 /// What a caller holds of a file that the engines don't have yet.
 #[derive(Clone, Copy, Debug)]
-pub struct Gathered<'a> {
+pub struct UnsentData<'a> {
     /// The content, if it is at hand: it knows what was found out about its end.
     pub file: Option<&'a File>,
     /// Runs of content, none overlapping another: offset and bytes.
@@ -37,7 +37,7 @@ impl Dfs {
         &self,
         context: &Context,
         node: &Node,
-        gathered: Gathered<'_>,
+        gathered: UnsentData<'_>,
     ) -> (Result<Epoch>, Result<Node>) {
         if let Err(error) = self.ensure_writable() {
             return (Err(error.clone()), Err(error));
@@ -46,16 +46,16 @@ impl Dfs {
         if !gathered.change.changes_record() {
             return (writes.await, Ok(node.clone()));
         }
-        let (written, begun) = side_by_side(writes, self.begin_amendment(context, node)).await;
+        let (written, begun) = side_by_side(writes, self.begin_record_update(context, node)).await;
         let newest = written.as_ref().map_or(gathered.newest, |epoch| *epoch);
         let apply = |record: &mut Record| gathered.change.apply(record, wall_ns(context), newest);
-        let amended = self.amend(context, node, Some(begun), apply, async |_, _| Ok(())).await;
+        let amended = self.update_record(context, node, Some(begun), apply, async |_, _| Ok(())).await;
         (written, amended.map(|record| Node { record, ..node.clone() }))
     }
 
     /// Writes runs. Returns the newest epoch of what the caller has written.
-    async fn write_runs(&self, context: &Context, node: &Node, gathered: Gathered<'_>) -> Result<Epoch> {
-        let Gathered { file, runs, newest, .. } = gathered;
+    async fn write_runs(&self, context: &Context, node: &Node, gathered: UnsentData<'_>) -> Result<Epoch> {
+        let UnsentData { file, runs, newest, .. } = gathered;
         if runs.is_empty() {
             return Ok(newest);
         }

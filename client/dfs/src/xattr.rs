@@ -105,7 +105,7 @@ impl Dfs {
             let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
             Ok(transaction.update(&object, &dkey, Conditions::NONE, core::slice::from_ref(&write))?)
         };
-        let record = self.amend(context, node, None, change, along).await?;
+        let record = self.update_record(context, node, None, change, along).await?;
         if !is_along {
             // Behind the record, which says that there may be attributes: one that isn't seen would be one that is lost.
             self.set_large(context, node, name, write.when(condition)).await?;
@@ -191,7 +191,7 @@ impl Dfs {
             let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
             Ok(transaction.punch_akeys(&object, Conditions::PUNCH, &dkey, core::slice::from_ref(&key))?)
         };
-        let record = self.amend(context, node, None, change, along).await?;
+        let record = self.update_record(context, node, None, change, along).await?;
         Ok(Node { record, ..node.clone() })
     }
 

@@ -6,7 +6,7 @@
 
 pub mod daemon;
 pub mod filesystem;
-mod keeping;
+mod handle_keepalive;
 pub mod metrics;
 pub mod mountinfo;
 pub mod process;

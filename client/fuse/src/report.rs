@@ -32,7 +32,7 @@ pub enum FailureKind {
 
 /// A mount could not be made.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Failure {
+pub struct MountFailure {
     /// Class of a failure that has no DER number.
     pub kind: FailureKind,
     /// What failed, on which object, what to do next.
@@ -41,7 +41,7 @@ pub struct Failure {
     pub der: Option<u32>,
 }
 
-impl Failure {
+impl MountFailure {
     /// A failure without a DER number.
     pub fn new(kind: FailureKind, message: impl fmt::Display) -> Self {
         Self { kind, message: message.to_string(), der: None }
@@ -68,13 +68,13 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for MountFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for Failure {}
+impl std::error::Error for MountFailure {}
 
 /// What a mount that serves is.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -100,7 +100,7 @@ pub enum Report {
     /// The file system answers at its target.
     Serving(Identity),
     /// It never will.
-    Failed(Failure),
+    Failed(MountFailure),
 }
 
 /// What the control socket answers.
@@ -126,18 +126,18 @@ mod tests {
             (Der::UNREACH, Code::Unavailable),
             (Der::CSUM, Code::DataLoss),
         ] {
-            let status = Failure::of(der, "the quota is used up").status();
+            let status = MountFailure::of(der, "the quota is used up").status();
             assert_eq!(status.code(), code);
             // The first field of the details is the code once more, as a varint.
             assert_eq!(status.details()[..2], [0x08, code as u8]);
             assert_eq!(weir_management::failure_of(&status).der, der);
         }
-        assert_eq!(Failure::new(FailureKind::Unavailable, "x").status().code(), Code::Unavailable);
+        assert_eq!(MountFailure::new(FailureKind::Unavailable, "x").status().code(), Code::Unavailable);
     }
 
     #[test]
     fn a_report_survives_its_line() {
-        let report = Report::Failed(Failure {
+        let report = Report::Failed(MountFailure {
             kind: FailureKind::NotFound,
             message: "pool \"tank\" does not exist".into(),
             der: Some(1005),

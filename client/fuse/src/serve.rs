@@ -18,10 +18,10 @@ use weir_client::{Attach, Container, Context, Pool, Rights};
 use weir_dfs::{Dfs, Lease};
 
 use crate::filesystem::{Shared, WeirFs, begin_lease};
-use crate::keeping::Keeper;
+use crate::handle_keepalive::HandleKeepalive;
 use crate::metrics::Snapshot;
 use crate::mountinfo::{self, FILE_SYSTEM_TYPE};
-use crate::report::{Failure, FailureKind, Identity, State};
+use crate::report::{FailureKind, Identity, MountFailure, State};
 use crate::spec::{MountOptions, MountSpec};
 
 /// How long the last users may take after the mount was detached by a signal.
@@ -61,19 +61,24 @@ pub fn init_log(level: &str) {
 ///
 /// # Errors
 /// When it cannot be mounted.
-pub fn run(spec: &MountSpec, control: Option<PathBuf>, ready: impl FnOnce(&Identity)) -> Result<(), Failure> {
+pub fn run(
+    spec: &MountSpec,
+    control: Option<PathBuf>,
+    ready: impl FnOnce(&Identity),
+) -> Result<(), MountFailure> {
     let started = Instant::now();
-    let mut options = spec.validate().map_err(|error| Failure::new(FailureKind::InvalidArgument, error))?;
+    let mut options =
+        spec.validate().map_err(|error| MountFailure::new(FailureKind::InvalidArgument, error))?;
     options.read_only |= spec.read_only;
     let attach = Attach::load(Some(&spec.attach)).map_err(|error| {
-        Failure::new(FailureKind::Unavailable, format!("{error}; is a StorageCluster up?"))
+        MountFailure::new(FailureKind::Unavailable, format!("{error}; is a StorageCluster up?"))
     })?;
     let opened = open(spec, &attach, options, started)?;
     let handles =
         [Some(opened.dfs.container().clone()), opened.writable.clone().filter(|_| options.read_only)];
     let all = handles.iter().flatten().cloned().collect();
-    let keeper = Keeper::start(&attach, all).map_err(|error| {
-        Failure::new(FailureKind::Internal, format!("start the thread that keeps handles: {error}"))
+    let keeper = HandleKeepalive::start(&attach, all).map_err(|error| {
+        MountFailure::new(FailureKind::Internal, format!("start the thread that keeps handles: {error}"))
     })?;
     let served = serve(spec, control, options, (opened, &attach), ready);
     drop(keeper);
@@ -97,15 +102,15 @@ fn serve(
     options: MountOptions,
     (opened, attach): (Opened, &Attach),
     ready: impl FnOnce(&Identity),
-) -> Result<(), Failure> {
+) -> Result<(), MountFailure> {
     let Opened { dfs, identity, writable, lease } = opened;
     let shared = Arc::new(Shared::new(dfs, attach.clone(), options, spec));
     shared.start_writeback().map_err(|error| {
-        Failure::new(FailureKind::Internal, format!("start the thread that sends writes: {error}"))
+        MountFailure::new(FailureKind::Internal, format!("start the thread that sends writes: {error}"))
     })?;
     let keeper = writable.map(|container| shared.start_lease(container, lease)).transpose();
     let keeper = keeper.map_err(|error| {
-        Failure::new(FailureKind::Internal, format!("start the thread that renews the lease: {error}"))
+        MountFailure::new(FailureKind::Internal, format!("start the thread that renews the lease: {error}"))
     })?;
     let session = mount(spec, options, &shared)?;
     shared.set_notifier(session.notifier());
@@ -121,12 +126,12 @@ fn serve(
         served.forget_notifier();
     });
     thread.map_err(|error| {
-        Failure::new(FailureKind::Internal, format!("start the session's thread: {error}"))
+        MountFailure::new(FailureKind::Internal, format!("start the session's thread: {error}"))
     })?;
     if let Err(error) = std::fs::metadata(&spec.target) {
         let _ = unmount(&spec.target, true);
         let error = end.try_recv().ok().and_then(Result::err).unwrap_or(error);
-        return Err(Failure::new(
+        return Err(MountFailure::new(
             FailureKind::Unavailable,
             format!("{} was mounted but is not served: {error}", spec.target.display()),
         ));
@@ -137,7 +142,7 @@ fn serve(
         open_micros = identity.open_micros, "serving");
     ready(&identity);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
-        Failure::new(FailureKind::Internal, format!("start the asynchronous runtime: {error}"))
+        MountFailure::new(FailureKind::Internal, format!("start the asynchronous runtime: {error}"))
     })?;
     let outcome = runtime.block_on(watch(spec, control, &shared, identity, end));
     runtime.shutdown_background();
@@ -171,7 +176,7 @@ fn open(
     attach: &Attach,
     options: MountOptions,
     started: Instant,
-) -> Result<Opened, Failure> {
+) -> Result<Opened, MountFailure> {
     let context = Context::real(attach).map_err(|error| client_failure(&error))?;
     context.set_deadline(spec.open_wait);
     let opened_endpoint = started.elapsed();
@@ -216,7 +221,7 @@ fn open(
             mounted_unix_seconds: unix_seconds(),
             open_micros,
         };
-        Ok::<_, Failure>(Opened { dfs, identity, writable, lease })
+        Ok::<_, MountFailure>(Opened { dfs, identity, writable, lease })
     });
     if let Ok(Opened { identity, .. }) = &opened {
         tracing::debug!(
@@ -256,24 +261,28 @@ fn unix_seconds() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
-fn client_failure(error: &weir_client::Error) -> Failure {
-    Failure::of(error.der(), error)
+fn client_failure(error: &weir_client::Error) -> MountFailure {
+    MountFailure::of(error.der(), error)
 }
 
-fn dfs_failure(error: &weir_dfs::Error) -> Failure {
+fn dfs_failure(error: &weir_dfs::Error) -> MountFailure {
     match error {
         weir_dfs::Error::Client(error) => client_failure(error),
         weir_dfs::Error::NotPosix(_) | weir_dfs::Error::Invalid(_) => {
-            Failure::new(FailureKind::FailedPrecondition, error)
+            MountFailure::new(FailureKind::FailedPrecondition, error)
         }
-        _ => Failure::new(FailureKind::Internal, error),
+        _ => MountFailure::new(FailureKind::Internal, error),
     }
 }
 
 /// Mounts and shakes hands with the kernel.
-fn mount(spec: &MountSpec, options: MountOptions, shared: &Arc<Shared>) -> Result<Session<WeirFs>, Failure> {
+fn mount(
+    spec: &MountSpec,
+    options: MountOptions,
+    shared: &Arc<Shared>,
+) -> Result<Session<WeirFs>, MountFailure> {
     let failed = |what: &str, error: &dyn std::fmt::Display| {
-        Failure::new(
+        MountFailure::new(
             FailureKind::FailedPrecondition,
             format!("mount at {}: {what}: {error}", spec.target.display()),
         )
@@ -376,9 +385,9 @@ async fn watch(
     shared: &Arc<Shared>,
     identity: Identity,
     mut end: tokio::sync::oneshot::Receiver<io::Result<()>>,
-) -> Result<(), Failure> {
+) -> Result<(), MountFailure> {
     let internal =
-        |what: &str, error: io::Error| Failure::new(FailureKind::Internal, format!("{what}: {error}"));
+        |what: &str, error: io::Error| MountFailure::new(FailureKind::Internal, format!("{what}: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| internal("watch signals", error))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| internal("watch signals", error))?;
     let answer = answer_control(control, shared, &identity);
@@ -397,7 +406,7 @@ async fn watch(
     match outcome {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(internal("FUSE session", error)),
-        Err(_) => Err(Failure::new(FailureKind::Internal, "the FUSE session ended without a word")),
+        Err(_) => Err(MountFailure::new(FailureKind::Internal, "the FUSE session ended without a word")),
     }
 }
 
@@ -418,7 +427,7 @@ async fn spare_memory(shared: &Shared) {
 async fn leave(
     spec: &MountSpec,
     end: &mut tokio::sync::oneshot::Receiver<io::Result<()>>,
-) -> Result<(), Failure> {
+) -> Result<(), MountFailure> {
     let target = spec.target.clone();
     let unmounted = tokio::task::spawn_blocking(move || match unmount(&target, false) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use weir_client::Anchor;
 use weir_proto::{Der, codec};
 
-use crate::boundary::Place;
+use crate::boundary::ArgumentPtr;
 use crate::types::daos_anchor_t;
 
 const TYPE_ZERO: u16 = 0;
@@ -91,7 +91,7 @@ fn hash(bytes: &[u8]) -> u128 {
 }
 
 /// Reads an anchor.
-pub fn read(place: Place<daos_anchor_t>) -> Result<From, Der> {
+pub fn read(place: ArgumentPtr<daos_anchor_t>) -> Result<From, Der> {
     let anchor = place.get();
     let buffer = &anchor.da_buf;
     match (anchor.da_type, buffer[0]) {
@@ -127,12 +127,12 @@ fn own(number: u128, key: &LongKey) -> Option<Anchor> {
 }
 
 /// Whether the enumeration is over.
-pub fn is_end(place: Place<daos_anchor_t>) -> bool {
+pub fn is_end(place: ArgumentPtr<daos_anchor_t>) -> bool {
     place.get().da_type == TYPE_END
 }
 
 /// Writes an anchor.
-pub fn write(place: Place<daos_anchor_t>, anchor: &Anchor) -> Result<(), Der> {
+pub fn write(place: ArgumentPtr<daos_anchor_t>, anchor: &Anchor) -> Result<(), Der> {
     let mut buffer = [0; 104];
     if !anchor.is_end() {
         let bytes = codec::encode(anchor);

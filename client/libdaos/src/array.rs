@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use weir_client::{Array, ArrayAttributes, Range, Rights};
 use weir_proto::{Der, codec};
 
-use crate::boundary::{Place, der_of, elements, guarded, operation, optional, required, run};
+use crate::boundary::{ArgumentPtr, der_of, elements, guarded, operation, optional, required, run};
 use crate::handle::{self, Opened};
 use crate::object::{id_of, is_read_only};
 use crate::pool::{export, import};
@@ -122,7 +122,7 @@ pub extern "C" fn daos_array_destroy(oh: daos_handle_t, th: daos_handle_t, ev: *
 }
 
 /// Reads the ranges of a call.
-fn ranges(iod: Place<daos_array_iod_t>) -> Result<Vec<Range>, Der> {
+fn ranges(iod: ArgumentPtr<daos_array_iod_t>) -> Result<Vec<Range>, Der> {
     let iod = iod.get();
     let count = usize::try_from(iod.arr_nr).map_err(|_| Der::INVAL)?;
     if count > weir_proto::limits::EXTENTS_MAX * 1024 {

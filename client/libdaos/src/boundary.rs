@@ -7,7 +7,7 @@ use std::pin::Pin;
 use weir_client::{Context, Error};
 use weir_proto::Der;
 
-use crate::event::{self, Launch};
+use crate::event::{self, QueuedOperation};
 use crate::library;
 use crate::types::daos_event_t;
 
@@ -43,7 +43,7 @@ pub fn run(ev: *mut daos_event_t, check: impl FnOnce() -> Result<Start, Der>) ->
             let context = library::context()?;
             return context.block_on(start(context.clone()));
         }
-        event::launch(ev, Launch(start))
+        event::launch(ev, QueuedOperation(start))
     })
 }
 
@@ -77,28 +77,28 @@ pub fn text_of(text: *const c_char) -> Result<String, Der> {
 }
 
 /// A place for a result that must be there.
-pub fn required<T>(place: *mut T) -> Result<Place<T>, Der> {
-    if place.is_null() { Err(Der::INVAL) } else { Ok(Place(place)) }
+pub fn required<T>(place: *mut T) -> Result<ArgumentPtr<T>, Der> {
+    if place.is_null() { Err(Der::INVAL) } else { Ok(ArgumentPtr(place)) }
 }
 
 /// A place for a result that may be left out.
-pub fn optional<T>(place: *mut T) -> Option<Place<T>> {
-    (!place.is_null()).then_some(Place(place))
+pub fn optional<T>(place: *mut T) -> Option<ArgumentPtr<T>> {
+    (!place.is_null()).then_some(ArgumentPtr(place))
 }
 
 /// Memory of the caller that holds a `T`: not NULL, valid until the call or its event is complete.
 #[derive(Debug)]
-pub struct Place<T>(*mut T);
+pub struct ArgumentPtr<T>(*mut T);
 
-impl<T> Clone for Place<T> {
+impl<T> Clone for ArgumentPtr<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<T> Copy for Place<T> {}
+impl<T> Copy for ArgumentPtr<T> {}
 
-impl<T> Place<T> {
+impl<T> ArgumentPtr<T> {
     /// Stores a result.
     pub fn set(self, value: T) {
         // SAFETY: not NULL; by the caller's promise it is valid and nobody else uses it until the call is complete.
@@ -141,8 +141,8 @@ pub fn fits_memory(bytes: Option<usize>) -> bool {
 }
 
 /// The place of an array argument's element.
-pub fn element<T>(first: *mut T, index: usize) -> Place<T> {
-    Place(first.wrapping_add(index))
+pub fn element<T>(first: *mut T, index: usize) -> ArgumentPtr<T> {
+    ArgumentPtr(first.wrapping_add(index))
 }
 
 #[cfg(test)]

@@ -20,14 +20,14 @@ const MARK: u64 = 0x7765_6972_6576_656e;
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// An operation on its way to the thread that runs it.
-pub struct Launch(pub Start);
+pub struct QueuedOperation(pub Start);
 
 // SAFETY: an operation holds handles, which are `Send`, and pointers to the caller's memory. By the promise made with
 // an event, nobody touches that memory until the event is complete, so one thread may use it at a time; the hand-over
 // through the queue's mutex orders the accesses.
-unsafe impl Send for Launch {}
+unsafe impl Send for QueuedOperation {}
 
-impl Launch {
+impl QueuedOperation {
     /// Starts the operation, on the thread of the context.
     pub fn start(self, context: Context) -> Operation {
         (self.0)(context)
@@ -190,7 +190,7 @@ fn state_of(ev: *mut daos_event_t) -> Result<Arc<EventState>, Der> {
 }
 
 /// Starts an operation for an event.
-pub fn launch(ev: *mut daos_event_t, launch: Launch) -> Outcome {
+pub fn launch(ev: *mut daos_event_t, launch: QueuedOperation) -> Outcome {
     let state = state_of(ev)?;
     let queue = state.the_queue()?;
     state.begin()?;

@@ -30,7 +30,7 @@ struct Library {
 }
 
 /// What the library holds in one life of the process. Never freed: a forked child may look at its parent's.
-pub struct Held {
+pub struct ProcessState {
     life: u64,
     library: Mutex<Option<Library>>,
     /// What is open.
@@ -43,7 +43,7 @@ pub struct Held {
 static LIFE: AtomicU64 = AtomicU64::new(0);
 
 /// What the library holds; of an earlier life behind a fork, until the library is started again.
-static HELD: AtomicPtr<Held> = AtomicPtr::new(null_mut());
+static HELD: AtomicPtr<ProcessState> = AtomicPtr::new(null_mut());
 
 /// Starts so far, in all lives.
 static GENERATIONS: AtomicU64 = AtomicU64::new(0);
@@ -65,14 +65,14 @@ pub fn life() -> u64 {
 }
 
 /// What the library holds in this life; `UNINIT` before the first start, and in a forked child before its own.
-pub fn held() -> Result<&'static Held, Der> {
+pub fn held() -> Result<&'static ProcessState, Der> {
     // SAFETY: NULL, or what `Box::leak` gave.
     let held = unsafe { HELD.load(Ordering::SeqCst).as_ref() };
     held.filter(|held| held.life == life()).ok_or(Der::UNINIT)
 }
 
 /// What the library holds in this life, made if it isn't there.
-fn made() -> Result<&'static Held, Der> {
+fn made() -> Result<&'static ProcessState, Der> {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: the handler is a function of this library, which can be unloaded only when its handlers are gone too.
@@ -83,7 +83,7 @@ fn made() -> Result<&'static Held, Der> {
         return Ok(held);
     }
     let old = HELD.load(Ordering::SeqCst);
-    let fresh = Box::into_raw(Box::new(Held {
+    let fresh = Box::into_raw(Box::new(ProcessState {
         life: life(),
         library: Mutex::default(),
         handles: RwLock::default(),
@@ -97,7 +97,7 @@ fn made() -> Result<&'static Held, Der> {
     held()
 }
 
-impl Held {
+impl ProcessState {
     fn library(&self) -> MutexGuard<'_, Option<Library>> {
         self.library.lock().unwrap_or_else(PoisonError::into_inner)
     }

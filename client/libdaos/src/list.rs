@@ -6,7 +6,7 @@ use weir_client::{Anchor, Context, Object, Page, kind};
 use weir_proto::{Der, Key};
 
 use crate::anchor::{self, From, LongKey};
-use crate::boundary::{Outcome, Place, der_of, element, operation, required, run};
+use crate::boundary::{ArgumentPtr, Outcome, der_of, element, operation, required, run};
 use crate::handle;
 use crate::sg::{Runs, key_at, key_bytes};
 use crate::transaction::scope;
@@ -17,10 +17,10 @@ const KEYS_LOOKED_THROUGH: u32 = 128;
 
 /// Where a list goes.
 pub(crate) struct Listing {
-    count: Place<u32>,
+    count: ArgumentPtr<u32>,
     descriptors: *mut daos_key_desc_t,
     runs: Runs,
-    anchor: Place<daos_anchor_t>,
+    anchor: ArgumentPtr<daos_anchor_t>,
 }
 
 impl Listing {

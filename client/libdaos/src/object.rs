@@ -9,7 +9,7 @@ use weir_client::{
 use weir_proto::{Der, Key, ObjectId};
 
 use crate::boundary::{
-    Outcome, Place, der_of, element, elements, guarded, operation, optional, required, run,
+    ArgumentPtr, Outcome, der_of, element, elements, guarded, operation, optional, required, run,
 };
 use crate::class::chosen;
 use crate::handle::{self, Opened};
@@ -165,8 +165,8 @@ fn keys(first: *mut d_iov_t, count: u32, integer: bool) -> Result<Vec<Key>, Der>
 }
 
 /// One akey of a call, read.
-struct Part {
-    place: Place<daos_iod_t>,
+struct AkeyArgument {
+    place: ArgumentPtr<daos_iod_t>,
     akey: Key,
     array: bool,
     size: u64,
@@ -175,11 +175,11 @@ struct Part {
     runs: Option<Runs>,
 }
 
-impl Part {
+impl AkeyArgument {
     fn read(
         object: &Object,
         call: Conditions,
-        iod: Place<daos_iod_t>,
+        iod: ArgumentPtr<daos_iod_t>,
         runs: Option<Runs>,
     ) -> Result<Self, Der> {
         let given = iod.get();
@@ -234,7 +234,7 @@ fn parts(
     nr: u32,
     iods: *mut daos_iod_t,
     sgls: *mut d_sg_list_t,
-) -> Result<Vec<Part>, Der> {
+) -> Result<Vec<AkeyArgument>, Der> {
     required(iods)?;
     let count = usize::try_from(nr).map_err(|_| Der::INVAL)?;
     if count == 0 || count > weir_proto::limits::AKEYS_MAX {
@@ -246,7 +246,7 @@ fn parts(
                 Some(_) => Some(Runs::read(element(sgls, index))?),
                 None => None,
             };
-            Part::read(object, call, element(iods, index), runs)
+            AkeyArgument::read(object, call, element(iods, index), runs)
         })
         .collect()
 }
@@ -268,7 +268,7 @@ pub extern "C" fn daos_obj_update(
         let conditions = conditions_of(flags)?;
         let dkey = key_at(dkey, kind::has_integer_dkeys(object.id().kind()))?;
         let parts = parts(&object, conditions, nr, iods, sgls)?;
-        let writes = parts.iter().map(Part::write).collect::<Result<Vec<_>, Der>>()?;
+        let writes = parts.iter().map(AkeyArgument::write).collect::<Result<Vec<_>, Der>>()?;
         Ok(operation(move |context| async move {
             let note =
                 |transaction: &mut Transaction| transaction.update(&object, &dkey, conditions, &writes);
@@ -311,7 +311,7 @@ async fn fetch(
     object: Object,
     dkey: Key,
     conditions: Conditions,
-    mut parts: Vec<Part>,
+    mut parts: Vec<AkeyArgument>,
     maps: Option<Maps>,
 ) -> Outcome {
     learn_record_sizes(&context, &object, &dkey, &mut parts).await?;
@@ -352,8 +352,13 @@ async fn fetch(
 }
 
 /// Arrays whose record size the caller doesn't know: it is asked for first.
-async fn learn_record_sizes(context: &Context, object: &Object, dkey: &Key, parts: &mut [Part]) -> Outcome {
-    let unknown = |part: &Part| part.array && part.size == 0 && part.runs.is_some();
+async fn learn_record_sizes(
+    context: &Context,
+    object: &Object,
+    dkey: &Key,
+    parts: &mut [AkeyArgument],
+) -> Outcome {
+    let unknown = |part: &AkeyArgument| part.array && part.size == 0 && part.runs.is_some();
     let mut questions: Vec<AkeyRead<'_>> = parts
         .iter()
         .filter(|part| unknown(part))
@@ -378,7 +383,7 @@ fn any_extent(extents: &[Extent]) -> Vec<Extent> {
 }
 
 /// Tells the caller sizes and how much memory was filled.
-fn report(part: &Part, found: &Fetched) -> Outcome {
+fn report(part: &AkeyArgument, found: &Fetched) -> Outcome {
     part.place.change(|iod| iod.iod_size = found.size);
     let Some(runs) = &part.runs else { return Ok(()) };
     let filled = match (found.size, part.array) {
@@ -394,7 +399,7 @@ fn report(part: &Part, found: &Fetched) -> Outcome {
     Ok(())
 }
 
-fn describe(map: Place<daos_iom_t>, part: &Part, found: &Fetched) {
+fn describe(map: ArgumentPtr<daos_iom_t>, part: &AkeyArgument, found: &Fetched) {
     let recx = |extent: &Extent| daos_recx_t { rx_idx: extent.index, rx_nr: extent.count };
     let nothing = daos_recx_t { rx_idx: 0, rx_nr: 0 };
     map.change(|map| {

@@ -14,7 +14,7 @@ use weir_proto::Der;
 use weir_runtime::{JoinHandle as TaskHandle, real::Remote, sync::Notify};
 
 use crate::boundary::{code, element, guarded, required};
-use crate::event::{EventState, Launch};
+use crate::event::{EventState, QueuedOperation};
 use crate::types::{daos_event_t, daos_handle_t};
 use crate::{handle, library};
 
@@ -116,7 +116,7 @@ impl Queue {
     }
 
     /// Starts an operation on the queue's thread; its end completes the event.
-    pub fn submit(self: &Arc<Self>, event: &Arc<EventState>, launch: Launch) -> Result<(), Der> {
+    pub fn submit(self: &Arc<Self>, event: &Arc<EventState>, launch: QueuedOperation) -> Result<(), Der> {
         {
             let mut progress = lock(&self.progress);
             if progress.ended {

@@ -3,7 +3,7 @@
 use weir_proto::limits::KEY_MAX;
 use weir_proto::{Der, Key};
 
-use crate::boundary::{Place, element, elements, fits_memory};
+use crate::boundary::{ArgumentPtr, element, elements, fits_memory};
 use crate::types::{d_iov_t, d_sg_list_t};
 
 /// Most runs of memory in a list: as many as extents in a request.
@@ -41,7 +41,7 @@ pub fn key_at(place: *mut d_iov_t, integer: bool) -> Result<Key, Der> {
 /// A caller's scatter-gather list.
 #[derive(Clone, Debug)]
 pub struct Runs {
-    list: Place<d_sg_list_t>,
+    list: ArgumentPtr<d_sg_list_t>,
     iovs: *mut d_iov_t,
     each: Vec<d_iov_t>,
     room: u64,
@@ -49,7 +49,7 @@ pub struct Runs {
 
 impl Runs {
     /// Reads a list. Runs of no bytes may be NULL; `INVAL` for more bytes than memory can hold.
-    pub fn read(list: Place<d_sg_list_t>) -> Result<Self, Der> {
+    pub fn read(list: ArgumentPtr<d_sg_list_t>) -> Result<Self, Der> {
         let head = list.get();
         if head.sg_nr > RUNS_MAX {
             return Err(Der::INVAL);

@@ -13,8 +13,8 @@ use weir_proto::{Rank, opcode};
 use weir_runtime::{Handle, Instant};
 use weir_store::{FormatError, FormatOptions, Owner, Store};
 
-use crate::verdict::Verdict;
-use crate::witness::Witness;
+use crate::fault_record::FaultRecord;
+use crate::last_seen::LastSeenRecord;
 
 /// How often a target looks at how its device is doing: a faulty one is refused work at once, and told of this soon.
 const HEALTH_INTERVAL: Duration = Duration::from_secs(5);
@@ -37,14 +37,18 @@ pub async fn stand_in(rt: &Handle, owner: &Owner) -> Result<Rc<dyn Device>, Form
     Ok(device)
 }
 
-/// Lets an operator say that a device was repaired or replaced; or, of a target that is lost, that what it held is given up, which the
-/// memory of its store takes.
-pub fn serve_clear(engines: &Rc<Engines>, verdict: &Rc<dyn Verdict>, lost: Option<Rc<dyn Witness>>) {
+/// Serves the operator's statement that a device was repaired or replaced. For a lost target the statement says that its content is
+/// given up, which is entered in the record of its store.
+pub fn serve_clear(
+    engines: &Rc<Engines>,
+    fault_record: &Rc<dyn FaultRecord>,
+    lost: Option<Rc<dyn LastSeenRecord>>,
+) {
     let (own, index) = (engines.own_rank(), engines.own_index());
-    let verdict = Rc::clone(verdict);
+    let fault_record = Rc::clone(fault_record);
     engines.serve(opcode::DEVICE_CLEAR, move |_, (): ()| {
-        let given_up = lost.as_ref().map_or(Ok(()), |witness| witness.give_up());
-        let lifted = given_up.and_then(|()| verdict.lift()).map(|lifted| lifted || lost.is_some());
+        let given_up = lost.as_ref().map_or(Ok(()), |last_seen| last_seen.give_up());
+        let lifted = given_up.and_then(|()| fault_record.clear()).map(|lifted| lifted || lost.is_some());
         async move {
             lifted.map_err(|error| Failed::Busy {
                 object: format!("target {index} of rank {own}"),
@@ -55,9 +59,14 @@ pub fn serve_clear(engines: &Rc<Engines>, verdict: &Rc<dyn Verdict>, lost: Optio
 }
 
 /// Watches a target's device for as long as its pools are served.
-pub async fn watch(rt: Handle, pools: Weak<TargetPools>, verdict: Rc<dyn Verdict>, witness: Rc<dyn Witness>) {
+pub async fn watch(
+    rt: Handle,
+    pools: Weak<TargetPools>,
+    fault_record: Rc<dyn FaultRecord>,
+    last_seen: Rc<dyn LastSeenRecord>,
+) {
     let mut last = DeviceState::Normal;
-    let mut memory = Memory::of(&*verdict);
+    let mut state = RecordState::of(&*fault_record);
     let (mut news, mut seen) = (News::default(), None);
     loop {
         let Some(strong) = pools.upgrade() else { return };
@@ -66,12 +75,12 @@ pub async fn watch(rt: Handle, pools: Weak<TargetPools>, verdict: Rc<dyn Verdict
             last = log_state(strong.store(), last);
             let mark = strong.store().mark();
             if seen.replace(mark) != Some(mark) {
-                witness.keep(&mark);
+                last_seen.keep(&mark);
             }
         }
         let fault = strong.fault();
         if !is_lost {
-            memory.keep(&*verdict, fault.as_deref());
+            state.keep(&*fault_record, fault.as_deref());
         }
         news.tell(&rt, &strong, fault).await;
         drop(strong);
@@ -79,10 +88,10 @@ pub async fn watch(rt: Handle, pools: Weak<TargetPools>, verdict: Rc<dyn Verdict
     }
 }
 
-/// What the verdict on a device is known to be.
+/// What the fault record of a device is known to be.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Memory {
-    /// Nothing is held against it.
+enum RecordState {
+    /// The device is not recorded as faulty.
     Clean,
     /// It was faulty before the target started.
     Inherited,
@@ -90,16 +99,16 @@ enum Memory {
     Passed,
 }
 
-impl Memory {
-    fn of(verdict: &dyn Verdict) -> Self {
-        if verdict.read().is_some() { Self::Inherited } else { Self::Clean }
+impl RecordState {
+    fn of(fault_record: &dyn FaultRecord) -> Self {
+        if fault_record.read().is_some() { Self::Inherited } else { Self::Clean }
     }
 
     /// Writes down that the device has turned faulty, and removes that when it was a stall that has ended.
-    fn keep(&mut self, verdict: &dyn Verdict, fault: Option<&str>) {
+    fn keep(&mut self, fault_record: &dyn FaultRecord, fault: Option<&str>) {
         let (next, written) = match (*self, fault) {
-            (Self::Clean, Some(reason)) => (Self::Passed, verdict.pass(reason)),
-            (Self::Passed, None) => (Self::Clean, verdict.lift().map(drop)),
+            (Self::Clean, Some(reason)) => (Self::Passed, fault_record.set(reason)),
+            (Self::Passed, None) => (Self::Clean, fault_record.clear().map(drop)),
             _ => return,
         };
         match written {

@@ -21,14 +21,14 @@ use weir_store::StoreConfig;
 
 use crate::VERSION;
 use crate::config::{Config, SpdkConfig};
-use crate::data::{DataError, Layout};
-use crate::ending::{Signals, Unwanted};
+use crate::data_directory::{DataDirectory, DataError};
 use crate::grpc::{Bridge, Methods};
 use crate::metrics::{Figures, render};
 use crate::process::{self, ProcessFigures};
+use crate::shutdown::{Signals, StopFlag};
 use crate::snapshot::{self, TargetFigures};
 use crate::thread::{self, Event, Settings, TargetThread, ThreadError};
-use crate::waiting::{self, NOTICE_INTERVAL};
+use crate::wait_log::{self, NOTICE_INTERVAL};
 
 /// Longest time from SIGTERM to the end: half of the grace that pods of engines have. What isn't in a checkpoint by
 /// then is recovered from the log.
@@ -104,7 +104,7 @@ impl From<ThreadError> for EngineError {
 pub fn run(config: &Config) -> Result<(), EngineError> {
     let started = SystemTime::now();
     process::raise_files();
-    let layout = Layout {
+    let layout = DataDirectory {
         folder: config.data.clone(),
         system: config.system.clone(),
         rank: config.rank,
@@ -122,15 +122,15 @@ pub fn run(config: &Config) -> Result<(), EngineError> {
         let metrics = listen("metrics", config.metrics_listen).await?;
         let management = listen("management", config.management_listen).await?;
         let page = Rc::new(MetricsSource::new(config, started));
-        let (made, spdk, unwanted) = (layout.clone(), config.spdk.clone(), Unwanted::default());
-        let is_unwanted = unwanted.clone();
-        let work = serve_during(metrics, &page, move || prepare(spdk.as_ref(), &made, &is_unwanted));
+        let (made, spdk, stop) = (layout.clone(), config.spdk.clone(), StopFlag::default());
+        let is_stopped = stop.clone();
+        let work = serve_during(metrics, &page, move || prepare(spdk.as_ref(), &made, &is_stopped));
         let folder = config.data.display();
         let say = |waited: Duration| {
             tracing::warn!("the targets in {folder} are still being prepared, {} s", waited.as_secs());
         };
-        let work = waiting::elsewhere(NOTICE_INTERVAL, say, work);
-        if unless_ended(signals.recv(), &unwanted, LEAVE_OFF_LIMIT, work).await?.is_none() {
+        let work = wait_log::on_other_thread(NOTICE_INTERVAL, say, work);
+        if unless_ended(signals.recv(), &stop, LEAVE_OFF_LIMIT, work).await?.is_none() {
             tracing::info!("engine has stopped before its targets were made");
             return Ok(());
         }
@@ -140,18 +140,18 @@ pub fn run(config: &Config) -> Result<(), EngineError> {
 }
 
 /// Starts SPDK where it is used, and makes the targets' files at first start.
-fn prepare(spdk: Option<&SpdkConfig>, layout: &Layout, unwanted: &Unwanted) -> Result<(), EngineError> {
+fn prepare(spdk: Option<&SpdkConfig>, layout: &DataDirectory, stop: &StopFlag) -> Result<(), EngineError> {
     #[cfg(feature = "spdk")]
     spdk.map_or(Ok(()), crate::spdk::run)?;
     #[cfg(not(feature = "spdk"))]
     let _ = spdk;
-    Ok(layout.prepare(&|| unwanted.is_set())?)
+    Ok(layout.prepare(&|| stop.is_set())?)
 }
 
 /// Waits until the targets are prepared, or the engine is asked to end; `None` then, once they are left off or `limit` is over.
 async fn unless_ended<T>(
     asked: impl Future<Output = ()>,
-    unwanted: &Unwanted,
+    stop: &StopFlag,
     limit: Duration,
     work: impl Future<Output = Result<T, EngineError>>,
 ) -> Result<Option<T>, EngineError> {
@@ -162,9 +162,9 @@ async fn unless_ended<T>(
         done = &mut work => return done.map(Some),
     }
     tracing::info!("engine is stopping before its targets are made");
-    unwanted.set();
+    stop.set();
     match tokio::time::timeout(limit, work).await {
-        Ok(Err(error)) if !matches!(error, EngineError::Data(DataError::Unwanted)) => Err(error),
+        Ok(Err(error)) if !matches!(error, EngineError::Data(DataError::Stopped)) => Err(error),
         Ok(_) => Ok(None),
         Err(_) => {
             tracing::warn!("a device keeps the targets' preparation waiting; it is broken off");
@@ -216,7 +216,7 @@ struct Engine {
 }
 
 impl Engine {
-    fn start(config: &Config, layout: &Layout, page: &MetricsSource) -> Result<Self, EngineError> {
+    fn start(config: &Config, layout: &DataDirectory, page: &MetricsSource) -> Result<Self, EngineError> {
         let (sender, events) = mpsc::unbounded_channel();
         let since = page.started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let count = usize::try_from(config.targets).unwrap_or(0);
@@ -505,18 +505,18 @@ mod tests {
         let ended = tokio::task::LocalSet::new().block_on(&runtime, async {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let page = Rc::new(MetricsSource::of(0, "tcp", 1, SystemTime::now()));
-            let unwanted = Unwanted::default();
-            let (is_unwanted, (begun, has_begun)) = (unwanted.clone(), tokio::sync::oneshot::channel());
+            let stop = StopFlag::default();
+            let (is_stopped, (begun, has_begun)) = (stop.clone(), tokio::sync::oneshot::channel());
             // Targets are made for as long as somebody wants them.
             let work = serve_during(listener, &page, move || {
                 begun.send(()).expect("the engine waits");
-                while !is_unwanted.is_set() {
+                while !is_stopped.is_set() {
                     std::thread::yield_now();
                 }
                 left.send(()).expect("the test waits");
-                Err::<(), _>(DataError::Unwanted.into())
+                Err::<(), _>(DataError::Stopped.into())
             });
-            unless_ended(async { drop(has_begun.await) }, &unwanted, UNANSWERED, work).await
+            unless_ended(async { drop(has_begun.await) }, &stop, UNANSWERED, work).await
         });
         assert!(matches!(ended, Ok(None)), "{ended:?}");
         is_left.try_recv().expect("it was waited for");
@@ -526,15 +526,15 @@ mod tests {
     fn an_engine_that_is_to_end_does_not_wait_for_a_device_that_never_answers() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (answer, answered) = std::sync::mpsc::channel();
-        let unwanted = Unwanted::default();
+        let stop = StopFlag::default();
         let ended = tokio::task::LocalSet::new().block_on(&runtime, async {
             let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
             let page = Rc::new(MetricsSource::of(0, "tcp", 1, SystemTime::now()));
             let work = serve_during(listener, &page, move || Ok(answered.recv().is_ok()));
-            let ended = unless_ended(core::future::ready(()), &unwanted, Duration::from_millis(1), work);
+            let ended = unless_ended(core::future::ready(()), &stop, Duration::from_millis(1), work);
             tokio::time::timeout(UNANSWERED, ended).await
         });
-        assert!(matches!(ended, Ok(Ok(None))) && unwanted.is_set(), "{ended:?}");
+        assert!(matches!(ended, Ok(Ok(None))) && stop.is_set(), "{ended:?}");
         // The thread ends with the test.
         let _ = answer.send(());
     }

@@ -6,25 +6,25 @@
 
 pub mod config;
 mod convert;
-pub mod data;
+pub mod data_directory;
 mod devices;
 mod durable;
-mod ending;
 pub mod engine;
+pub mod fault_record;
 mod grpc;
+pub mod last_seen;
 pub mod management;
 mod membership;
 mod metrics;
 mod process;
 pub mod shelter;
+mod shutdown;
 pub mod snapshot;
 #[cfg(feature = "spdk")]
 mod spdk;
 pub mod target;
 mod thread;
-pub mod verdict;
-mod waiting;
-pub mod witness;
+mod wait_log;
 
 /// Version of this build.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -23,10 +23,10 @@ use weir_runtime::{Handle, join_all};
 use weir_store::{FormatError, OpenError, Owner, PoolError, Store, StoreConfig};
 
 use crate::VERSION;
+use crate::fault_record::FaultRecord;
+use crate::last_seen::{LastSeen, LastSeenRecord};
 use crate::management::Management;
-use crate::verdict::Verdict;
-use crate::witness::{Seen, Witness};
-use crate::{devices, membership, waiting};
+use crate::{devices, membership, wait_log};
 
 /// Longest wait for requests under way when a target stops: most take milliseconds.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
@@ -56,9 +56,9 @@ pub struct TargetContext {
     /// A formatted device, or why it can't be opened.
     pub device: Result<Rc<dyn Device>, String>,
     /// What is remembered of that device.
-    pub verdict: Rc<dyn Verdict>,
+    pub fault_record: Rc<dyn FaultRecord>,
     /// What is remembered of the store.
-    pub witness: Rc<dyn Witness>,
+    pub last_seen: Rc<dyn LastSeenRecord>,
     /// Where maps of pools are kept while the device can't take them.
     pub shelter: Rc<dyn MapShelter>,
     /// Whose data it holds.
@@ -103,7 +103,7 @@ pub struct Target {
     pub(crate) io: Rc<IoService>,
     management: Option<Rc<Management>>,
     membership: Option<Rc<Membership>>,
-    witness: Rc<dyn Witness>,
+    last_seen: Rc<dyn LastSeenRecord>,
     stopping: Cell<bool>,
 }
 
@@ -118,8 +118,8 @@ impl Target {
         let TargetContext {
             rt,
             endpoint,
-            verdict,
-            witness,
+            fault_record,
+            last_seen,
             shelter,
             owner,
             engines,
@@ -142,7 +142,7 @@ impl Target {
         let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;
         weir_probe::serve(&rpc);
         serve_report(&engines, &store, started, lost.clone());
-        devices::serve_clear(&engines, &verdict, lost.is_some().then(|| Rc::clone(&witness)));
+        devices::serve_clear(&engines, &fault_record, lost.is_some().then(|| Rc::clone(&last_seen)));
         let membership = (owner.target.0 == 0).then(|| membership::start(&rt, &engines, membership));
         let members = membership.as_ref().map(Rc::downgrade);
         let spread = Spread::start(&engines, move |rank| {
@@ -151,7 +151,7 @@ impl Target {
         });
         let (of, to) = (Rc::clone(&engines), Rc::clone(&spread));
         let pools = TargetPools::open(Rc::clone(&store), of, to, clock, shelter, lost)?;
-        rt.spawn(devices::watch(rt.clone(), Rc::downgrade(&pools), verdict, Rc::clone(&witness)));
+        rt.spawn(devices::watch(rt.clone(), Rc::downgrade(&pools), fault_record, Rc::clone(&last_seen)));
         let io = IoService::start(&rpc, Rc::clone(&pools));
         let management = if let Some(members) = &membership {
             serve_clients(&rpc, &pools);
@@ -170,7 +170,7 @@ impl Target {
         };
         rpc.set_starting(false);
         let stopping = Cell::new(false);
-        Ok(Rc::new(Self { rt, rpc, store, pools, io, management, membership, witness, stopping }))
+        Ok(Rc::new(Self { rt, rpc, store, pools, io, management, membership, last_seen, stopping }))
     }
 
     /// What answers management requests; only target 0 has it.
@@ -232,7 +232,7 @@ impl Target {
             return Ok(());
         }
         let closed = self.close().await;
-        self.witness.keep_last(&self.store.mark());
+        self.last_seen.keep_last(&self.store.mark());
         closed
     }
 
@@ -255,23 +255,23 @@ impl Target {
 ///
 /// Where a store can't be opened, or isn't the one that was there, an empty one that takes nothing stands in for it, and why.
 async fn open_store(context: &TargetContext) -> Result<(Rc<Store>, Option<String>), StartError> {
-    let TargetContext { rt, device, verdict, witness, owner, store, .. } = context;
-    let verdict = verdict.read();
-    if let Some(reason) = verdict.as_ref().filter(|_| owner.target.0 != 0) {
+    let TargetContext { rt, device, fault_record, last_seen, owner, store, .. } = context;
+    let known_fault = fault_record.read();
+    if let Some(reason) = known_fault.as_ref().filter(|_| owner.target.0 != 0) {
         return Ok((open_stand_in(context, reason).await?, None));
     }
-    let mark = match witness.read() {
-        Seen::Store(mark) => Some(mark),
-        Seen::Nothing | Seen::GivenUp => None,
+    let mark = match last_seen.read() {
+        LastSeen::Store(mark) => Some(mark),
+        LastSeen::Nothing | LastSeen::GivenUp => None,
     };
     let config = StoreConfig { mark, ..store.clone() };
     let lost = match device {
         Err(reason) => reason.clone(),
         Ok(device) => {
             let open = Store::open(rt, Rc::clone(device), owner, config);
-            match waiting::attended(rt, owner.target.0, device, "recovery", open).await {
+            match wait_log::with_wait_log(rt, owner.target.0, device, "recovery", open).await {
                 Ok(store) => {
-                    if let Some(reason) = &verdict {
+                    if let Some(reason) = &known_fault {
                         store.condemn_device(reason);
                     }
                     return Ok((store, None));

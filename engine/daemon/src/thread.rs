@@ -19,11 +19,11 @@ use weir_runtime::sync::Gate;
 use weir_runtime::{Either, race};
 use weir_store::{Owner, StoreConfig};
 
-use crate::data;
+use crate::data_directory;
+use crate::fault_record::{FaultFile, FaultRecord};
+use crate::last_seen::{LastSeenFile, last_seen_path};
 use crate::shelter::FileShelter;
 use crate::target::{StartError, Target, TargetContext};
-use crate::verdict::{FileVerdict, Verdict};
-use crate::witness::{FileWitness, witness_of};
 
 thread_local! {
     /// The target of this thread, for messages of other threads.
@@ -229,10 +229,11 @@ async fn serve(executor: &Executor, settings: Settings, events: &impl Fn(Event))
 async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, ThreadError> {
     let target = settings.owner.target.0;
     let rt = executor.handle();
-    let verdict: Rc<dyn Verdict> = Rc::new(FileVerdict::new(data::verdict_of(&settings.path)));
-    let witness = Rc::new(FileWitness::new(witness_of(&settings.path)));
+    let fault_record: Rc<dyn FaultRecord> =
+        Rc::new(FaultFile::new(data_directory::fault_path(&settings.path)));
+    let last_seen = Rc::new(LastSeenFile::new(last_seen_path(&settings.path)));
     let shelter = Rc::new(FileShelter::new(settings.path.clone()));
-    let device = match data::open(&rt, target, &settings.path).await {
+    let device = match data_directory::open(&rt, target, &settings.path).await {
         Ok(device) => {
             tracing::info!(device = device.name(), size = device.size(), features = %device.features(), "device opened");
             let watched: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
@@ -267,8 +268,8 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
         rt,
         endpoint,
         device,
-        verdict,
-        witness,
+        fault_record,
+        last_seen,
         shelter,
         owner: settings.owner,
         store: settings.store,

@@ -101,13 +101,13 @@ pub fn run_input(target: &Target, input: &[u8]) -> Result<(), String> {
 }
 
 /// The input being run, as the watching thread sees it.
-struct Watched {
+struct RunningInput {
     began: Option<Instant>,
     input: Vec<u8>,
 }
 
 /// Ends the process when one input runs for too long, after keeping it.
-fn watch(shared: &Arc<Mutex<Watched>>, name: &'static str, folder: PathBuf) {
+fn watch(shared: &Arc<Mutex<RunningInput>>, name: &'static str, folder: PathBuf) {
     let shared = Arc::clone(shared);
     std::thread::spawn(move || {
         loop {
@@ -155,7 +155,7 @@ pub fn fuzz(target: &Target, options: &Options) -> io::Result<Outcome> {
     let mut outcome = Outcome::default();
     let mut corpus: Vec<Vec<u8>> = options.corpus.as_deref().map(inputs_of).unwrap_or_default();
     let mut known = corpus.clone().into_iter();
-    let shared = Arc::new(Mutex::new(Watched { began: None, input: Vec::new() }));
+    let shared = Arc::new(Mutex::new(RunningInput { began: None, input: Vec::new() }));
     if let Some(folder) = &options.failures {
         fs::create_dir_all(folder)?;
         watch(&shared, target.name, folder.clone());
@@ -194,7 +194,7 @@ pub fn fuzz(target: &Target, options: &Options) -> io::Result<Outcome> {
     Ok(outcome)
 }
 
-fn set(shared: &Mutex<Watched>, began: Option<Instant>, input: &[u8]) {
+fn set(shared: &Mutex<RunningInput>, began: Option<Instant>, input: &[u8]) {
     let mut watched = shared.lock().unwrap_or_else(PoisonError::into_inner);
     watched.began = began;
     watched.input.clear();

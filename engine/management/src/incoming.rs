@@ -14,7 +14,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-use crate::guests::{Guests, Place, Room};
+use crate::connections::{ConnectionLimits, ConnectionSlot, Connections};
 use crate::tls::RotatingServer;
 
 /// Longest TLS handshake, and longest silence behind it before the first request: some round trips of the slowest network,
@@ -22,10 +22,10 @@ use crate::tls::RotatingServer;
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Handshakes at once. A handshake costs about a millisecond of CPU.
-const HANDSHAKES: Room = Room { all: 64, peer: 16 };
+const HANDSHAKES: ConnectionLimits = ConnectionLimits { all: 64, peer: 16 };
 
 /// Connections at once that have passed it. Operator and command lines have a few, and each node's CSI driver one.
-const CONNECTIONS: Room = Room { all: 4096, peer: 256 };
+const CONNECTIONS: ConnectionLimits = ConnectionLimits { all: 4096, peer: 256 };
 
 /// Pause after `accept` failed, so that a process without free descriptors doesn't spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -37,8 +37,8 @@ pub type Incoming = ReceiverStream<io::Result<Connection>>;
 #[derive(Clone, Copy)]
 struct Limits {
     silence: Duration,
-    handshakes: Room,
-    connections: Room,
+    handshakes: ConnectionLimits,
+    connections: ConnectionLimits,
 }
 
 const LIMITS: Limits = Limits { silence: SILENCE_LIMIT, handshakes: HANDSHAKES, connections: CONNECTIONS };
@@ -63,7 +63,8 @@ async fn accept(
     limits: Limits,
     sender: mpsc::Sender<io::Result<Connection>>,
 ) {
-    let (strangers, guests) = (Guests::new(limits.handshakes), Guests::new(limits.connections));
+    let (strangers, connections) =
+        (Connections::new(limits.handshakes), Connections::new(limits.connections));
     loop {
         let accepted = tokio::select! {
             () = sender.closed() => return,
@@ -77,17 +78,18 @@ async fn accept(
                 continue;
             }
         };
-        let (acceptor, sender, guests) = (TlsAcceptor::from(tls.current()), sender.clone(), guests.clone());
+        let (acceptor, sender, connections) =
+            (TlsAcceptor::from(tls.current()), sender.clone(), connections.clone());
         let mut place = strangers.admit(peer.ip());
         tokio::spawn(async move {
             let shaken = tokio::select! {
-                () = place.displaced() => Err(displaced()),
+                () = place.evicted() => Err(evicted()),
                 shaken = handshake(&acceptor, stream, limits.silence) => shaken,
             };
             match shaken {
                 Ok(stream) => {
                     let silence = Some(Box::pin(tokio::time::sleep(limits.silence)));
-                    let connection = Connection { stream, place: guests.admit(peer.ip()), silence };
+                    let connection = Connection { stream, place: connections.admit(peer.ip()), silence };
                     // The receiver is gone only when the server shuts down.
                     drop(sender.send(Ok(connection)).await);
                 }
@@ -106,14 +108,14 @@ async fn handshake(
     tokio::time::timeout(limit, acceptor.accept(stream)).await?
 }
 
-fn displaced() -> io::Error {
+fn evicted() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "others needed its place")
 }
 
 /// A connection that has passed the handshake. Reading it fails when others need its place, or when nothing comes first.
 pub struct Connection {
     stream: TlsStream<TcpStream>,
-    place: Place,
+    place: ConnectionSlot,
     /// Until something has come.
     silence: Option<Pin<Box<Sleep>>>,
 }
@@ -124,8 +126,8 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.place.poll_displaced(cx).is_ready() {
-            return Poll::Ready(Err(displaced()));
+        if self.place.poll_evicted(cx).is_ready() {
+            return Poll::Ready(Err(evicted()));
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
@@ -192,7 +194,7 @@ mod tests {
     use super::*;
     use crate::TlsFiles;
 
-    type Guest = tokio_rustls::client::TlsStream<TcpStream>;
+    type Connection = tokio_rustls::client::TlsStream<TcpStream>;
 
     /// Longer than anything takes that happens at all.
     const NEVER: Duration = Duration::from_secs(20);
@@ -214,7 +216,7 @@ mod tests {
         TlsFiles { ca, cert, key }
     }
 
-    async fn connect(address: SocketAddr, files: &TlsFiles) -> Guest {
+    async fn connect(address: SocketAddr, files: &TlsFiles) -> Connection {
         let read = |path: &Path| std::fs::read(path).expect("a file");
         let mut roots = RootCertStore::empty();
         let authority = CertificateDer::from_pem_slice(&read(&files.ca)).expect("PEM");
@@ -249,16 +251,16 @@ mod tests {
         address
     }
 
-    async fn ask(guest: &mut Guest) -> io::Result<u8> {
-        guest.write_u8(7).await?;
-        tokio::time::timeout(NEVER, guest.read_u8()).await?
+    async fn ask(connection: &mut Connection) -> io::Result<u8> {
+        connection.write_u8(7).await?;
+        tokio::time::timeout(NEVER, connection.read_u8()).await?
     }
 
     #[tokio::test]
     async fn of_many_connections_those_end_that_say_nothing() {
         let folder = tempfile::tempdir().expect("a folder");
         let files = identity(folder.path());
-        let room = Room { all: 3, peer: 3 };
+        let room = ConnectionLimits { all: 3, peer: 3 };
         let address = echo(Limits { silence: NEVER, connections: room, ..LIMITS }, &files).await;
         let (mut busy, mut idle) = (connect(address, &files).await, connect(address, &files).await);
         assert_eq!(ask(&mut idle).await.expect("an answer"), 7);

@@ -1,8 +1,8 @@
 //! The management protocol: generated types, errors that carry DER codes, and how both ends agree on mutual TLS.
 //! And the listeners of daemons: that of management, and that of pages for probes and scrapers.
 
+mod connections;
 mod error;
-mod guests;
 mod incoming;
 mod pages;
 mod tls;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::guests::{Guests, Room};
+use crate::connections::{ConnectionLimits, Connections};
 
 /// Longest request head that is read, in bytes: a scraper sends a few hundred.
 const HEAD_MAX: usize = 8 * 1024;
@@ -19,7 +19,7 @@ const HEAD_LIMIT: Duration = Duration::from_secs(5);
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(15);
 
 /// Connections at once: a scraper or two and the kubelet's probes of many peers, and few descriptors.
-const ROOM: Room = Room { all: 64, peer: 16 };
+const ROOM: ConnectionLimits = ConnectionLimits { all: 64, peer: 16 };
 
 /// Pause after `accept` failed, so that a process without free descriptors doesn't spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -57,7 +57,7 @@ where
     F: Fn(String) -> Fut + 'static,
     Fut: Future<Output = Page> + 'static,
 {
-    let (guests, answer) = (Guests::new(ROOM), Rc::new(answer));
+    let (connections, answer) = (Connections::new(ROOM), Rc::new(answer));
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -67,11 +67,11 @@ where
                 continue;
             }
         };
-        let (mut place, answer) = (guests.admit(peer.ip()), Rc::clone(&answer));
+        let (mut place, answer) = (connections.admit(peer.ip()), Rc::clone(&answer));
         tokio::task::spawn_local(async move {
             let exchange = exchange(stream, head_limit, answer.as_ref());
             let done = tokio::select! {
-                () = place.displaced() => Err(io::Error::other("others needed its place")),
+                () = place.evicted() => Err(io::Error::other("others needed its place")),
                 done = tokio::time::timeout(EXCHANGE_LIMIT, exchange) => done.unwrap_or_else(|late| Err(late.into())),
             };
             if let Err(error) = done {

@@ -14,11 +14,11 @@ pub struct DmaBuf {
     memory: NonNull<u8>,
     capacity: usize,
     len: usize,
-    home: Home,
+    backing: Backing,
 }
 
 /// Where a buffer's memory goes in the end.
-enum Home {
+enum Backing {
     Heap,
     Pool(Rc<PoolState>),
     /// Somebody else's, which stays as long as this is held.
@@ -28,7 +28,7 @@ enum Home {
 impl DmaBuf {
     /// A buffer of a pool: `len` of the `capacity` bytes at `memory`, which go back to it in the end.
     pub(crate) fn of_pool(memory: NonNull<u8>, capacity: usize, len: usize, pool: Rc<PoolState>) -> Self {
-        Self { memory, capacity, len, home: Home::Pool(pool) }
+        Self { memory, capacity, len, backing: Backing::Pool(pool) }
     }
 
     /// A part of somebody's memory: `len` bytes, whole blocks, at a multiple of [`BLOCK`].
@@ -36,7 +36,7 @@ impl DmaBuf {
     /// # Safety
     /// They must be initialised, stay as long as `owner` is held, and be used by nobody else as long as the buffer lives.
     pub(crate) unsafe fn of_owner(memory: NonNull<u8>, len: usize, owner: Rc<dyn Any>) -> Self {
-        Self { memory, capacity: len, len, home: Home::Lent(owner) }
+        Self { memory, capacity: len, len, backing: Backing::Lent(owner) }
     }
 
     /// Zeroed memory outside any pool, `len` rounded up to whole blocks.
@@ -46,7 +46,7 @@ impl DmaBuf {
     #[must_use]
     pub fn new(len: usize) -> Self {
         let len = round_up(len);
-        Self { memory: allocate(len), capacity: len, len, home: Home::Heap }
+        Self { memory: allocate(len), capacity: len, len, backing: Backing::Heap }
     }
 
     /// Zeroed memory with these bytes at its start.
@@ -101,11 +101,11 @@ impl core::fmt::Debug for DmaBuf {
 
 impl Drop for DmaBuf {
     fn drop(&mut self) {
-        match &self.home {
-            Home::Pool(pool) => pool.give_back(self.memory, self.capacity),
+        match &self.backing {
+            Backing::Pool(pool) => pool.give_back(self.memory, self.capacity),
             // SAFETY: allocated by `allocate` with this capacity and not yet freed.
-            Home::Heap => unsafe { release(self.memory, self.capacity) },
-            Home::Lent(_) => {}
+            Backing::Heap => unsafe { release(self.memory, self.capacity) },
+            Backing::Lent(_) => {}
         }
     }
 }

@@ -5,9 +5,9 @@ use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_tran
 use crate::features::Features;
 use crate::health::HUNG;
 use crate::nvme::Watcher;
-use crate::patience::{Patience, apart};
+use crate::open_deadline::{OpenDeadline, apart};
 use crate::pool::DmaPool;
-use crate::ringed::Ringed;
+use crate::ring_device::RingDevice;
 use crate::search::{search, search_device};
 use crate::uring::{Action, Descriptor, Request, Ring, Transfer, Wire};
 use crate::wear::Wear;
@@ -28,7 +28,7 @@ const FILE_MODE: u32 = 0o600;
 
 /// A file or block device of one target thread.
 pub struct FileDevice {
-    inner: Rc<Ringed<FileWire>>,
+    inner: Rc<RingDevice<FileWire>>,
     is_file: bool,
     sources: Vec<SourceId>,
     /// Of a block device, which may be that of an NVMe namespace.
@@ -216,17 +216,18 @@ impl FileDevice {
         let fail = |error: io::Error| open_error(path, "created", advice(&error, Doing::Create));
         let size = size.max(1).next_multiple_of(BLOCK as u64);
         let named = path.to_owned();
-        let made = Patience::with_creation(path).wait("the open", move || open_options(true).open(named))?;
+        let made =
+            OpenDeadline::with_creation(path).wait("the open", move || open_options(true).open(named))?;
         // From here on the file is ours and new; failing to remove it changes nothing about the error to report.
         let withdraw = |error| {
             let _ = std::fs::remove_file(path);
             fail(error)
         };
         let file = made.map_err(fail)?;
-        let allocated = Patience::with_creation(path)
+        let allocated = OpenDeadline::with_creation(path)
             .wait("the allocation of its space", move || allocate(&file, size).map(|()| file))?;
         let (file, named) = (allocated.map_err(withdraw)?, path.to_owned());
-        let stable = Patience::with_creation(path)
+        let stable = OpenDeadline::with_creation(path)
             .wait("the flush of its metadata", move || file.sync_all().and_then(|()| sync_parent(&named)))?;
         stable.map_err(withdraw)?;
         Self::open(handle, path)
@@ -246,7 +247,7 @@ impl FileDevice {
     /// As [`FileDevice::open`].
     pub fn open_with(handle: &Handle, path: &Path, wanted: Features) -> Result<Self, MediaError> {
         let named = path.to_owned();
-        let opened = Patience::with(path).wait("the open", move || {
+        let opened = OpenDeadline::with(path).wait("the open", move || {
             Opened::look(&named, open_storage(&open_options(false), &named), false)
         })?;
         Self::with_file(handle, path, opened?, wanted)
@@ -259,7 +260,7 @@ impl FileDevice {
     /// When it can't be opened, is something else, or another process writes to it.
     pub fn open_read_only(handle: &Handle, path: &Path) -> Result<Self, MediaError> {
         let named = path.to_owned();
-        let opened = Patience::with(path).wait("the open", move || {
+        let opened = OpenDeadline::with(path).wait("the open", move || {
             let open = |flags| {
                 open_storage(OpenOptions::new().read(true).custom_flags(flags | libc::O_CLOEXEC), &named)
             };
@@ -286,7 +287,15 @@ impl FileDevice {
         let ring = Rc::new(Ring::new(wire, &file, plain).map_err(|error| no_ring(path, &error))?);
         let polled = if may_poll { polled_ring(&file, wanted) } else { None };
         let mut device = Self {
-            inner: Rc::new(Ringed { handle: handle.clone(), name, file, size, is_read_only, ring, polled }),
+            inner: Rc::new(RingDevice {
+                handle: handle.clone(),
+                name,
+                file,
+                size,
+                is_read_only,
+                ring,
+                polled,
+            }),
             is_file,
             sources: Vec::new(),
             watcher: (!is_file).then(|| Watcher::start(path)),
@@ -416,7 +425,7 @@ fn seek_data(file: &OwnedFd, from: u64) -> io::Result<Option<(u64, u64)>> {
 }
 
 /// The next range of a file at or after `from` that may hold data. Who waits for it bounds the wait.
-async fn next_data(file: &Ringed<FileWire>, from: u64) -> Result<Option<(u64, u64)>, MediaError> {
+async fn next_data(file: &RingDevice<FileWire>, from: u64) -> Result<Option<(u64, u64)>, MediaError> {
     if from >= file.size {
         return Ok(None);
     }

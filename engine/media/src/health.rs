@@ -208,7 +208,7 @@ pub struct DeviceHealth {
 
 /// The judgement on a device, fed with what happens.
 #[derive(Debug, Default)]
-struct Judge {
+struct HealthMonitor {
     reads: TransferTimes,
     writes: TransferTimes,
     flushes: TransferTimes,
@@ -230,7 +230,7 @@ struct Judge {
     guarded: bool,
 }
 
-impl Judge {
+impl HealthMonitor {
     fn begin(&mut self, operation: Operation, (offset, len): (u64, u64), begin: Instant) -> u64 {
         self.serial += 1;
         let flight = Flight { begin, operation, offset, len, waker: None, hung: false };
@@ -392,7 +392,7 @@ fn len_of(data: &[Slice]) -> u64 {
 pub struct Watched {
     inner: Rc<dyn Device>,
     handle: Handle,
-    judge: Rc<RefCell<Judge>>,
+    judge: Rc<RefCell<HealthMonitor>>,
 }
 
 impl Watched {
@@ -452,7 +452,7 @@ impl Watched {
 }
 
 /// Ends transfers that hang and are given up, until none is under way.
-async fn guard(judge: Weak<RefCell<Judge>>, handle: Handle, mut next: Instant) {
+async fn guard(judge: Weak<RefCell<HealthMonitor>>, handle: Handle, mut next: Instant) {
     loop {
         handle.sleep_until(next).await;
         let Some(judge) = judge.upgrade() else { return };
@@ -474,7 +474,7 @@ impl core::fmt::Debug for Watched {
 
 /// The measuring of one transfer.
 struct Watch {
-    judge: Rc<RefCell<Judge>>,
+    judge: Rc<RefCell<HealthMonitor>>,
     inner: Rc<dyn Device>,
     handle: Handle,
     serial: Option<u64>,
@@ -602,7 +602,7 @@ impl Device for Watched {
         let wear = self.inner.wear();
         let mut judge = self.judge.borrow_mut();
         let (state, reason) = judge.judge(self.handle.now(), wear.as_ref());
-        let Judge { reads, writes, flushes, slow, refused, .. } = *judge;
+        let HealthMonitor { reads, writes, flushes, slow, refused, .. } = *judge;
         Some(DeviceHealth { state, reason, reads, writes, flushes, slow, refused, wear })
     }
 }

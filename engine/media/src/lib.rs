@@ -21,10 +21,10 @@ mod landing;
 pub mod memory;
 pub mod nvme;
 mod open;
-mod patience;
+mod open_deadline;
 mod pool;
 mod prefetch;
-mod ringed;
+mod ring_device;
 mod search;
 pub mod sim;
 #[cfg(feature = "spdk")]

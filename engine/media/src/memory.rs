@@ -9,39 +9,39 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_memory::Mapping;
 
-/// Bytes of a piece of a device in memory: few look-ups for a large transfer, little to copy for a copy of the device that
+/// Bytes of a segment of a device in memory: few look-ups for a large transfer, little to copy for a copy of the device that
 /// changes.
-const PIECE: usize = 64 * 1024;
+const SEGMENT: usize = 64 * 1024;
 
-/// Bytes of a piece of a device that is large: one in 32 transfers of a mebibyte meets the edge of one. The system gives
+/// Bytes of a segment of a device that is large: one in 32 transfers of a mebibyte meets the edge of one. The system gives
 /// memory by huge pages as it is written, so that what isn't costs nothing.
-const LARGE_PIECE: usize = 32 << 20;
+const LARGE_SEGMENT: usize = 32 << 20;
 
 /// Size from which a device is large: it holds a target's data, and nobody copies it.
 const LARGE_DEVICE: u64 = 256 << 20;
 
-/// Sparse content of a device: a piece that was never written reads as zeros and takes no memory. Clones share the
-/// pieces that neither has written since.
+/// Sparse content of a device: a segment that was never written reads as zeros and takes no memory. Clones share the
+/// segments that neither has written since.
 #[derive(Clone)]
 pub(crate) struct Content {
-    pieces: BTreeMap<u64, Rc<Piece>>,
-    /// Bytes of a piece, whole blocks.
-    piece: usize,
+    segments: BTreeMap<u64, Rc<Segment>>,
+    /// Bytes of a segment, whole blocks.
+    segment: usize,
 }
 
-/// What is stored of a piece; zeros lie behind it.
-enum Piece {
+/// What is stored of a segment; zeros lie behind it.
+enum Segment {
     /// Up to the end of what was written, so that nothing is filled with zeros that is written next.
     Grown(Vec<u8>),
     /// All of a large one, on huge pages where the system gives them: a copy of a mebibyte from others takes twice as long.
     Whole(DmaBuf),
 }
 
-impl Piece {
+impl Segment {
     /// One of so many bytes before the first write to it.
     fn new(len: usize) -> Self {
         let mapped = || Landing::new(Mapping::new(len)?).ok()?.take(len);
-        let whole = if len >= LARGE_PIECE { mapped() } else { None };
+        let whole = if len >= LARGE_SEGMENT { mapped() } else { None };
         whole.map_or_else(|| Self::Grown(Vec::new()), Self::Whole)
     }
 
@@ -71,7 +71,7 @@ impl Piece {
     }
 }
 
-impl Deref for Piece {
+impl Deref for Segment {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -82,13 +82,13 @@ impl Deref for Piece {
     }
 }
 
-impl AsRef<[u8]> for Piece {
+impl AsRef<[u8]> for Segment {
     fn as_ref(&self) -> &[u8] {
         self
     }
 }
 
-impl Clone for Piece {
+impl Clone for Segment {
     fn clone(&self) -> Self {
         let mut copy = Self::new(self.len());
         copy.write(0, self, self.len());
@@ -97,16 +97,16 @@ impl Clone for Piece {
 }
 
 impl Default for Content {
-    /// In pieces of a block: what is cloned often and changes little is best shared in small ones.
+    /// In segments of a block: what is cloned often and changes little is best shared in small ones.
     fn default() -> Self {
-        Self { pieces: BTreeMap::new(), piece: BLOCK }
+        Self { segments: BTreeMap::new(), segment: BLOCK }
     }
 }
 
 impl Content {
-    /// Calls `each` with the number of the piece, the range within it and the position within the transfer.
+    /// Calls `each` with the number of the segment, the range within it and the position within the transfer.
     fn for_parts(
-        piece: usize,
+        segment: usize,
         offset: u64,
         len: usize,
         mut each: impl FnMut(u64, core::ops::Range<usize>, usize),
@@ -114,17 +114,17 @@ impl Content {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
-            let within = usize::try_from(at % piece as u64).unwrap_or(0);
-            let part = (piece - within).min(len - done);
-            each(at / piece as u64, within..within + part, done);
+            let within = usize::try_from(at % segment as u64).unwrap_or(0);
+            let part = (segment - within).min(len - done);
+            each(at / segment as u64, within..within + part, done);
             done += part;
         }
     }
 
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
-        Self::for_parts(self.piece, offset, into.len(), |piece, range, at| {
+        Self::for_parts(self.segment, offset, into.len(), |segment, range, at| {
             let target = &mut into[at..at + range.len()];
-            match self.pieces.get(&piece) {
+            match self.segments.get(&segment) {
                 Some(bytes) => {
                     let known = bytes.get(range.start..range.end.min(bytes.len())).unwrap_or_default();
                     let (target, behind) = target.split_at_mut(known.len());
@@ -136,17 +136,17 @@ impl Content {
         });
     }
 
-    /// Bytes that are in one piece, if something was written to it; they stay as they are now.
+    /// Bytes that are in one segment, if something was written to it; they stay as they are now.
     fn lend(&self, offset: u64, len: usize) -> Option<Slice> {
-        let bytes = self.pieces.get(&(offset / self.piece as u64))?;
-        let start = usize::try_from(offset % self.piece as u64).ok()?;
+        let bytes = self.segments.get(&(offset / self.segment as u64))?;
+        let start = usize::try_from(offset % self.segment as u64).ok()?;
         Slice::new(Rc::clone(bytes) as Rc<dyn AsRef<[u8]>>, start..start.checked_add(len)?)
     }
 
     pub(crate) fn write(&mut self, offset: u64, data: &[u8]) {
-        let len = self.piece;
-        Self::for_parts(len, offset, data.len(), |piece, range, at| {
-            let place = self.pieces.entry(piece).or_insert_with(|| Rc::new(Piece::new(len)));
+        let len = self.segment;
+        Self::for_parts(len, offset, data.len(), |segment, range, at| {
+            let place = self.segments.entry(segment).or_insert_with(|| Rc::new(Segment::new(len)));
             Rc::make_mut(place).write(range.start, &data[at..at + range.len()], len);
         });
     }
@@ -159,9 +159,9 @@ impl Content {
     }
 
     pub(crate) fn first_data(&self, from: u64) -> Option<u64> {
-        let first = from / self.piece as u64;
-        self.pieces.range(first..).find_map(|(piece, bytes)| {
-            let start = piece * self.piece as u64;
+        let first = from / self.segment as u64;
+        self.segments.range(first..).find_map(|(segment, bytes)| {
+            let start = segment * self.segment as u64;
             let skipped = usize::try_from(from.saturating_sub(start)).unwrap_or(usize::MAX);
             let at = bytes.iter().skip(skipped).position(|byte| *byte != 0)?;
             Some(start + (skipped + at) as u64)
@@ -170,12 +170,12 @@ impl Content {
 
     /// Forgets what lies behind `size`.
     pub(crate) fn truncate(&mut self, size: u64) {
-        let last = size / self.piece as u64;
-        drop(self.pieces.split_off(&(last + 1)));
-        let within = usize::try_from(size % self.piece as u64).unwrap_or(0);
+        let last = size / self.segment as u64;
+        drop(self.segments.split_off(&(last + 1)));
+        let within = usize::try_from(size % self.segment as u64).unwrap_or(0);
         if within == 0 {
-            self.pieces.remove(&last);
-        } else if let Some(bytes) = self.pieces.get_mut(&last) {
+            self.segments.remove(&last);
+        } else if let Some(bytes) = self.segments.get_mut(&last) {
             Rc::make_mut(bytes).truncate(within);
         }
     }
@@ -195,8 +195,8 @@ impl MemoryDevice {
     #[must_use]
     pub fn new(size: u64) -> Self {
         let size = size - size % BLOCK as u64;
-        let piece = if size >= LARGE_DEVICE { LARGE_PIECE } else { PIECE };
-        let content = Content { piece, ..Content::default() };
+        let segment = if size >= LARGE_DEVICE { LARGE_SEGMENT } else { SEGMENT };
+        let content = Content { segment, ..Content::default() };
         Self { content: Rc::new(RefCell::new(content)), size, stats: Rc::default() }
     }
 
@@ -221,7 +221,7 @@ impl MemoryDevice {
     /// A device with a copy of the content, cut or grown to `size`.
     #[must_use]
     pub fn copy(&self, size: u64) -> Self {
-        // In pieces as they are here.
+        // In segments as they are here.
         let copy = Self::new(size);
         *copy.content.borrow_mut() = self.content.borrow().clone();
         copy.content.borrow_mut().truncate(copy.size);
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn content_is_what_was_written_in_any_order_and_zeros_elsewhere() {
         const SIZE: usize = 300;
-        let mut content = Content { piece: 64, ..Content::default() };
+        let mut content = Content { segment: 64, ..Content::default() };
         let mut model = [0u8; SIZE];
         let mut seed = 7usize;
         let mut next = |below: usize| {
@@ -347,9 +347,9 @@ mod tests {
 
     #[test]
     fn what_is_lent_stays_as_it_was_whatever_is_written() {
-        for size in [4 * PIECE as u64, LARGE_DEVICE] {
+        for size in [4 * SEGMENT as u64, LARGE_DEVICE] {
             let device = MemoryDevice::new(size);
-            let edge = device.content.borrow().piece as u64;
+            let edge = device.content.borrow().segment as u64;
             let last = edge - BLOCK as u64;
             assert!(device.lend(last, BLOCK).is_none(), "nothing was written there");
             device.overwrite(last, &[7; 2 * BLOCK]);
@@ -358,7 +358,7 @@ mod tests {
             assert_eq!(*lent, [7; BLOCK]);
             assert_eq!(*device.lend(last, BLOCK).expect("it was written"), [8; BLOCK]);
             assert_eq!(device.bytes(last, 2 * BLOCK), [[8; BLOCK], [7; BLOCK]].concat());
-            assert!(device.lend(last, 2 * BLOCK).is_none(), "in two pieces");
+            assert!(device.lend(last, 2 * BLOCK).is_none(), "in two segments");
             assert!(device.lend(last + 1, BLOCK).is_none(), "half a block");
             assert!(device.lend(size, BLOCK).is_none(), "behind the end");
             assert_eq!((device.stats().reads, device.stats().read_bytes), (2, 2 * BLOCK as u64));
@@ -369,7 +369,7 @@ mod tests {
     fn a_large_device_that_was_cut_within_a_piece_has_zeros_there_when_it_has_grown_again() {
         const BYTES: usize = 4 * BLOCK;
         let device = MemoryDevice::new(LARGE_DEVICE);
-        let from = (LARGE_PIECE - BYTES / 2) as u64;
+        let from = (LARGE_SEGMENT - BYTES / 2) as u64;
         device.overwrite(from, &[7; BYTES]);
         for kept in (0..=BYTES).step_by(BLOCK) {
             let grown = device.copy(from + kept as u64).copy(LARGE_DEVICE);
@@ -382,9 +382,9 @@ mod tests {
 
     #[test]
     fn content_keeps_unaligned_bytes_across_pieces_whatever_their_size() {
-        for piece in [BLOCK, PIECE] {
-            let mut content = Content { piece, ..Content::default() };
-            let edge = piece as u64;
+        for segment in [BLOCK, SEGMENT] {
+            let mut content = Content { segment, ..Content::default() };
+            let edge = segment as u64;
             assert_eq!(content.first_data(0), None);
             content.write(edge - 2, b"abcd");
             let mut bytes = [9; 6];
@@ -394,7 +394,7 @@ mod tests {
             let before = content.clone();
             content.write(3 * edge - 1, b"ef");
             content.truncate(edge - 1);
-            assert_eq!(content.pieces.len(), 1);
+            assert_eq!(content.segments.len(), 1);
             content.read(edge - 3, &mut bytes);
             assert_eq!(&bytes, b"\0a\0\0\0\0");
             before.read(edge - 3, &mut bytes);

@@ -11,9 +11,9 @@ use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError};
 use crate::features::Features;
 use crate::file::{Doing, advice, lock, no_ring, open_error, queue_polls};
-use crate::patience::Patience;
+use crate::open_deadline::OpenDeadline;
 use crate::pool::DmaPool;
-use crate::ringed::Ringed;
+use crate::ring_device::RingDevice;
 use crate::search::search_device;
 use crate::uring::{Ring, Transfer};
 use crate::wear::Wear;
@@ -33,7 +33,7 @@ const PROBE_SHARE: u32 = 4;
 
 /// A namespace of an NVMe drive.
 pub struct NvmeDevice {
-    inner: Rc<Ringed<NvmeWire>>,
+    inner: Rc<RingDevice<NvmeWire>>,
     identity: Identity,
     source: SourceId,
     watcher: Watcher,
@@ -111,7 +111,7 @@ impl NvmeDevice {
 
     fn start(handle: &Handle, path: &Path, wanted: Features, is_read_only: bool) -> Result<Self, MediaError> {
         let refuse = |reason: String| open_error(path, "opened", reason);
-        let patience = Patience::with(path);
+        let patience = OpenDeadline::with(path);
         let named = path.to_owned();
         let (file, claim) = patience.wait("the open", move || open_namespace(&named, is_read_only))??;
         let asked = patience.wait("Identify", move || identify(&file).map(|identity| (file, identity)))?;
@@ -143,7 +143,7 @@ impl NvmeDevice {
             .map_err(|error| refuse(error.to_string()))?;
         let name = path.display().to_string();
         let handle = handle.clone();
-        let inner = Rc::new(Ringed { handle, name, file, size, is_read_only, ring, polled: None });
+        let inner = Rc::new(RingDevice { handle, name, file, size, is_read_only, ring, polled: None });
         let watcher = Watcher::start(path);
         Ok(Self { inner, identity, source, watcher, _claim: claim })
     }
@@ -168,7 +168,7 @@ fn probed_ring(
     identity: &Identity,
     file: &Rc<OwnedFd>,
     wanted: Features,
-    patience: &Patience,
+    patience: &OpenDeadline,
 ) -> io::Result<Rc<Ring<NvmeWire>>> {
     let new = |features| {
         let wire = NvmeWire {

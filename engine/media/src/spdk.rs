@@ -242,39 +242,39 @@ unsafe fn release(memory: NonNull<u8>, _: usize) {
 type Outcome = (Transfer, io::Result<()>);
 
 #[derive(Default)]
-struct Cellar {
+struct CompletionSlot {
     outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
 
 /// Waits for the end of a transfer.
-async fn ended(target: Rc<RefCell<Cellar>>) -> Outcome {
+async fn ended(target: Rc<RefCell<CompletionSlot>>) -> Outcome {
     core::future::poll_fn(|context| {
-        let mut cellar = target.borrow_mut();
-        if let Some(outcome) = cellar.outcome.take() {
+        let mut slot = target.borrow_mut();
+        if let Some(outcome) = slot.outcome.take() {
             return Poll::Ready(outcome);
         }
-        cellar.waker = Some(context.waker().clone());
+        slot.waker = Some(context.waker().clone());
         Poll::Pending
     })
     .await
 }
 
 /// A transfer that SPDK has.
-struct UnderWay {
+struct TransferContext {
     queue: Rc<Queue>,
     transfer: Transfer,
     /// What the drive reads or writes; nothing for a flush.
     memory: Option<DmaBuf>,
     len: usize,
-    target: Rc<RefCell<Cellar>>,
+    target: Rc<RefCell<CompletionSlot>>,
 }
 
 /// A device of one thread and its transfers.
 struct Queue {
     raw: NonNull<RawDevice>,
     size: u64,
-    waiting: RefCell<VecDeque<(Transfer, Rc<RefCell<Cellar>>)>>,
+    waiting: RefCell<VecDeque<(Transfer, Rc<RefCell<CompletionSlot>>)>>,
     pool: DmaPool,
     under_way: Cell<usize>,
     stats: Cell<DeviceStats>,
@@ -296,8 +296,8 @@ impl Queue {
         self.stats.set(stats);
     }
 
-    fn enqueue(&self, transfer: Transfer) -> Rc<RefCell<Cellar>> {
-        let target = Rc::new(RefCell::new(Cellar::default()));
+    fn enqueue(&self, transfer: Transfer) -> Rc<RefCell<CompletionSlot>> {
+        let target = Rc::new(RefCell::new(CompletionSlot::default()));
         self.count(|stats| stats.in_flight += 1);
         self.waiting.borrow_mut().push_back((transfer, Rc::clone(&target)));
         target
@@ -320,11 +320,11 @@ impl Queue {
                 return progress;
             }
             progress = true;
-            self.begin(UnderWay { queue: Rc::clone(self), transfer, memory, len, target });
+            self.begin(TransferContext { queue: Rc::clone(self), transfer, memory, len, target });
         }
     }
 
-    fn begin(&self, mut work: UnderWay) {
+    fn begin(&self, mut work: TransferContext) {
         let memory = work.memory.as_deref_mut().unwrap_or_default();
         let (kind, offset, len) = match &work.transfer {
             Transfer::Read { offset, .. } => (KIND_READ, *offset, work.len as u64),
@@ -352,16 +352,22 @@ impl Queue {
         }
     }
 
-    fn end(&self, mut transfer: Transfer, len: usize, result: io::Result<()>, target: &RefCell<Cellar>) {
+    fn end(
+        &self,
+        mut transfer: Transfer,
+        len: usize,
+        result: io::Result<()>,
+        target: &RefCell<CompletionSlot>,
+    ) {
         self.count(|stats| stats.end(&transfer, len as u64, result.is_ok()));
         if let Transfer::Write { data, .. } = &mut transfer {
             // Whoever waits for this memory may be the one who will look at the outcome only afterwards.
             data.clear();
         }
         let waker = {
-            let mut cellar = target.borrow_mut();
-            cellar.outcome = Some((transfer, result));
-            cellar.waker.take()
+            let mut slot = target.borrow_mut();
+            slot.outcome = Some((transfer, result));
+            slot.waker.take()
         };
         if let Some(waker) = waker {
             waker.wake();
@@ -387,8 +393,8 @@ impl Queue {
 /// `context` is what [`Queue::begin`] has passed, and it is passed once.
 unsafe extern "C" fn done(context: *mut c_void, failed: i32) {
     // SAFETY: by the caller's promise this is the box that `begin` has given away, on the thread that did so.
-    let work = unsafe { Box::from_raw(context.cast::<UnderWay>()) };
-    let UnderWay { queue, mut transfer, memory, len, target } = *work;
+    let work = unsafe { Box::from_raw(context.cast::<TransferContext>()) };
+    let TransferContext { queue, mut transfer, memory, len, target } = *work;
     queue.under_way.set(queue.under_way.get() - 1);
     if let (Transfer::Read { buffer, .. }, Some(memory), 0) = (&mut transfer, &memory, failed) {
         buffer.copy_from_slice(&memory[..len]);
@@ -399,9 +405,9 @@ unsafe extern "C" fn done(context: *mut c_void, failed: i32) {
 }
 
 /// A device's queue as its executor sees it.
-struct Turns(Rc<Queue>);
+struct QueueEvents(Rc<Queue>);
 
-impl EventSource for Turns {
+impl EventSource for QueueEvents {
     fn poll(&self) -> bool {
         self.0.turn()
     }
@@ -464,7 +470,7 @@ impl SpdkDevice {
             under_way: Cell::new(0),
             stats: Cell::default(),
         });
-        let added = handle.add_source(Rc::new(Turns(Rc::clone(&queue))) as Rc<dyn EventSource>);
+        let added = handle.add_source(Rc::new(QueueEvents(Rc::clone(&queue))) as Rc<dyn EventSource>);
         let usable = size > 0 && info.block.is_power_of_two() && BLOCK.is_multiple_of(info.block as usize);
         let source = match added {
             Ok(source) if usable => source,

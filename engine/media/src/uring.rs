@@ -19,14 +19,14 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use io_uring::{EnterFlags, IoUring, cqueue, squeue};
 use regions::Regions;
-use stable::Ways;
+use stable::StableWriteChoice;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 use transfer::InFlight;
-pub(crate) use transfer::{Action, Descriptor, PieceMax, Request, Transfer};
+pub(crate) use transfer::{Action, Descriptor, PartMax, Request, Transfer};
 use weir_runtime::EventSource;
 
 /// Entries of the submission ring. What doesn't fit waits in memory; a device queue is rarely deeper.
@@ -62,8 +62,8 @@ pub(crate) trait Wire {
     fn completion(completion: &Self::Completion) -> (u64, i32);
 
     /// Most that a request moves.
-    fn piece_max(&self) -> PieceMax {
-        PieceMax { bytes: usize::MAX, vectors: usize::MAX }
+    fn part_max(&self) -> PartMax {
+        PartMax { bytes: usize::MAX, vectors: usize::MAX }
     }
 
     /// Whether a write and a flush behind it are as good as a stable write, and take less time now and then.
@@ -79,7 +79,7 @@ type Outcome = (Transfer, io::Result<()>);
 
 /// Where the future of a transfer finds its outcome.
 #[derive(Default)]
-struct Cellar {
+struct CompletionSlot {
     outcome: Option<Outcome>,
     waker: Option<Waker>,
 }
@@ -101,7 +101,7 @@ pub(crate) struct Ring<W: Wire> {
     /// The descriptor that the kernel keeps for the ring, as its file 0.
     registered: RefCell<Option<Rc<OwnedFd>>>,
     regions: RefCell<Regions>,
-    ways: Ways,
+    ways: StableWriteChoice,
     /// A transfer doesn't end, and is not waited for any more.
     given_up: Cell<bool>,
     /// What tells a sleeping thread of deferred completions: the ring's own descriptor doesn't.
@@ -148,7 +148,7 @@ impl Event {
 
 /// The outcome of a transfer. Dropping it lets the transfer run on.
 pub(crate) struct Pending {
-    cellar: Rc<RefCell<Cellar>>,
+    slot: Rc<RefCell<CompletionSlot>>,
     is_brief: bool,
 }
 
@@ -160,7 +160,7 @@ impl Pending {
 
     /// Whether the transfer went well, when it has ended.
     pub(crate) fn taken(&self) -> Option<io::Result<()>> {
-        self.cellar.borrow_mut().outcome.take().map(|(_, result)| result)
+        self.slot.borrow_mut().outcome.take().map(|(_, result)| result)
     }
 }
 
@@ -168,11 +168,11 @@ impl Future for Pending {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
-        let mut cellar = self.cellar.borrow_mut();
-        if let Some(outcome) = cellar.outcome.take() {
+        let mut slot = self.slot.borrow_mut();
+        if let Some(outcome) = slot.outcome.take() {
             return Poll::Ready(outcome);
         }
-        cellar.waker = Some(cx.waker().clone());
+        slot.waker = Some(cx.waker().clone());
         Poll::Pending
     }
 }
@@ -228,7 +228,7 @@ impl<W: Wire> Ring<W> {
             features: Cell::new(features),
             registered: RefCell::new(registered),
             regions: RefCell::default(),
-            ways: Ways::default(),
+            ways: StableWriteChoice::default(),
             given_up: Cell::new(false),
             event,
         })
@@ -259,8 +259,8 @@ impl<W: Wire> Ring<W> {
     /// Queues a transfer; the kernel learns of it with the executor's next turn, together with its neighbours, or at once
     /// when it is a large one.
     pub(crate) fn start(&self, file: &Rc<OwnedFd>, transfer: Transfer) -> Pending {
-        let target = Rc::new(RefCell::new(Cellar::default()));
-        let mut entry = InFlight::new(file, transfer, self.wire.piece_max(), &target);
+        let target = Rc::new(RefCell::new(CompletionSlot::default()));
+        let mut entry = InFlight::new(file, transfer, self.wire.part_max(), &target);
         let mut is_brief = false;
         if self.wire.may_flush_writes() && entry.is_stable_write() {
             let way = self.ways.choose(entry.len);
@@ -279,7 +279,7 @@ impl<W: Wire> Ring<W> {
         if is_large {
             self.submit();
         }
-        Pending { cellar: target, is_brief }
+        Pending { slot: target, is_brief }
     }
 
     fn fill_submission_ring(&self) {
@@ -416,9 +416,9 @@ impl<W: Wire> Ring<W> {
             data.clear();
         }
         let waker = {
-            let mut cellar = entry.target.borrow_mut();
-            cellar.outcome = Some((transfer, result));
-            cellar.waker.take()
+            let mut slot = entry.target.borrow_mut();
+            slot.outcome = Some((transfer, result));
+            slot.waker.take()
         };
         if let Some(waker) = waker {
             waker.wake();

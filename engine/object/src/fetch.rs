@@ -8,7 +8,7 @@ use weir_proto::{Der, Epoch, ReaderId, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{AkeySums, Comparison, Fetch, FetchError};
 
-use crate::refusal::{self, Place};
+use crate::refusal::{self, ErrorSite};
 use crate::service::{Access, IoService};
 use crate::update::check_conditions;
 
@@ -53,7 +53,7 @@ impl IoService {
         request: &Request,
         akeys: &[AkeyFetch],
         found: Fetch,
-        place: &Place<'_>,
+        place: &ErrorSite<'_>,
     ) -> Result<Body, Status> {
         let too_large = || {
             let message = format!(
@@ -91,7 +91,7 @@ impl IoService {
         request: &Request,
         akeys: &[AkeyFetch],
         found: Fetch,
-        place: &Place<'_>,
+        place: &ErrorSite<'_>,
     ) -> Result<Body, Status> {
         let len = usize::try_from(found.data_len()).map_err(refusal::invalid)?;
         let payload = request.payload(len).await?;

@@ -11,7 +11,7 @@ use weir_proto::{Epoch, ReaderId, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{FetchError, ListPage};
 
-use crate::refusal::{self, Place};
+use crate::refusal::{self, ErrorSite};
 use crate::service::{Access, IoService};
 
 /// Longest anchor that is taken back: the longest key twice, with the store's own framing.
@@ -45,7 +45,7 @@ impl IoService {
         access: &Access,
         (reader, wanted): (Option<ReaderId>, &ListRequest),
         room: usize,
-        place: &Place<'_>,
+        place: &ErrorSite<'_>,
     ) -> Result<Vec<u8>, Status> {
         let mut limit = wanted.limit;
         loop {
@@ -148,7 +148,7 @@ impl IoService {
         access: &Access,
         (reader, wanted): (Option<ReaderId>, &QueryKeyRequest),
         anchor: &[u8],
-        place: &Place<'_>,
+        place: &ErrorSite<'_>,
     ) -> Result<SearchKeyReply, Status> {
         let (shard, container) = (access.pool.shard(), access.container.id);
         let found = self.when_decided(request, wanted.epoch, async |epoch| {
@@ -165,7 +165,7 @@ impl IoService {
         &self,
         request: &Request,
         wanted: &QueryKeyRequest,
-        answer: impl AsyncFnOnce(&Access, &Place<'_>) -> Result<Vec<u8>, Status>,
+        answer: impl AsyncFnOnce(&Access, &ErrorSite<'_>) -> Result<Vec<u8>, Status>,
     ) -> Result<Body, Status> {
         let access = self.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
         self.counted(Operation::Query, &access, async |place| {

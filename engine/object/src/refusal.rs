@@ -6,13 +6,13 @@ use weir_rpc::Status;
 use weir_store::{FetchError, UpdateError};
 
 /// Where an operation ran, for messages.
-pub struct Place<'a> {
+pub struct ErrorSite<'a> {
     pub pools: &'a TargetPools,
     pub pool: PoolId,
     pub container: &'a str,
 }
 
-impl core::fmt::Display for Place<'_> {
+impl core::fmt::Display for ErrorSite<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let engines = self.pools.engines();
         let pool = self.pools.get(self.pool).map_or_else(|_| self.pool.to_string(), |pool| pool.label());
@@ -22,7 +22,7 @@ impl core::fmt::Display for Place<'_> {
 }
 
 /// The answer to an update or punch that the store refused.
-pub fn update(error: &UpdateError, place: &Place<'_>) -> Status {
+pub fn update(error: &UpdateError, place: &ErrorSite<'_>) -> Status {
     let message = match error {
         UpdateError::NoSpace { needed, free, size, .. } => format!(
             "{place}: the pool is full there ({needed} bytes needed, {free} free of {size}); delete data or grow the pool"
@@ -36,7 +36,7 @@ pub fn update(error: &UpdateError, place: &Place<'_>) -> Status {
 }
 
 /// The answer to an update that may find room soon: it is to come again.
-pub fn room_to_come(error: &UpdateError, place: &Place<'_>) -> Status {
+pub fn room_to_come(error: &UpdateError, place: &ErrorSite<'_>) -> Status {
     let used_up = match error {
         UpdateError::Quota { .. } => "the container's quota is used up, delete data or raise the quota",
         _ => "the pool is full there, delete data or grow the pool",
@@ -46,7 +46,7 @@ pub fn room_to_come(error: &UpdateError, place: &Place<'_>) -> Status {
 }
 
 /// The answer to a fetch, list or query that the store refused.
-pub fn fetch(error: &FetchError, place: &Place<'_>) -> Status {
+pub fn fetch(error: &FetchError, place: &ErrorSite<'_>) -> Status {
     Status::new(error.der(), format!("{place}: {error}"))
 }
 

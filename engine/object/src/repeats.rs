@@ -47,14 +47,14 @@ type Identity = (u64, u64);
 
 /// What is known of an executed change.
 #[derive(Clone, Copy)]
-struct Kept {
+struct ExecutedChange {
     /// Wall time, in nanoseconds, until which its identity is kept.
     until: u64,
     /// Its epoch. `None`: a version that did not store it has executed it.
     epoch: Option<NonZeroU64>,
 }
 
-impl Kept {
+impl ExecutedChange {
     /// As it is stored.
     fn encode(self) -> Vec<u8> {
         let epoch = self.epoch.map_or(Vec::new(), |epoch| epoch.get().to_be_bytes().to_vec());
@@ -74,7 +74,7 @@ impl Kept {
 #[derive(Default)]
 struct PoolRepeats {
     /// What is stored of executed changes, by client and number.
-    stored: BTreeMap<u64, BTreeMap<u64, Kept>>,
+    stored: BTreeMap<u64, BTreeMap<u64, ExecutedChange>>,
     /// How many are stored.
     count: usize,
 }
@@ -106,7 +106,7 @@ impl PoolRepeats {
         (old, None)
     }
 
-    fn get(&self, (client, number): Identity) -> Option<Kept> {
+    fn get(&self, (client, number): Identity) -> Option<ExecutedChange> {
         self.stored.get(&client)?.get(&number).copied()
     }
 
@@ -116,7 +116,7 @@ impl PoolRepeats {
         if self.count > KEPT_MAX { until.min(now.saturating_add(briefly)) } else { until }
     }
 
-    fn add(&mut self, (client, number): Identity, kept: Kept) {
+    fn add(&mut self, (client, number): Identity, kept: ExecutedChange) {
         let before = self.stored.entry(client).or_default().insert(number, kept);
         self.count += usize::from(before.is_none());
     }
@@ -150,8 +150,8 @@ impl Marks {
         core::iter::once(change(self.identity, Some(self.kept(epoch)))).chain(forgotten).collect()
     }
 
-    fn kept(&self, epoch: Epoch) -> Kept {
-        Kept { until: self.until, epoch: NonZeroU64::new(epoch.0) }
+    fn kept(&self, epoch: Epoch) -> ExecutedChange {
+        ExecutedChange { until: self.until, epoch: NonZeroU64::new(epoch.0) }
     }
 }
 
@@ -229,9 +229,9 @@ fn identity(request: &Request) -> Identity {
     (request.client().id.bits(), request.id())
 }
 
-fn change(identity: Identity, kept: Option<Kept>) -> AttributeChange {
+fn change(identity: Identity, kept: Option<ExecutedChange>) -> AttributeChange {
     let name = [identity.0.to_be_bytes(), identity.1.to_be_bytes()].concat();
-    AttributeChange { scope: SCOPE.to_vec(), name, value: kept.map(Kept::encode) }
+    AttributeChange { scope: SCOPE.to_vec(), name, value: kept.map(ExecutedChange::encode) }
 }
 
 /// What was stored before the target was started.
@@ -244,7 +244,9 @@ fn load(shard: &Shard) -> PoolRepeats {
         // The least name greater than the last one.
         from = [last.as_slice(), &[0]].concat();
         for (name, value) in page {
-            let (Some(identity), Some(kept)) = (split(&name), Kept::decode(&value)) else { continue };
+            let (Some(identity), Some(kept)) = (split(&name), ExecutedChange::decode(&value)) else {
+                continue;
+            };
             repeats.add(identity, kept);
         }
     }
@@ -259,14 +261,15 @@ fn split(name: &[u8]) -> Option<Identity> {
 mod tests {
     use super::*;
 
-    fn until(until: u64) -> Kept {
-        Kept { until, epoch: NonZeroU64::new(7) }
+    fn until(until: u64) -> ExecutedChange {
+        ExecutedChange { until, epoch: NonZeroU64::new(7) }
     }
 
     #[test]
     fn what_is_stored_of_a_change_is_read_again_whoever_stored_it() {
-        let read =
-            |value: &[u8]| Kept::decode(value).map(|kept| (kept.until, kept.epoch.map(NonZeroU64::get)));
+        let read = |value: &[u8]| {
+            ExecutedChange::decode(value).map(|kept| (kept.until, kept.epoch.map(NonZeroU64::get)))
+        };
         assert_eq!(read(&until(5).encode()), Some((5, Some(7))));
         assert_eq!(read(&5_u64.to_be_bytes()), Some((5, None)), "by a version that stored no epoch");
         for damaged in [0, 7, 9, 15, 17] {

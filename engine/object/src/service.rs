@@ -9,9 +9,9 @@ use weir_rpc::{Body, Request, Rpc, Status};
 use weir_runtime::{Handle, Instant};
 
 use crate::metrics::IoMetrics;
-use crate::refusal::{self, Place};
+use crate::refusal::{self, ErrorSite};
 use crate::repeats::Repeats;
-use crate::transaction::{Busy, Watched};
+use crate::transaction::{ClaimedTransactions, WatchedTransactions};
 
 /// How often identities of old requests are looked for: they are few, and kept for a minute anyway.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -21,8 +21,8 @@ pub struct IoService {
     pub(crate) rt: Handle,
     pub(crate) pools: Rc<TargetPools>,
     pub(crate) repeats: Repeats,
-    pub(crate) busy: Busy,
-    pub(crate) watched: Watched,
+    pub(crate) claimed: ClaimedTransactions,
+    pub(crate) watched: WatchedTransactions,
     metrics: IoMetrics,
 }
 
@@ -44,8 +44,8 @@ impl IoService {
     pub fn start(rpc: &Rpc, pools: Rc<TargetPools>) -> Rc<Self> {
         let rt = pools.engines().runtime().clone();
         let (repeats, metrics) = (Repeats::default(), IoMetrics::default());
-        let (busy, watched) = (Busy::default(), Watched::default());
-        let service = Rc::new(Self { rt, pools, repeats, busy, watched, metrics });
+        let (claimed, watched) = (ClaimedTransactions::default(), WatchedTransactions::default());
+        let service = Rc::new(Self { rt, pools, repeats, claimed, watched, metrics });
         service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
@@ -200,10 +200,10 @@ impl IoService {
         &self,
         operation: Operation,
         access: &Access,
-        work: impl AsyncFnOnce(&Place<'_>) -> Result<(T, u64), Status>,
+        work: impl AsyncFnOnce(&ErrorSite<'_>) -> Result<(T, u64), Status>,
     ) -> Result<T, Status> {
         let label = access.container.label.borrow().clone();
-        let place = Place { pools: &self.pools, pool: access.pool.id(), container: &label };
+        let place = ErrorSite { pools: &self.pools, pool: access.pool.id(), container: &label };
         match work(&place).await {
             Ok((answer, bytes)) => {
                 access.container.counters.succeeded(operation, bytes);

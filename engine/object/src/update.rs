@@ -10,7 +10,7 @@ use weir_proto::{Epoch, Rights, codec};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{Data, UpdateError};
 
-use crate::refusal::{self, Place};
+use crate::refusal::{self, ErrorSite};
 use crate::repeats::Marks;
 use crate::service::{Access, IoService, Permit};
 
@@ -18,12 +18,12 @@ use crate::service::{Access, IoService, Permit};
 const GRANT_TRIES: usize = 8;
 
 /// Data of an update, where it arrived.
-enum Arrived<'a> {
+enum UpdateData<'a> {
     Inline(&'a [u8]),
     Pulled(Slice),
 }
 
-impl Arrived<'_> {
+impl UpdateData<'_> {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Inline(bytes) => bytes,
@@ -75,9 +75,14 @@ impl IoService {
     }
 
     /// Gets the data: behind the message, or from the client's memory.
-    async fn arrive<'a>(&self, request: &Request, inline: &'a [u8], len: u64) -> Result<Arrived<'a>, Status> {
+    async fn arrive<'a>(
+        &self,
+        request: &Request,
+        inline: &'a [u8],
+        len: u64,
+    ) -> Result<UpdateData<'a>, Status> {
         if inline.len() as u64 == len {
-            return Ok(Arrived::Inline(inline));
+            return Ok(UpdateData::Inline(inline));
         }
         if !inline.is_empty() || request.bulk_len() < len {
             return Err(refusal::invalid(format!(
@@ -90,7 +95,7 @@ impl IoService {
         let mut payload = request.payload(size).await?;
         request.pull(0, &mut payload, size).await?;
         let outside = || refusal::invalid("its data was pulled short");
-        Slice::new(Rc::new(payload), 0..size).map(Arrived::Pulled).ok_or_else(outside)
+        Slice::new(Rc::new(payload), 0..size).map(UpdateData::Pulled).ok_or_else(outside)
     }
 
     /// Stores the update. When the container's share of its quota is used up here, a greater one is asked for.
@@ -98,9 +103,9 @@ impl IoService {
         &self,
         access: &Access,
         update: &UpdateRequest,
-        data: &Arrived<'_>,
+        data: &UpdateData<'_>,
         marks: &Marks,
-        place: &Place<'_>,
+        place: &ErrorSite<'_>,
     ) -> Result<Epoch, Status> {
         let shard = access.pool.shard();
         let attempt = async || {
@@ -154,7 +159,7 @@ impl IoService {
 pub(crate) async fn within_quota<T>(
     (pool, container): (&TargetPool, &TargetContainer),
     wanted: u64,
-    place: &Place<'_>,
+    place: &ErrorSite<'_>,
     attempt: impl AsyncFn() -> Result<T, UpdateError>,
 ) -> Result<T, Status> {
     let mut tries = 0;

@@ -211,7 +211,7 @@ fn who_has_the_address_by_the_time_of_the_hello_is_not_mistaken_for_who_had_it_w
     for seed in 1..=400 {
         let (world, fabric, server_node, node, client) = published(seed);
         let first = serve_port(&fabric, &server_node, PORT);
-        // Question, answer and hello take up to 60 us together.
+        // Query, answer and hello take up to 60 us together.
         let delay = Duration::from_nanos(world.rng().below(60_000));
         let running = Rc::new(core::cell::RefCell::new(vec![first]));
         let (inner, theirs, network) = (world.clone(), Rc::clone(&running), fabric.clone());

@@ -11,7 +11,7 @@ mod split;
 
 pub use reserve::Reservation;
 pub use size::Measure;
-pub use split::{Batch, Piece, Range, RangeError, any_overlap, batch, between_edges, split};
+pub use split::{Batch, ChunkPart, Range, RangeError, any_overlap, batch, between_edges, split};
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

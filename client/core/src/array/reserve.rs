@@ -24,7 +24,7 @@ pub struct Reservation {
 }
 
 /// A part of the chunks of a range, one after the other, shard by shard.
-struct Part {
+struct ReservedPart {
     /// First chunk, and the one behind the last.
     chunks: (u64, u64),
     /// Of each shard.
@@ -76,7 +76,7 @@ impl Array {
             (name(CELLS)?, self.object.layout(&context.map_of(self.object.container().pool()))?);
         let mut next = first;
         while next < last {
-            let Part { chunks, dkeys } = part_of(&layout, next, last);
+            let ReservedPart { chunks, dkeys } = part_of(&layout, next, last);
             let (from, below) =
                 (range.index.max(chunks.0 * chunk_cells), end.min(chunks.1.saturating_mul(chunk_cells)));
             let records = self.records(&cells, from, below);
@@ -126,7 +126,7 @@ impl Array {
 }
 
 /// The first chunks of those up to `last` whose dkeys each shard takes in one request.
-fn part_of(layout: &Layout, first: u64, last: u64) -> Part {
+fn part_of(layout: &Layout, first: u64, last: u64) -> ReservedPart {
     let mut dkeys: Vec<DkeyRuns> = vec![DkeyRuns::new(); layout.shards.len()];
     let mut counts = vec![0; layout.shards.len()];
     let mut chunk = first;
@@ -143,5 +143,5 @@ fn part_of(layout: &Layout, first: u64, last: u64) -> Part {
         }
         chunk += 1;
     }
-    Part { chunks: (first, chunk), dkeys }
+    ReservedPart { chunks: (first, chunk), dkeys }
 }

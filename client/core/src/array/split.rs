@@ -14,7 +14,7 @@ pub struct Range {
 
 /// Part of a range that lies in one chunk, and where its bytes stand in the caller's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Piece {
+pub struct ChunkPart {
     /// Number of the chunk; its dkey is one more.
     pub chunk: u64,
     /// Cells, counted from the chunk's start.
@@ -77,7 +77,7 @@ pub fn between_edges(range: Range, chunk_cells: u64) -> Option<(Range, core::ops
 ///
 /// # Errors
 /// When a range runs past the last cell or a cell doesn't fit a request.
-pub fn split(ranges: &[Range], cell_size: u64, chunk_cells: u64) -> Result<Vec<Piece>, RangeError> {
+pub fn split(ranges: &[Range], cell_size: u64, chunk_cells: u64) -> Result<Vec<ChunkPart>, RangeError> {
     let cells_max = PAYLOAD_MAX / cell_size.max(1);
     if cells_max == 0 {
         return Err(RangeError::Cell(cell_size));
@@ -91,7 +91,7 @@ pub fn split(ranges: &[Range], cell_size: u64, chunk_cells: u64) -> Result<Vec<P
         while index < end {
             let within = index % chunk_cells;
             let count = (end - index).min(chunk_cells - within).min(cells_max);
-            pieces.push(Piece {
+            pieces.push(ChunkPart {
                 chunk: index / chunk_cells,
                 extent: Extent { index: within, count },
                 offset,
@@ -105,7 +105,7 @@ pub fn split(ranges: &[Range], cell_size: u64, chunk_cells: u64) -> Result<Vec<P
 
 /// Gathers neighbouring pieces of the same chunk into one request, as far as a request may carry them.
 #[must_use]
-pub fn batch(pieces: &[Piece], cell_size: u64) -> Vec<Batch> {
+pub fn batch(pieces: &[ChunkPart], cell_size: u64) -> Vec<Batch> {
     let mut batches: Vec<Batch> = Vec::new();
     let mut bytes = 0_u64;
     for piece in pieces {

@@ -8,12 +8,12 @@ use weir_proto::{Der, Key, codec, opcode};
 use weir_runtime::Instant;
 
 use super::update::check_conditions;
-use super::{Object, Place};
+use super::{Object, ShardChoice};
 use crate::checksum::{crc32c, crc32c_of};
 use crate::context::Context;
 use crate::error::Error;
 use crate::payload::{LEND_MIN, LEND_PIECES_MAX, Payload};
-use crate::request::Question;
+use crate::request::RequestInfo;
 use crate::{Result, scatter};
 
 /// One akey of a fetch.
@@ -132,7 +132,7 @@ impl Object {
             (true, false) => opcode::TRANSACTION_FETCH,
             (true, true) => opcode::TRANSACTION_FETCH_TO_COMPARE,
         };
-        let question = Question::new(OPERATION, self, opcode);
+        let info = RequestInfo::new(OPERATION, self, opcode);
         let build = |map_version| {
             let wanted = FetchRequest {
                 capability: self.container.state.capability.clone(),
@@ -159,29 +159,30 @@ impl Object {
             None => Payload::Receive { len: wish.wanted, descriptors },
         };
         let exchange = self
-            .exchange_until(context, wish.deadline, &question, Place::Dkey(wish.dkey), &payload, &build)
+            .exchange_until(context, wish.deadline, &info, ShardChoice::Dkey(wish.dkey), &payload, &build)
             .await
             .map_err(|refusal| refusal.error)?;
         let (reply, behind) =
-            codec::decode_prefix::<FetchReply>(exchange.body()).map_err(|error| question.protocol(error))?;
+            codec::decode_prefix::<FetchReply>(exchange.body()).map_err(|error| info.protocol(error))?;
         if reply.akeys.len() != reads.len() {
-            return Err(question.protocol(format!("{} akeys for {}", reply.akeys.len(), reads.len())));
+            return Err(info.protocol(format!("{} akeys for {}", reply.akeys.len(), reads.len())));
         }
         if direct && !reply.inline {
-            return delivered(&question, reads, reply);
+            return delivered(&info, reads, reply);
         }
         let data = if reply.inline { behind } else { exchange.received() };
-        let data = usize::try_from(reply.data_len).ok().and_then(|len| data.get(..len)).ok_or_else(|| {
-            question.protocol(format!("the reply holds less than {} bytes", reply.data_len))
-        })?;
+        let data = usize::try_from(reply.data_len)
+            .ok()
+            .and_then(|len| data.get(..len))
+            .ok_or_else(|| info.protocol(format!("the reply holds less than {} bytes", reply.data_len)))?;
         // All of it before any of it is put anywhere: a second answer may be of another state.
         let mut rest = data;
         for (read, found) in reads.iter().zip(&reply.akeys) {
-            rest = verify(&question, &read.value, found, rest)?;
+            rest = verify(&info, &read.value, found, rest)?;
         }
         let mut rest = data;
         for (read, found) in reads.iter_mut().zip(&reply.akeys) {
-            rest = deliver(&question, read, found, rest)?;
+            rest = deliver(&info, read, found, rest)?;
         }
         Ok(reply.akeys)
     }
@@ -201,15 +202,15 @@ fn lend(context: &Context, reads: &mut [AkeyRead<'_>], wanted: u64) -> Option<Ve
 }
 
 /// Compares data that has gone to its place already.
-fn delivered(question: &Question<'_>, reads: &[AkeyRead<'_>], reply: FetchReply) -> Result<Vec<Fetched>> {
+fn delivered(info: &RequestInfo<'_>, reads: &[AkeyRead<'_>], reply: FetchReply) -> Result<Vec<Fetched>> {
     let ([read], [found]) = (reads, &reply.akeys[..]) else {
-        return Err(question.protocol("it wrote data of several akeys where one was asked for"));
+        return Err(info.protocol("it wrote data of several akeys where one was asked for"));
     };
     let pieces: Vec<&[u8]> = read.into.iter().map(|piece| &**piece).collect();
     let (mut from, mut number) = (0, 0);
     let mut compare = |len: usize| {
         let part = scatter::part(&pieces, from, len);
-        let checked = compare(question, len, found.checksums.get(number), || crc32c_of(part));
+        let checked = compare(info, len, found.checksums.get(number), || crc32c_of(part));
         (from, number) = (from + len, number + 1);
         checked
     };
@@ -228,7 +229,7 @@ fn delivered(question: &Question<'_>, reads: &[AkeyRead<'_>], reply: FetchReply)
 /// Hands out the bytes of each extent of one akey, or of its single value, which lie at the start of `data`; returns what
 /// follows them.
 fn cut<'d>(
-    question: &Question<'_>,
+    info: &RequestInfo<'_>,
     value: &Value,
     found: &Fetched,
     data: &'d [u8],
@@ -238,12 +239,12 @@ fn cut<'d>(
         usize::try_from(len)
             .ok()
             .and_then(|len| data.split_at_checked(len))
-            .ok_or_else(|| question.protocol("the reply holds less data than it describes"))
+            .ok_or_else(|| info.protocol("the reply holds less data than it describes"))
     };
     match value {
         // Whoever makes room for a longer value by what an engine says must not run out of memory.
         Value::Single { .. } if found.size > PAYLOAD_MAX => {
-            Err(question.protocol(format!("it says that a value has {} bytes", found.size)))
+            Err(info.protocol(format!("it says that a value has {} bytes", found.size)))
         }
         Value::Single { size } => {
             let (bytes, rest) = split(data, found.size.min(*size))?;
@@ -265,24 +266,24 @@ fn cut<'d>(
 }
 
 /// Compares one akey's bytes at the start of `data` with their checksums; returns what follows them.
-fn verify<'d>(question: &Question<'_>, value: &Value, found: &Fetched, data: &'d [u8]) -> Result<&'d [u8]> {
-    cut(question, value, found, data, |number, bytes| {
-        compare(question, bytes.len(), found.checksums.get(number), || crc32c(bytes))
+fn verify<'d>(info: &RequestInfo<'_>, value: &Value, found: &Fetched, data: &'d [u8]) -> Result<&'d [u8]> {
+    cut(info, value, found, data, |number, bytes| {
+        compare(info, bytes.len(), found.checksums.get(number), || crc32c(bytes))
     })
 }
 
 /// Copies one akey's bytes at the start of `data` to their place; returns what follows them.
 fn deliver<'d>(
-    question: &Question<'_>,
+    info: &RequestInfo<'_>,
     read: &mut AkeyRead<'_>,
     found: &Fetched,
     data: &'d [u8],
 ) -> Result<&'d [u8]> {
-    let (value, into) = (&read.value, &mut read.into);
+    let (value, memory) = (&read.value, &mut read.into);
     let mut base = 0_usize;
-    cut(question, value, found, data, |number, bytes| {
+    cut(info, value, found, data, |number, bytes| {
         let Value::Array { record_size, extents } = value else {
-            scatter::scatter(into, 0, bytes);
+            scatter::scatter(memory, 0, bytes);
             return Ok(());
         };
         let extent = extents[number];
@@ -292,7 +293,7 @@ fn deliver<'d>(
                 let at = |index: u64| {
                     usize::try_from((index - extent.index) * u64::from(*record_size)).unwrap_or(usize::MAX)
                 };
-                scatter::scatter(into, base + at(start), &bytes[at(start)..at(end)]);
+                scatter::scatter(memory, base + at(start), &bytes[at(start)..at(end)]);
             }
         }
         base += bytes.len();
@@ -302,21 +303,21 @@ fn deliver<'d>(
 
 /// Compares the checksum of bytes with the engine's, which there must be: nobody else may have compared them.
 fn compare(
-    question: &Question<'_>,
+    info: &RequestInfo<'_>,
     len: usize,
     expected: Option<&u32>,
     actual: impl FnOnce() -> u32,
 ) -> Result<()> {
     let Some(&expected) = expected else {
-        let missing = || Err(question.protocol(format!("the reply has no checksum of {len} bytes")));
+        let missing = || Err(info.protocol(format!("the reply has no checksum of {len} bytes")));
         return if len == 0 { Ok(()) } else { missing() };
     };
     let actual = actual();
     if actual == expected {
         return Ok(());
     }
-    let subject = question.subject.to_string();
-    Err(Error::Checksum { operation: question.operation, subject, expected, actual })
+    let subject = info.subject.to_string();
+    Err(Error::Checksum { operation: info.operation, subject, expected, actual })
 }
 
 #[cfg(test)]
@@ -325,12 +326,12 @@ mod tests {
 
     #[test]
     fn a_value_longer_than_any_is_an_engines_mistake() {
-        let question = Question::new("fetch", &"an object", opcode::OBJECT_FETCH);
-        let mut into = [0; 4];
-        let mut read = AkeyRead::single(Key::new(b"v").expect("a key"), &mut into);
+        let info = RequestInfo::new("fetch", &"an object", opcode::OBJECT_FETCH);
+        let mut memory = [0; 4];
+        let mut read = AkeyRead::single(Key::new(b"v").expect("a key"), &mut memory);
         let mut of_size = |size| {
             let found = Fetched { size, present: Vec::new(), checksums: Vec::new() };
-            deliver(&question, &mut read, &found, b"data").map(<[u8]>::len)
+            deliver(&info, &mut read, &found, b"data").map(<[u8]>::len)
         };
         assert!(matches!(of_size(PAYLOAD_MAX + 1), Err(Error::Protocol { .. })));
         assert!(matches!(of_size(PAYLOAD_MAX), Ok(0)));

@@ -8,12 +8,12 @@ use weir_proto::transaction::encode_read;
 use weir_proto::{Der, Epoch, Key, codec, opcode};
 use weir_runtime::join_all;
 
-use super::{Object, Place};
+use super::{Object, ShardChoice};
 use crate::Result;
 use crate::context::Context;
 use crate::list::{Anchor, Page};
 use crate::payload::Payload;
-use crate::request::Question;
+use crate::request::RequestInfo;
 
 /// The greatest or smallest key or record of an object.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -53,7 +53,7 @@ impl Object {
         let shards = self.shard_count(context)?;
         let mut at = anchor.clone();
         while !at.ended {
-            let place = Place::Shard(at.shard as usize);
+            let place = ShardChoice::Shard(at.shard as usize);
             let (entries, next) =
                 self.list_page(context, place, ListScope::Dkeys, &at.inner, limit, with_value).await?;
             at = match next {
@@ -78,8 +78,9 @@ impl Object {
         let mut found = Vec::new();
         loop {
             let limit = weir_proto::limits::LIST_KEYS_MAX;
-            let (entries, next) =
-                self.list_page(context, Place::Shard(shard), ListScope::Dkeys, &inner, limit, None).await?;
+            let (entries, next) = self
+                .list_page(context, ShardChoice::Shard(shard), ListScope::Dkeys, &inner, limit, None)
+                .await?;
             found.extend(entries.iter().filter_map(|entry| Key::new(&entry.key).ok()));
             match next {
                 Some(next) => inner = next,
@@ -130,7 +131,7 @@ impl Object {
             return Ok(Page { entries: Vec::new(), next: anchor.clone() });
         }
         let (entries, next) =
-            self.list_page(context, Place::Dkey(dkey), scope, &anchor.inner, limit, None).await?;
+            self.list_page(context, ShardChoice::Dkey(dkey), scope, &anchor.inner, limit, None).await?;
         let ended = next.is_none();
         Ok(Page { entries, next: Anchor { shard: anchor.shard, inner: next.unwrap_or_default(), ended } })
     }
@@ -138,14 +139,14 @@ impl Object {
     async fn list_page(
         &self,
         context: &Context,
-        place: Place<'_>,
+        place: ShardChoice<'_>,
         scope: ListScope,
         anchor: &[u8],
         limit: u32,
         with_value: Option<&Key>,
     ) -> Result<(Vec<Listed>, Option<Vec<u8>>)> {
         let opcode = if self.reader.is_some() { opcode::TRANSACTION_LIST } else { opcode::OBJECT_LIST };
-        let question = Question::new("list", self, opcode);
+        let info = RequestInfo::new("list", self, opcode);
         let limit = limit.clamp(1, weir_proto::limits::LIST_KEYS_MAX);
         let build = |map_version| {
             let wanted = ListRequest {
@@ -161,10 +162,10 @@ impl Object {
             encode_read(self.reader, wanted)
         };
         let exchange = self
-            .exchange(context, &question, place, &Payload::None, &build)
+            .exchange(context, &info, place, &Payload::None, &build)
             .await
             .map_err(|refusal| refusal.error)?;
-        let reply: ListReply = exchange.decode(&question)?;
+        let reply: ListReply = exchange.decode(&info)?;
         Ok((reply.entries, reply.next.map(serde_bytes::ByteBuf::into_vec)))
     }
 
@@ -183,10 +184,10 @@ impl Object {
     ) -> Result<ExtremeKey> {
         let query = KeyQuery::Search { max, dkey: dkey.cloned(), akey: akey.cloned(), extent };
         if let Some(dkey) = dkey {
-            return self.query_at(context, Place::Dkey(dkey), &query).await;
+            return self.query_at(context, ShardChoice::Dkey(dkey), &query).await;
         }
-        let all =
-            (0..self.shard_count(context)?).map(|shard| self.query_at(context, Place::Shard(shard), &query));
+        let all = (0..self.shard_count(context)?)
+            .map(|shard| self.query_at(context, ShardChoice::Shard(shard), &query));
         let found: Result<Vec<ExtremeKey>> = join_all(all).await.into_iter().collect();
         Ok(outermost(found?, max))
     }
@@ -205,9 +206,9 @@ impl Object {
     ) -> Result<Measured> {
         let query =
             KeyQuery::Search { max: true, dkey: dkey.cloned(), akey: Some(akey.clone()), extent: true };
-        let places: Vec<Place<'_>> = match dkey {
-            Some(dkey) => vec![Place::Dkey(dkey)],
-            None => (0..self.shard_count(context)?).map(Place::Shard).collect(),
+        let places: Vec<ShardChoice<'_>> = match dkey {
+            Some(dkey) => vec![ShardChoice::Dkey(dkey)],
+            None => (0..self.shard_count(context)?).map(ShardChoice::Shard).collect(),
         };
         let all = places.into_iter().map(|place| self.measure_at(context, place, &query, below));
         let (mut last, mut counts) = (Vec::new(), Vec::new());
@@ -233,7 +234,7 @@ impl Object {
         below: u64,
         limit: u32,
     ) -> Result<Option<RunsReply>> {
-        let question = Question::new("find records of", self, opcode::OBJECT_RUNS);
+        let info = RequestInfo::new("find records of", self, opcode::OBJECT_RUNS);
         let build = |map_version| {
             codec::encode(&RunsRequest {
                 capability: self.container.state.capability.clone(),
@@ -246,9 +247,9 @@ impl Object {
                 limit,
             })
         };
-        match self.exchange(context, &question, Place::Shard(shard), &Payload::None, &build).await {
+        match self.exchange(context, &info, ShardChoice::Shard(shard), &Payload::None, &build).await {
             Err(refusal) if refusal.error.is(Der::NOSYS) => Ok(None),
-            answer => answer.map_err(|refusal| refusal.error)?.decode(&question).map(Some),
+            answer => answer.map_err(|refusal| refusal.error)?.decode(&info).map(Some),
         }
     }
 
@@ -258,7 +259,7 @@ impl Object {
     /// When a shard refuses or does not answer in time.
     pub async fn max_epoch(&self, context: &Context) -> Result<Epoch> {
         let all = (0..self.shard_count(context)?)
-            .map(|shard| self.query_at(context, Place::Shard(shard), &KeyQuery::Epoch));
+            .map(|shard| self.query_at(context, ShardChoice::Shard(shard), &KeyQuery::Epoch));
         let mut newest = Epoch::ZERO;
         for found in join_all(all).await {
             newest = newest.max(found?.max_epoch);
@@ -267,7 +268,12 @@ impl Object {
     }
 
     /// Asks part by part until there is an answer. Each part may take as long as an operation: a search ends if it gets on.
-    async fn query_at(&self, context: &Context, place: Place<'_>, query: &KeyQuery) -> Result<ExtremeKey> {
+    async fn query_at(
+        &self,
+        context: &Context,
+        place: ShardChoice<'_>,
+        query: &KeyQuery,
+    ) -> Result<ExtremeKey> {
         let (mut anchor, mut begun) = (Vec::new(), None);
         loop {
             let SearchKeyReply { found, next } = self.query_part(context, place, query, anchor).await?;
@@ -285,24 +291,24 @@ impl Object {
     async fn measure_at(
         &self,
         context: &Context,
-        place: Place<'_>,
+        place: ShardChoice<'_>,
         query: &KeyQuery,
         below: u64,
     ) -> Result<(ExtremeKey, Option<(u64, Option<u64>)>)> {
         let (mut anchor, mut begun) = (Vec::new(), None);
-        let question = Question::new("measure", self, opcode::OBJECT_MEASURE);
+        let info = RequestInfo::new("measure", self, opcode::OBJECT_MEASURE);
         loop {
             let part = |map_version| {
                 let query = self.key_request(query, map_version);
                 let search = SearchKeyRequest { query, anchor: anchor.clone() };
                 codec::encode(&MeasureRequest { search, below })
             };
-            let answer = self.exchange(context, &question, place, &Payload::None, &part).await;
+            let answer = self.exchange(context, &info, place, &Payload::None, &part).await;
             let MeasureReply { search, real, stopped } = match answer {
                 Err(refusal) if refusal.error.is(Der::NOSYS) => {
                     return Ok((self.query_at(context, place, query).await?, None));
                 }
-                answer => answer.map_err(|refusal| refusal.error)?.decode(&question)?,
+                answer => answer.map_err(|refusal| refusal.error)?.decode(&info)?,
             };
             let max_epoch = *begun.get_or_insert(search.found.max_epoch);
             let Some(next) = search.next else {
@@ -326,30 +332,30 @@ impl Object {
     async fn query_part(
         &self,
         context: &Context,
-        place: Place<'_>,
+        place: ShardChoice<'_>,
         query: &KeyQuery,
         anchor: Vec<u8>,
     ) -> Result<SearchKeyReply> {
         let request = |map_version| self.key_request(query, map_version);
         let in_transaction = self.reader.is_some();
         let opcode = if in_transaction { opcode::TRANSACTION_SEARCH_KEY } else { opcode::OBJECT_SEARCH_KEY };
-        let question = Question::new("query keys of", self, opcode);
+        let info = RequestInfo::new("query keys of", self, opcode);
         let part = |map_version| {
             let wanted = SearchKeyRequest { query: request(map_version), anchor: anchor.clone() };
             encode_read(self.reader, wanted)
         };
-        match self.exchange(context, &question, place, &Payload::None, &part).await {
+        match self.exchange(context, &info, place, &Payload::None, &part).await {
             // An engine that doesn't know of parts answers as a whole.
             Err(refusal) if refusal.error.is(Der::NOSYS) && anchor.is_empty() && !in_transaction => {}
-            answer => return answer.map_err(|refusal| refusal.error)?.decode(&question),
+            answer => return answer.map_err(|refusal| refusal.error)?.decode(&info),
         }
-        let question = Question::new("query keys of", self, opcode::OBJECT_QUERY_KEY);
+        let info = RequestInfo::new("query keys of", self, opcode::OBJECT_QUERY_KEY);
         let whole = |map_version| codec::encode(&request(map_version));
         let exchange = self
-            .exchange(context, &question, place, &Payload::None, &whole)
+            .exchange(context, &info, place, &Payload::None, &whole)
             .await
             .map_err(|refusal| refusal.error)?;
-        Ok(SearchKeyReply { found: exchange.decode(&question)?, next: None })
+        Ok(SearchKeyReply { found: exchange.decode(&info)?, next: None })
     }
 }
 

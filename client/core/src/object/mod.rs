@@ -22,7 +22,7 @@ use crate::container::Container;
 use crate::context::Context;
 use crate::error::Error;
 use crate::pool::Pool;
-use crate::request::{Exchange, Question, Reach, Refusal};
+use crate::request::{Exchange, Reach, Refusal, RequestInfo};
 use crate::{ObjectClass, Result};
 
 /// An object of a container. Plain data: cheap to clone, usable from any context of the system.
@@ -37,7 +37,7 @@ pub struct Object {
 
 /// Where a request about an object goes.
 #[derive(Clone, Copy)]
-enum Place<'a> {
+enum ShardChoice<'a> {
     /// The shard that holds this dkey.
     Dkey(&'a Key),
     /// The shard of this number.
@@ -103,12 +103,12 @@ impl Object {
     async fn exchange(
         &self,
         context: &Context,
-        question: &Question<'_>,
-        place: Place<'_>,
+        info: &RequestInfo<'_>,
+        place: ShardChoice<'_>,
         payload: &crate::payload::Payload<'_>,
         build: &dyn Fn(u32) -> Vec<u8>,
     ) -> core::result::Result<Exchange, Refusal> {
-        self.exchange_until(context, context.until(), question, place, payload, build).await
+        self.exchange_until(context, context.until(), info, place, payload, build).await
     }
 
     /// The same for who has a deadline already.
@@ -116,8 +116,8 @@ impl Object {
         &self,
         context: &Context,
         deadline: Instant,
-        question: &Question<'_>,
-        place: Place<'_>,
+        info: &RequestInfo<'_>,
+        place: ShardChoice<'_>,
         payload: &crate::payload::Payload<'_>,
         build: &dyn Fn(u32) -> Vec<u8>,
     ) -> core::result::Result<Exchange, Refusal> {
@@ -126,23 +126,23 @@ impl Object {
             let map = context.map_of(self.container.pool());
             let layout = self.layout(&map)?;
             let id = match place {
-                Place::Dkey(dkey) => layout.target_of(dkey),
-                Place::Shard(shard) => match layout.shards.get(shard) {
+                ShardChoice::Dkey(dkey) => layout.target_of(dkey),
+                ShardChoice::Shard(shard) => match layout.shards.get(shard) {
                     Some(id) => *id,
-                    None => return Err(no_shard(question, shard).into()),
+                    None => return Err(no_shard(info, shard).into()),
                 },
             };
-            let target = target_of(&map, id).ok_or_else(|| no_shard(question, id as usize))?;
+            let target = target_of(&map, id).ok_or_else(|| no_shard(info, id as usize))?;
             if target.state == TargetState::Down {
                 // It may have come back: whoever uses this target only would never hear of it.
                 if context.look_for_map(pool, map.version).await {
                     continue;
                 }
-                return Err(out_of_service(question, pool, target).into());
+                return Err(out_of_service(info, pool, target).into());
             }
             let reach = Reach::Target(target.rank, target.index);
             let body = build(map.version);
-            match context.exchange(reach, question, &body, payload, deadline).await {
+            match context.exchange(reach, info, &body, payload, deadline).await {
                 Err(refusal) if is_stale(refusal.error.der()) && context.runtime().now() < deadline => {
                     context.refresh_map(self.container.pool(), map.version, deadline).await?;
                 }
@@ -151,7 +151,7 @@ impl Object {
                     context.look_for_map(pool, map.version).await;
                     let newest = context.map_of(pool);
                     let down = target_of(&newest, id).filter(|target| target.state == TargetState::Down);
-                    let error = down.map_or(refusal.error, |target| out_of_service(question, pool, target));
+                    let error = down.map_or(refusal.error, |target| out_of_service(info, pool, target));
                     return Err(error.into());
                 }
                 answered => return answered,
@@ -171,17 +171,17 @@ pub(crate) fn target_of(map: &PoolMap, id: u32) -> Option<&PoolTarget> {
     map.targets.get(index)
 }
 
-pub(crate) fn no_shard(question: &Question<'_>, shard: usize) -> Error {
-    Error::invalid(question.operation, format!("{} has no shard {shard} in the pool map", question.subject))
+pub(crate) fn no_shard(info: &RequestInfo<'_>, shard: usize) -> Error {
+    Error::invalid(info.operation, format!("{} has no shard {shard} in the pool map", info.subject))
 }
 
 /// What is said of a target that the pool map calls down.
-pub(crate) fn out_of_service(question: &Question<'_>, pool: &Pool, target: &PoolTarget) -> Error {
+pub(crate) fn out_of_service(info: &RequestInfo<'_>, pool: &Pool, target: &PoolTarget) -> Error {
     let PoolTarget { rank, index, .. } = target;
     let message = format!(
         "target {index} of rank {rank} is out of service in {pool}, because its device is faulty; data on it is unavailable. `weir system query` says what is wrong: repair or replace the device, then say so with `weir system clear-device {rank} {index}` and restart the engine"
     );
-    Error::refused(question.operation, question.subject.to_string(), Der::NVME_IO, message)
+    Error::refused(info.operation, info.subject.to_string(), Der::NVME_IO, message)
 }
 
 /// Whether an engine says that the client's pool map is not the engine's.

@@ -3,11 +3,11 @@
 use weir_proto::object::{ReserveReply, ReserveRequest};
 use weir_proto::{Der, Key, codec, opcode};
 
-use super::{Object, Place};
+use super::{Object, ShardChoice};
 use crate::Result;
 use crate::context::Context;
 use crate::payload::Payload;
-use crate::request::Question;
+use crate::request::RequestInfo;
 
 /// Records of an akey in dkeys that are integers.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ impl Object {
         (keeps, dkeys): (bool, &DkeyRuns),
     ) -> Result<Option<DkeyRuns>> {
         let operation = if keeps { "reserve room for" } else { "release room of" };
-        let question = Question::new(operation, self, opcode::OBJECT_RESERVE);
+        let info = RequestInfo::new(operation, self, opcode::OBJECT_RESERVE);
         let build = |map_version| {
             codec::encode(&ReserveRequest {
                 capability: self.container.state.capability.clone(),
@@ -79,11 +79,11 @@ impl Object {
                 dkeys: dkeys.clone(),
             })
         };
-        match self.exchange(context, &question, Place::Shard(shard), &Payload::None, &build).await {
+        match self.exchange(context, &info, ShardChoice::Shard(shard), &Payload::None, &build).await {
             // An engine of an earlier release, or a target whose store is to be read by one.
             Err(refusal) if refusal.error.is(Der::NOSYS) => Ok(None),
             answer => {
-                let reply: ReserveReply = answer.map_err(|refusal| refusal.error)?.decode(&question)?;
+                let reply: ReserveReply = answer.map_err(|refusal| refusal.error)?.decode(&info)?;
                 Ok(Some(reply.fresh))
             }
         }

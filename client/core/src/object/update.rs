@@ -8,12 +8,12 @@ use weir_proto::object::{
 use weir_proto::{Der, Epoch, Key, codec, opcode};
 use weir_runtime::join_all;
 
-use super::{Object, Place};
+use super::{Object, ShardChoice};
 use crate::checksum::crc32c_of_runs;
 use crate::context::Context;
 use crate::error::Error;
 use crate::payload::Payload;
-use crate::request::Question;
+use crate::request::RequestInfo;
 use crate::{Result, scatter};
 
 /// One akey of an update.
@@ -84,9 +84,9 @@ impl Object {
         conditions: Conditions,
         writes: &[AkeyWrite<'_>],
     ) -> Result<Epoch> {
-        let question = Question::new("update", self, opcode::OBJECT_UPDATE);
-        check_conditions(question.operation, conditions, UPDATE_CONDITIONS)?;
-        let (akeys, expected) = described(question.operation, writes)?;
+        let info = RequestInfo::new("update", self, opcode::OBJECT_UPDATE);
+        check_conditions(info.operation, conditions, UPDATE_CONDITIONS)?;
+        let (akeys, expected) = described(info.operation, writes)?;
         let pieces: Vec<&[u8]> = writes.iter().flat_map(|write| write.data.iter().copied()).collect();
         let build = |map_version| {
             codec::encode(&UpdateRequest {
@@ -99,8 +99,8 @@ impl Object {
             })
         };
         let payload = Payload::Send { pieces: &pieces, len: expected };
-        match self.exchange(context, &question, Place::Dkey(dkey), &payload, &build).await {
-            Ok(exchange) => Ok(exchange.decode::<UpdateReply>(&question)?.epoch),
+        match self.exchange(context, &info, ShardChoice::Dkey(dkey), &payload, &build).await {
+            Ok(exchange) => Ok(exchange.decode::<UpdateReply>(&info)?.epoch),
             Err(refusal) => Err(refusal.error),
         }
     }
@@ -117,7 +117,7 @@ impl Object {
 
     /// Removes what one shard holds of the object.
     async fn punch_shard(&self, context: &Context, shard: usize) -> Result<()> {
-        self.punch_scope(context, Place::Shard(shard), PunchScope::Object, Conditions::NONE).await
+        self.punch_scope(context, ShardChoice::Shard(shard), PunchScope::Object, Conditions::NONE).await
     }
 
     /// Removes dkeys with everything under them. With [`Conditions::PUNCH`] each must exist; that is decided for
@@ -134,7 +134,7 @@ impl Object {
         }
         let all = by_shard.into_iter().flat_map(|(shard, dkeys)| {
             punch_batches(dkeys).into_iter().map(move |batch| {
-                self.punch_scope(context, Place::Shard(shard), PunchScope::Dkeys(batch), conditions)
+                self.punch_scope(context, ShardChoice::Shard(shard), PunchScope::Dkeys(batch), conditions)
             })
         });
         join_all(all).await.into_iter().collect()
@@ -152,7 +152,7 @@ impl Object {
         akeys: &[Key],
     ) -> Result<()> {
         let scope = PunchScope::Akeys(dkey.clone(), akeys.to_vec());
-        self.punch_scope(context, Place::Dkey(dkey), scope, conditions).await
+        self.punch_scope(context, ShardChoice::Dkey(dkey), scope, conditions).await
     }
 
     /// Removes a whole dkey, provided that it has all of these akeys; decided and done in one step.
@@ -161,18 +161,18 @@ impl Object {
     /// `NONEXIST` when one is missing; or no answer in time.
     pub async fn punch_dkey_with(&self, context: &Context, dkey: &Key, akeys: &[Key]) -> Result<()> {
         let scope = PunchScope::DkeyWith(dkey.clone(), akeys.to_vec());
-        self.punch_scope(context, Place::Dkey(dkey), scope, Conditions::NONE).await
+        self.punch_scope(context, ShardChoice::Dkey(dkey), scope, Conditions::NONE).await
     }
 
     async fn punch_scope(
         &self,
         context: &Context,
-        place: Place<'_>,
+        place: ShardChoice<'_>,
         scope: PunchScope,
         conditions: Conditions,
     ) -> Result<()> {
-        let question = Question::new("punch", self, opcode::OBJECT_PUNCH);
-        check_conditions(question.operation, conditions, Conditions::PUNCH)?;
+        let info = RequestInfo::new("punch", self, opcode::OBJECT_PUNCH);
+        check_conditions(info.operation, conditions, Conditions::PUNCH)?;
         let build = |map_version| {
             codec::encode(&PunchRequest {
                 capability: self.container.state.capability.clone(),
@@ -182,8 +182,8 @@ impl Object {
                 scope: scope.clone(),
             })
         };
-        match self.exchange(context, &question, place, &Payload::None, &build).await {
-            Ok(exchange) => exchange.decode::<UpdateReply>(&question).map(|_| ()),
+        match self.exchange(context, &info, place, &Payload::None, &build).await {
+            Ok(exchange) => exchange.decode::<UpdateReply>(&info).map(|_| ()),
             Err(refusal) => Err(refusal.error),
         }
     }

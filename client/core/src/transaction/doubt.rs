@@ -5,7 +5,7 @@ use core::time::Duration;
 use weir_proto::{Der, Rank, TargetIndex};
 
 use crate::error::Error;
-use crate::request::Question;
+use crate::request::RequestInfo;
 
 /// The targets that were asked to commit a transaction, and have not told how that ended. A newer pool map may have it led by
 /// another one.
@@ -22,12 +22,12 @@ impl Doubt {
     /// only where nobody else can have committed it. Not even that leader knows, where it has forgotten.
     pub(super) fn explain(
         &self,
-        question: &Question<'_>,
+        info: &RequestInfo<'_>,
         by: Option<(Rank, TargetIndex)>,
         error: Error,
         waited: Duration,
     ) -> Error {
-        let (operation, subject) = (question.operation, question.subject.to_string());
+        let (operation, subject) = (info.operation, info.subject.to_string());
         match error {
             Error::Refused { der: Der::TX_UNCERTAIN, message, .. } if self.0.is_empty() => {
                 Error::Refused { operation, subject, der: Der::TX_RESTART, message }
@@ -58,9 +58,9 @@ mod tests {
         for leader in asked {
             doubt.add(*leader);
         }
-        let question = Question::new("commit", &"a transaction", opcode::TRANSACTION_COMMIT);
+        let info = RequestInfo::new("commit", &"a transaction", opcode::TRANSACTION_COMMIT);
         let error = Error::refused("commit", "a transaction".to_owned(), der, "no".to_owned());
-        doubt.explain(&question, by, error, Duration::from_secs(1)).der()
+        doubt.explain(&info, by, error, Duration::from_secs(1)).der()
     }
 
     #[test]

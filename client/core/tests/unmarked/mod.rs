@@ -1,7 +1,7 @@
 //! Devices of engines under test that never fail.
 
-use weir_daemon::verdict::Verdict;
-use weir_daemon::witness::{Seen, Witness};
+use weir_daemon::fault_record::FaultRecord;
+use weir_daemon::last_seen::{LastSeen, LastSeenRecord};
 use weir_pool::MapShelter;
 use weir_proto::PoolId;
 use weir_store::Mark;
@@ -9,16 +9,16 @@ use weir_store::Mark;
 /// A device of which nothing is remembered, and which needs no shelter.
 pub struct Unmarked;
 
-impl Verdict for Unmarked {
+impl FaultRecord for Unmarked {
     fn read(&self) -> Option<String> {
         None
     }
 
-    fn pass(&self, reason: &str) -> std::io::Result<()> {
+    fn set(&self, reason: &str) -> std::io::Result<()> {
         Err(std::io::Error::other(reason.to_owned()))
     }
 
-    fn lift(&self) -> std::io::Result<bool> {
+    fn clear(&self) -> std::io::Result<bool> {
         Ok(false)
     }
 }
@@ -37,9 +37,9 @@ impl MapShelter for Unmarked {
     }
 }
 
-impl Witness for Unmarked {
-    fn read(&self) -> Seen {
-        Seen::Nothing
+impl LastSeenRecord for Unmarked {
+    fn read(&self) -> LastSeen {
+        LastSeen::Nothing
     }
 
     fn keep(&self, _mark: &Mark) {}

@@ -50,7 +50,7 @@ pub struct Lease {
 
 /// What came of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Turn {
+pub struct RenewalOutcome {
     /// No other client has a lease.
     pub is_alone: bool,
     /// The others had given this client up: content that it had open may be gone.
@@ -119,7 +119,7 @@ impl Lease {
         &mut self,
         context: &Context,
         opened: impl FnOnce(&[ObjectId]) -> Vec<ObjectId>,
-    ) -> Result<Turn> {
+    ) -> Result<RenewalOutcome> {
         self.batches.list(context, &self.container).await?;
         let open = opened(&self.batches.oids());
         let pins = Pins::of(open.clone());
@@ -144,7 +144,7 @@ impl Lease {
         }
         self.observer.note_batches(&self.batches.keys());
         self.batches.free(context, &self.container, (self.id, &self.observer), &open).await?;
-        Ok(Turn { is_alone: self.observer.is_alone(), was_lost, lost_locks: self.lost_locks })
+        Ok(RenewalOutcome { is_alone: self.observer.is_alone(), was_lost, lost_locks: self.lost_locks })
     }
 
     /// Ends the lease: nothing is open here any more.

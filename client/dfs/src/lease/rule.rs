@@ -20,7 +20,7 @@ pub(crate) type BatchKey = [u8; KEY_LEN];
 
 /// A client as it was seen last.
 #[derive(Debug)]
-struct Seen {
+struct ObservedClient {
     bytes: Vec<u8>,
     /// `None`: its record can't be understood; then it may need anything.
     record: Option<ClientRecord>,
@@ -31,7 +31,7 @@ struct Seen {
 /// What a client has seen of the others.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
-    others: BTreeMap<ClientId, Seen>,
+    others: BTreeMap<ClientId, ObservedClient>,
     /// The clients that were there when a batch was there, with their turns then.
     since: BTreeMap<BatchKey, BTreeMap<ClientId, Option<u64>>>,
 }
@@ -43,8 +43,8 @@ impl Observer {
         let mut expired = Vec::new();
         for (client, bytes) in leases {
             let seen = match before.remove(&client) {
-                Some(seen) if seen.bytes == bytes => Seen { unchanged: seen.unchanged + 1, ..seen },
-                _ => Seen { record: decode(&bytes), bytes, unchanged: 0 },
+                Some(seen) if seen.bytes == bytes => ObservedClient { unchanged: seen.unchanged + 1, ..seen },
+                _ => ObservedClient { record: decode(&bytes), bytes, unchanged: 0 },
             };
             if seen.unchanged >= EXPIRED_TURNS {
                 expired.push((client, seen.bytes.clone()));
@@ -56,7 +56,7 @@ impl Observer {
 
     /// Takes note of all batches that were there before the leases were listed that [`Observer::note`] was told of last.
     pub(crate) fn note_batches(&mut self, batches: &[BatchKey]) {
-        let turns = |others: &BTreeMap<ClientId, Seen>| {
+        let turns = |others: &BTreeMap<ClientId, ObservedClient>| {
             others
                 .iter()
                 .map(|(client, seen)| (*client, seen.record.as_ref().map(|record| record.turn)))
@@ -79,8 +79,8 @@ impl Observer {
         let Some(since) = self.since.get(batch) else { return false };
         since.iter().all(|(client, turn)| match self.others.get(client) {
             None => true,
-            Some(Seen { record: None, .. }) => false,
-            Some(Seen { record: Some(record), .. }) => {
+            Some(ObservedClient { record: None, .. }) => false,
+            Some(ObservedClient { record: Some(record), .. }) => {
                 turn.is_some_and(|turn| record.turn >= turn.saturating_add(2)) && !record.pins.has(oid)
             }
         })

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::rc::Rc;
 
 use weir_client::{Context, ObjectId};
-use weir_dfs::{ClientId, Lease, Node as Entry, Replace, TURN, Turn};
+use weir_dfs::{ClientId, Lease, Node as Entry, RenewalOutcome, Replace, TURN};
 use weir_runtime::random::Random;
 use weir_runtime::sim::Node;
 
@@ -21,7 +21,7 @@ struct Client {
     id: ClientId,
     /// What it has open.
     open: Rc<RefCell<Vec<ObjectId>>>,
-    last: Rc<Cell<Option<Turn>>>,
+    last: Rc<Cell<Option<RenewalOutcome>>>,
     ends: Rc<Cell<bool>>,
     /// Its lease, unless somebody uses it now.
     lease: Rc<RefCell<Option<Lease>>>,
@@ -38,7 +38,7 @@ impl Scene {
         });
         let open: Rc<RefCell<Vec<ObjectId>>> = Rc::default();
         let (last, ends, id) =
-            (Rc::<Cell<Option<Turn>>>::default(), Rc::<Cell<bool>>::default(), lease.client());
+            (Rc::<Cell<Option<RenewalOutcome>>>::default(), Rc::<Cell<bool>>::default(), lease.client());
         let (of, opened, turn, end) = (context.clone(), Rc::clone(&open), Rc::clone(&last), Rc::clone(&ends));
         let lease = Rc::new(RefCell::new(Some(lease)));
         let held = Rc::clone(&lease);

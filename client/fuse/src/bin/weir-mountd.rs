@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use weir_fuse::daemon::{self, DEFAULT_ATTACH, DEFAULT_ROOT, DEFAULT_SOCKET, DEFAULT_STATE, DaemonConfig};
-use weir_fuse::report::{Failure, FailureKind, Report};
+use weir_fuse::report::{FailureKind, MountFailure, Report};
 use weir_fuse::serve;
 use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_log, parse_threads};
 
@@ -123,7 +123,10 @@ fn serve_mount(spec: &str, control: PathBuf) -> ExitCode {
     let spec: MountSpec = match serde_json::from_str(spec) {
         Ok(spec) => spec,
         Err(error) => {
-            report(&Report::Failed(Failure::new(FailureKind::InvalidArgument, format!("--spec: {error}"))));
+            report(&Report::Failed(MountFailure::new(
+                FailureKind::InvalidArgument,
+                format!("--spec: {error}"),
+            )));
             return ExitCode::FAILURE;
         }
     };

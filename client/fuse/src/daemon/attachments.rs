@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::report::{Failure, FailureKind};
+use crate::report::{FailureKind, MountFailure};
 
 /// Names of attach files in a folder or its subfolders.
 const FILE_NAMES: [&str; 2] = ["client.json", "attach.json"];
@@ -38,10 +38,10 @@ impl Attachments {
     ///
     /// # Errors
     /// When there is none yet, or none of that name, or the name is needed to choose.
-    pub fn find(&self, system: &str) -> Result<PathBuf, Failure> {
+    pub fn find(&self, system: &str) -> Result<PathBuf, MountFailure> {
         let files = self.files();
         if files.is_empty() {
-            return Err(Failure::new(
+            return Err(MountFailure::new(
                 FailureKind::Unavailable,
                 format!(
                     "no attach file at {} yet: the operator writes it once a StorageCluster has engines; see its conditions",
@@ -61,7 +61,7 @@ impl Attachments {
             }
         }
         let served = names.join(", ");
-        Err(Failure::new(
+        Err(MountFailure::new(
             FailureKind::FailedPrecondition,
             if system.is_empty() {
                 format!("several systems are served ({served}): name one")

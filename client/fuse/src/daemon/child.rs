@@ -9,7 +9,7 @@ use tokio::net::UnixStream;
 use tokio::process::Command;
 
 use crate::process::ProcessRecord;
-use crate::report::{Failure, FailureKind, Identity, LINE_MAX, Report, State};
+use crate::report::{FailureKind, Identity, LINE_MAX, MountFailure, Report, State};
 use crate::spec::MountSpec;
 
 /// How long a mount's process may take to answer its control socket. It answers from memory.
@@ -28,9 +28,9 @@ pub struct Child {
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn spawn(program: &Path, spec: &MountSpec, control: &Path) -> Result<Child, Failure> {
+pub fn spawn(program: &Path, spec: &MountSpec, control: &Path) -> Result<Child, MountFailure> {
     let failed = |error: std::io::Error| {
-        Failure::new(
+        MountFailure::new(
             FailureKind::Internal,
             format!("start {} for {}: {error}", program.display(), spec.target.display()),
         )
@@ -57,7 +57,7 @@ impl Child {
     ///
     /// # Errors
     /// The failure that it reports; or that it ended without a word.
-    pub async fn report(self) -> Result<Identity, Failure> {
+    pub async fn report(self) -> Result<Identity, MountFailure> {
         let Self { process, output, mut handle } = self;
         let mut line = String::new();
         let mut reader = BufReader::new(output.take(LINE_MAX as u64));
@@ -72,7 +72,7 @@ impl Child {
             }
         });
         let silent = |detail: String| {
-            Failure::new(
+            MountFailure::new(
                 FailureKind::Internal,
                 format!("mount process {} ended before it served{detail}; its log says why", process.pid),
             )

@@ -14,7 +14,7 @@ use super::record::{Record, control_socket};
 use super::table::{MOUNTS_MAX, Table};
 use super::{DaemonConfig, child};
 use crate::mountinfo::{self, FILE_SYSTEM_TYPE};
-use crate::report::{Failure, FailureKind};
+use crate::report::{FailureKind, MountFailure};
 use crate::spec::{DEFAULT_OPEN_WAIT, MountSpec};
 use crate::v1::mounts_server::Mounts;
 use crate::v1::{
@@ -68,7 +68,7 @@ impl MountService {
             open_wait: DEFAULT_OPEN_WAIT,
         };
         spec.validate().map_err(|error| Status::invalid_argument(error.to_string()))?;
-        spec.attach = self.attachments.find(&spec.system).map_err(Failure::status)?;
+        spec.attach = self.attachments.find(&spec.system).map_err(MountFailure::status)?;
         Ok(spec)
     }
 
@@ -127,8 +127,8 @@ impl MountService {
         }
         let path = target.to_owned();
         let roots = self.config.roots.clone();
-        let look = move || -> Result<(), Failure> {
-            let refuse = |reason: String| Failure::new(FailureKind::FailedPrecondition, reason);
+        let look = move || -> Result<(), MountFailure> {
+            let refuse = |reason: String| MountFailure::new(FailureKind::FailedPrecondition, reason);
             let real =
                 path.canonicalize().map_err(|error| refuse(format!("target {}: {error}", path.display())))?;
             if !real.is_dir() {
@@ -143,7 +143,7 @@ impl MountService {
             let roots: Vec<String> = roots.iter().map(|root| root.display().to_string()).collect();
             Err(refuse(format!("target {} is not below {}", path.display(), roots.join(" or "))))
         };
-        bounded("look at", target, look).await?.map_err(Failure::status)
+        bounded("look at", target, look).await?.map_err(MountFailure::status)
     }
 
     /// Starts the process of a mount and waits until it serves.
@@ -151,8 +151,8 @@ impl MountService {
         let target = spec.target.clone();
         let folder = self.table.folder_of(&target);
         std::fs::create_dir_all(&folder).map_err(|error| internal("make the folder of", &target, &error))?;
-        let started =
-            child::spawn(&self.config.program, &spec, &control_socket(&folder)).map_err(Failure::status)?;
+        let started = child::spawn(&self.config.program, &spec, &control_socket(&folder))
+            .map_err(MountFailure::status)?;
         let process = started.process;
         let mut record = Record { spec, process, identity: None };
         let stored = self.table.put(&record);

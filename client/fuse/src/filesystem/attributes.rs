@@ -8,7 +8,7 @@ use weir_client::{Context, Epoch};
 use weir_dfs::{Change, Dfs, Error, Kind, Node, Record, SetAttributes, Stat};
 
 use super::gathering::overlay;
-use super::inodes::{Inode, ROOT, Stamp};
+use super::inodes::{ContentStamp, Inode, ROOT};
 use super::worker::{Fault, Served, Shared};
 
 /// Set-user-id and set-group-id.
@@ -112,14 +112,14 @@ pub fn without_privilege(mode: u32) -> u32 {
 }
 
 /// Stamp of attributes.
-pub fn stamp(stat: &Stat) -> Stamp {
+pub fn stamp(stat: &Stat) -> ContentStamp {
     let stored = stat.blocks.saturating_mul(BLOCK);
-    Stamp { size: stat.size, stored, mtime_ns: stat.mtime_ns, ctime_ns: stat.ctime_ns }
+    ContentStamp { size: stat.size, stored, mtime_ns: stat.mtime_ns, ctime_ns: stat.ctime_ns }
 }
 
 /// Changes that the kernel asks for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Wanted {
+pub struct AttributeRequest {
     /// Permission bits.
     pub mode: Option<u32>,
     /// Owner.
@@ -134,7 +134,7 @@ pub struct Wanted {
     pub mtime: Option<TimeOrNow>,
 }
 
-impl Wanted {
+impl AttributeRequest {
     /// The change of an inode with this record, asked for by this user.
     fn change(self, record: &Record, caller: u32) -> SetAttributes {
         let time = |time: TimeOrNow| match time {
@@ -226,7 +226,7 @@ impl Shared {
         &self,
         context: &Context,
         number: u64,
-        wanted: Wanted,
+        wanted: AttributeRequest,
         caller: u32,
     ) -> Served<Stat> {
         let inode = self.inode(number)?;
@@ -294,7 +294,7 @@ impl Shared {
         let stat = of_new(&node);
         // A write moves both times; one that was set may lie in the future.
         let ctime_ns = stat.ctime_ns.max(told.mtime_ns.min(now_ns()));
-        let Stamp { size, stored, mtime_ns, .. } = told;
+        let ContentStamp { size, stored, mtime_ns, .. } = told;
         Some(Stat {
             size,
             blocks: stored.div_ceil(BLOCK),
@@ -392,11 +392,11 @@ mod tests {
             xattrs: false,
             target: vec![],
         };
-        let chown = Wanted { uid: Some(7), ..Wanted::default() };
+        let chown = AttributeRequest { uid: Some(7), ..AttributeRequest::default() };
         assert_eq!(chown.change(&record, 0).mode, Some(0o755));
-        let both = Wanted { uid: Some(7), mode: Some(0o104_755), ..Wanted::default() };
+        let both = AttributeRequest { uid: Some(7), mode: Some(0o104_755), ..AttributeRequest::default() };
         assert_eq!(both.change(&record, 0).mode, Some(0o4755));
-        let truncate = Wanted { size: Some(0), ..Wanted::default() };
+        let truncate = AttributeRequest { size: Some(0), ..AttributeRequest::default() };
         assert_eq!(truncate.change(&record, 0).mode, None);
         assert_eq!(truncate.change(&record, 1000).mode, Some(0o755));
     }

@@ -9,7 +9,7 @@ use weir_dfs::{Error, Node, SetAttributes, Stat};
 
 use super::attributes::{now_ns, stamp, without_privilege};
 use super::handles::{Handle, OpenFile};
-use super::inodes::{Inode, Moment, Stamp};
+use super::inodes::{ContentStamp, Inode, Moment};
 use super::reads::Reading;
 use super::worker::{Fault, Served, Shared};
 use crate::spec::Cache;
@@ -290,11 +290,11 @@ impl Shared {
         known.cached = None;
         let end = offset.saturating_add(data.len() as u64);
         // What isn't known, after a failure, the end of one write can't tell.
-        if let Some(Stamp { size, stored, ctime_ns, .. }) = known.told {
+        if let Some(ContentStamp { size, stored, ctime_ns, .. }) = known.told {
             let size = size.max(end);
             // What replaces stored bytes counts twice until the engines are asked.
             let stored = stored.saturating_add(data.len() as u64).min(size);
-            known.told = Some(Stamp { size, stored, mtime_ns, ctime_ns });
+            known.told = Some(ContentStamp { size, stored, mtime_ns, ctime_ns });
         }
     }
 

@@ -10,7 +10,7 @@ use weir_dfs::{DirEntry, DirStream, Error, Kind, Node, Stat};
 
 use super::attributes::{BLOCK, of_new, stamp, to_kernel};
 use super::handles::{Handle, OpenDirectory};
-use super::inodes::{Moment, Stamp};
+use super::inodes::{ContentStamp, Moment};
 use super::worker::{CACHE_LIFE, Fault, Served, Shared};
 use super::{GENERATION, entry_life};
 
@@ -273,7 +273,7 @@ impl Shared {
         let told = self.inodes.get(node.inode_number()).and_then(|inode| inode.lock().told);
         let stat = of_new(node);
         match told {
-            Some(Stamp { size, stored, mtime_ns, .. }) => {
+            Some(ContentStamp { size, stored, mtime_ns, .. }) => {
                 Stat { size, blocks: stored.div_ceil(BLOCK), mtime_ns, ..stat }
             }
             None => stat,

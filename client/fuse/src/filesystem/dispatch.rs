@@ -16,7 +16,7 @@ use fuser::{
 };
 use weir_dfs::Stat;
 
-use super::attributes::{Wanted, to_kernel};
+use super::attributes::{AttributeRequest, to_kernel};
 use super::{GENERATION, Shared, WeirFs, entry_life};
 use crate::metrics::Operation;
 
@@ -157,7 +157,7 @@ impl Filesystem for WeirFs {
         reply: ReplyAttr,
     ) {
         let caller = request.uid();
-        let wanted = Wanted { mode, uid, gid, size, atime, mtime };
+        let wanted = AttributeRequest { mode, uid, gid, size, atime, mtime };
         self.serve(move |shared| {
             let set = |context: &_| shared.setattr(context, number.0, wanted, caller);
             match shared.serve(Operation::Setattr, set) {

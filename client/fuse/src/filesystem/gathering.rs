@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use weir_client::Epoch;
 use weir_dfs::{File, Node, SetAttributes};
 
-use super::order::{Batch, Order, Wanted};
+use super::order::{Batch, Order, SendScope};
 use super::worker::{Fault, Served};
 
 /// How long nothing of what is on its way may arrive before the file counts as stalled: its engine is away.
@@ -53,7 +53,7 @@ impl Pending {
     }
 
     /// Content that may leave now, and the file that it is of.
-    pub(super) fn take(&mut self, wanted: Wanted) -> Option<(Batch, File)> {
+    pub(super) fn take(&mut self, wanted: SendScope) -> Option<(Batch, File)> {
         let file = self.file.clone()?;
         let was_sending = self.order.is_sending();
         let batch = self.order.take(wanted, file.chunk_size())?;

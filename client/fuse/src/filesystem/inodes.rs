@@ -20,7 +20,7 @@ const SHARDS: usize = 32;
 /// What tells whether a file's content has changed: size and stored part in bytes, and times in nanoseconds since 1970. The modification
 /// time may be set to what it was before; the time of that change can't.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Stamp {
+pub struct ContentStamp {
     /// Size.
     pub size: u64,
     /// Bytes that are stored, and those that were written from here since.
@@ -38,7 +38,7 @@ pub struct Moment(u64);
 
 /// What is known of an inode.
 #[derive(Debug)]
-pub struct Known {
+pub struct InodeState {
     /// The inode under the name it had last.
     pub node: Node,
     /// References that the kernel holds (FUSE lookup count).
@@ -56,9 +56,9 @@ pub struct Known {
     /// Other clients have freed its content, since they had taken this one for dead.
     pub lost: bool,
     /// The content that the page cache holds.
-    pub cached: Option<Stamp>,
+    pub cached: Option<ContentStamp>,
     /// What the kernel was told last about the content.
-    pub told: Option<Stamp>,
+    pub told: Option<ContentStamp>,
     /// When name or record were changed from here last; of a directory, when it lost a name.
     pub changed: Moment,
     /// When content was written from here last.
@@ -74,10 +74,10 @@ pub struct Inode {
     pub gathering: Gathering,
     /// Reads of its content.
     pub reads: Reads,
-    state: Mutex<Known>,
+    state: Mutex<InodeState>,
 }
 
-impl Known {
+impl InodeState {
     /// Whether an answer to who asked at a moment knows the content as it is here.
     pub fn is_newest(&self, asked: Moment) -> bool {
         self.changed.max(self.written) <= asked
@@ -115,13 +115,13 @@ impl Known {
 
 impl Inode {
     /// Locks what is known. Never held across a request to an engine.
-    pub fn lock(&self) -> MutexGuard<'_, Known> {
+    pub fn lock(&self) -> MutexGuard<'_, InodeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes note of what the engines answered to who asked at a moment, but for what was changed from here since. Whether
     /// size and times are what they said.
-    pub fn learn(&self, node: &Node, stamp: Stamp, asked: Moment) -> bool {
+    pub fn learn(&self, node: &Node, stamp: ContentStamp, asked: Moment) -> bool {
         let mut known = self.lock();
         known.learn_record(node, asked);
         let is_newest = known.is_newest(asked);
@@ -178,12 +178,12 @@ impl Inodes {
     }
 
     /// Notes a change of name or record from here: answers on their way don't know of it.
-    pub fn note_change(&self, known: &mut Known) {
+    pub fn note_change(&self, known: &mut InodeState) {
         known.changed = self.next_moment();
     }
 
     /// Notes a record as it is after a change from here. An inode that was renamed here meanwhile keeps its newer name.
-    pub fn note_record(&self, known: &mut Known, node: &Node) {
+    pub fn note_record(&self, known: &mut InodeState, node: &Node) {
         if known.is_called(node) {
             known.node.record.clone_from(&node.record);
         }
@@ -191,7 +191,7 @@ impl Inodes {
     }
 
     /// Notes a change of content from here, whether the engines have it or it waits here.
-    pub fn note_write(&self, known: &mut Known) {
+    pub fn note_write(&self, known: &mut InodeState) {
         known.written = self.next_moment();
     }
 
@@ -213,7 +213,7 @@ impl Inodes {
 
     /// Enters an inode that engines told of, who were asked at a moment, or brings its entry up to date, but for what was
     /// changed from here since; the kernel holds one reference more.
-    pub fn found(&self, node: &Node, stamp: Option<Stamp>, asked: Moment) -> Arc<Inode> {
+    pub fn found(&self, node: &Node, stamp: Option<ContentStamp>, asked: Moment) -> Arc<Inode> {
         let number = node.inode_number();
         let mut shard = self.shard(number);
         let inode = shard.entry(number).or_insert_with(|| Arc::new(fresh(number, node.clone(), 0)));
@@ -271,7 +271,7 @@ impl Inodes {
 }
 
 fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
-    let state = Known {
+    let state = InodeState {
         node,
         lookups,
         opens: 0,
@@ -359,7 +359,7 @@ pub mod tests {
         assert!(inode.lock().nameless.is_none());
     }
 
-    const OLD: Stamp = Stamp { size: 3, stored: 3, mtime_ns: 5, ctime_ns: 5 };
+    const OLD: ContentStamp = ContentStamp { size: 3, stored: 3, mtime_ns: 5, ctime_ns: 5 };
 
     #[test]
     fn an_answer_from_before_a_rename_from_here_does_not_bring_the_old_name_back() {
@@ -398,7 +398,7 @@ pub mod tests {
         let table = Inodes::new(node(1));
         let inode = table.found(&node(100), Some(OLD), table.moment());
         let asked = table.moment();
-        let written = Stamp { size: 9, ..OLD };
+        let written = ContentStamp { size: 9, ..OLD };
         {
             let mut known = inode.lock();
             known.told = Some(written);

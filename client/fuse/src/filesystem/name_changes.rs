@@ -10,11 +10,11 @@ pub type Name<'a> = (ObjectId, &'a [u8]);
 /// Changes of names under way.
 #[derive(Debug, Default)]
 pub struct NameChanges {
-    under_way: Mutex<UnderWay>,
+    under_way: Mutex<PendingChanges>,
 }
 
 #[derive(Debug, Default)]
-struct UnderWay {
+struct PendingChanges {
     begun: u64,
     /// Names with the order in which their changes began. No more than twice the threads that serve requests.
     names: Vec<(u64, ObjectId, Vec<u8>)>,
@@ -28,7 +28,7 @@ pub struct NameChange<'a> {
 }
 
 impl NameChanges {
-    fn lock(&self) -> MutexGuard<'_, UnderWay> {
+    fn lock(&self) -> MutexGuard<'_, PendingChanges> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -17,7 +17,7 @@ const UNIT: u64 = 1 << 20;
 
 /// What goes now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
+pub enum SendScope {
     /// Whole units, and what has to arrive before them.
     Whole,
     /// All, each on its own way.
@@ -129,19 +129,19 @@ impl Order {
     }
 
     /// Takes out what may go now, in chunks of so many bytes. `None`: nothing, or nothing before something has arrived.
-    pub fn take(&mut self, wanted: Wanted, chunk: u64) -> Option<Batch> {
+    pub fn take(&mut self, wanted: SendScope, chunk: u64) -> Option<Batch> {
         let block = self.runs.first_from(self.known_end).map(|first| block_of(first, chunk));
         let below = block.as_ref().map_or(self.known_end, |block| self.known_end.min(block.start));
         let unit = UNIT.min(chunk);
         let mut runs = match wanted {
-            Wanted::Whole => self.runs.take_whole(unit, below),
-            Wanted::All | Wanted::Together => self.runs.take(0..below),
+            SendScope::Whole => self.runs.take_whole(unit, below),
+            SendScope::All | SendScope::Together => self.runs.take(0..below),
         };
         runs = self.put_back(runs, 0);
         let mut lengthens = false;
         if let Some(block) = block
-            && (runs.is_empty() || wanted == Wanted::Together)
-            && (wanted != Wanted::Whole || self.runs.has_whole(unit, self.known_end))
+            && (runs.is_empty() || wanted == SendScope::Together)
+            && (wanted != SendScope::Whole || self.runs.has_whole(unit, self.known_end))
             && !self.sent.iter().any(|sent| sent.lengthens || sent.meets(&block))
         {
             let parts = self.runs.take(block);
@@ -325,7 +325,7 @@ mod tests {
                         at = offset + len as u64;
                     }
                     5..8 => {
-                        let wanted = [Wanted::Whole, Wanted::All, Wanted::Together][place(offset) % 3];
+                        let wanted = [SendScope::Whole, SendScope::All, SendScope::Together][place(offset) % 3];
                         if let Some(batch) = model.order.take(wanted, CHUNK) {
                             let meets = model.sent.iter().flat_map(|sent| &sent.runs).any(|(start, run)| {
                                 batch.runs.iter().any(|(other, part)| {
@@ -340,7 +340,7 @@ mod tests {
                 }
             }
             while !model.order.is_empty() {
-                if let Some(batch) = model.order.take(Wanted::Together, CHUNK) {
+                if let Some(batch) = model.order.take(SendScope::Together, CHUNK) {
                     model.sent.push(batch);
                 }
                 model.arrive(0, false);
@@ -360,17 +360,17 @@ mod tests {
             batch.map(|batch| batch.runs.iter().map(|(start, _)| *start).collect()).unwrap_or_default()
         };
         order.insert(0, &vec![1; 3 * mib]);
-        assert_eq!(starts(order.take(Wanted::Whole, 1 << 20)), [0]);
-        assert_eq!(order.take(Wanted::Whole, 1 << 20), None, "the first has not arrived");
+        assert_eq!(starts(order.take(SendScope::Whole, 1 << 20)), [0]);
+        assert_eq!(order.take(SendScope::Whole, 1 << 20), None, "the first has not arrived");
         order.arrived(1, true);
-        assert_eq!(starts(order.take(Wanted::Whole, 1 << 20)), [1 << 20]);
+        assert_eq!(starts(order.take(SendScope::Whole, 1 << 20)), [1 << 20]);
         order.insert(0, &vec![2; mib]);
-        assert_eq!(starts(order.take(Wanted::Whole, 1 << 20)), [0], "below the known end");
+        assert_eq!(starts(order.take(SendScope::Whole, 1 << 20)), [0], "below the known end");
         order.insert(5, &[3; 10]);
-        assert_eq!(order.take(Wanted::All, 1 << 20), None, "an older version of it is on its way");
+        assert_eq!(order.take(SendScope::All, 1 << 20), None, "an older version of it is on its way");
         assert_eq!(order.arrived(2, false), mib, "what would stand behind a hole");
         order.arrived(3, true);
-        assert_eq!(starts(order.take(Wanted::All, 1 << 20)), [5]);
+        assert_eq!(starts(order.take(SendScope::All, 1 << 20)), [5]);
         assert_eq!((order.known_end(), order.end()), (1 << 20, 0));
         order.arrived(4, true);
         assert!(order.is_empty());

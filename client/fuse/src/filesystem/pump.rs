@@ -7,12 +7,12 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use weir_client::Context;
-use weir_dfs::{Gathered, Removed, SetAttributes};
+use weir_dfs::{Removed, SetAttributes, UnsentData};
 use weir_runtime::sync::Notify;
 
 use super::gathering::Pending;
 use super::inodes::Inode;
-use super::order::Wanted;
+use super::order::SendScope;
 use super::worker::{Fault, Shared};
 
 /// Longest time for which a change waits to be sent.
@@ -92,7 +92,7 @@ impl Shared {
         loop {
             let mut pending = inode.gathering.lock();
             let is_due = pending.due.is_some_and(|end| pending.order.holds_below(end));
-            let wanted = if is_due { Wanted::All } else { Wanted::Whole };
+            let wanted = if is_due { SendScope::All } else { SendScope::Whole };
             let Some((batch, file)) = pending.take(wanted) else {
                 if pending.due.is_some() && !is_due {
                     pending.due = None;
@@ -124,7 +124,7 @@ impl Shared {
         let (shared, inode, own) = (Arc::clone(self), Arc::clone(inode), context.clone());
         let newest = pending.newest;
         context.runtime().spawn(async move {
-            let gathered = Gathered { file: None, runs: &[], change, newest };
+            let gathered = UnsentData { file: None, runs: &[], change, newest };
             let (_, changed) = shared.write_back(&own, &inode, gathered).await;
             shared.changed(&inode, &changed);
             shared.send_ready(&own, &inode);

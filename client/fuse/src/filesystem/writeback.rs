@@ -12,14 +12,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use weir_client::{Context, Epoch};
-use weir_dfs::{Error, Gathered, Kind, Removed, SetAttributes};
+use weir_dfs::{Error, Kind, Removed, SetAttributes, UnsentData};
 use weir_runtime::real::Remote;
 
 use super::attributes::now_ns;
 use super::gathering::Pending;
 use super::handles::OpenFile;
 use super::inodes::Inode;
-use super::order::{Batch, Wanted};
+use super::order::{Batch, SendScope};
 use super::pump::Job;
 use super::worker::{Fault, Served, Shared};
 use crate::metrics::Operation;
@@ -267,7 +267,7 @@ impl Shared {
         // What others write behind it from now on isn't waited for.
         let end = pending.order.end();
         while pending.order.holds_below(end) {
-            pending = match pending.take(Wanted::Together) {
+            pending = match pending.take(SendScope::Together) {
                 Some((batch, file)) => {
                     let change = if pending.has_free_change(true) {
                         pending.take_change()
@@ -276,7 +276,7 @@ impl Shared {
                     };
                     let newest = pending.newest;
                     drop(pending);
-                    let gathered = Gathered { file: Some(&file), runs: &batch.runs, change, newest };
+                    let gathered = UnsentData { file: Some(&file), runs: &batch.runs, change, newest };
                     self.settle_part(context, inode, Some(&batch), gathered);
                     gathering.lock()
                 }
@@ -290,11 +290,11 @@ impl Shared {
         if pending.change.changes_record() {
             let (change, newest) = (pending.take_change(), pending.newest);
             drop(pending);
-            self.settle_part(context, inode, None, Gathered { file: None, runs: &[], change, newest });
+            self.settle_part(context, inode, None, UnsentData { file: None, runs: &[], change, newest });
         }
     }
 
-    fn settle_part(&self, context: &Context, inode: &Inode, batch: Option<&Batch>, gathered: Gathered<'_>) {
+    fn settle_part(&self, context: &Context, inode: &Inode, batch: Option<&Batch>, gathered: UnsentData<'_>) {
         let (written, changed) = context.block_on(self.write_back(context, inode, gathered));
         if let Some(batch) = batch {
             self.arrived(inode, batch, &written);
@@ -309,14 +309,14 @@ impl Shared {
         &self,
         context: &Context,
         inode: &Inode,
-        gathered: Gathered<'_>,
+        gathered: UnsentData<'_>,
     ) -> (Served<Epoch>, Served<()>) {
         let (mut left, mut first) = (gathered, None);
         loop {
             let node = inode.node();
             let nameless = inode.lock().nameless.is_some();
             let change = if nameless { SetAttributes::default() } else { left.change };
-            let (written, changed) = self.dfs.write_back(context, &node, Gathered { change, ..left }).await;
+            let (written, changed) = self.dfs.write_back(context, &node, UnsentData { change, ..left }).await;
             let newest = written.as_ref().map_or(left.newest, |epoch| *epoch);
             let written = first.take().unwrap_or_else(|| written.map_err(Fault::from));
             if nameless {
@@ -347,7 +347,7 @@ impl Shared {
                 },
                 Err(error) => return (written, Err(error.into())),
             }
-            left = Gathered { runs: &[], newest, ..left };
+            left = UnsentData { runs: &[], newest, ..left };
             first = Some(written);
         }
     }

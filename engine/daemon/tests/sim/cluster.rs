@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use prost::Message;
 use weir_client::{Attach, Context, ContextOptions, EngineAddress};
+use weir_daemon::fault_record::FaultRecord;
+use weir_daemon::last_seen::{LastSeen, LastSeenRecord};
 use weir_daemon::target::{SwimConfig, Target, TargetContext};
-use weir_daemon::verdict::Verdict;
-use weir_daemon::witness::{Seen, Witness};
 use weir_fabric::sim::Fabric;
 use weir_fabric::{Addressing, AuthKey, Endpoint};
 use weir_management::{Failure, v1};
@@ -62,7 +62,7 @@ pub struct Cluster {
     /// What is remembered of devices: rank and target of those that are marked as faulty.
     verdicts: Rc<RefCell<BTreeMap<(u32, u32), String>>>,
     /// What is remembered of stores, by rank and target.
-    witnesses: Rc<RefCell<BTreeMap<(u32, u32), Seen>>>,
+    witnesses: Rc<RefCell<BTreeMap<(u32, u32), LastSeen>>>,
     /// What stands in for the data directories' maps of pools.
     shelters: Rc<Shelters>,
     /// How many engines the configuration lists that is read now.
@@ -83,34 +83,34 @@ struct Remembered {
     target: (u32, u32),
 }
 
-impl Verdict for Remembered {
+impl FaultRecord for Remembered {
     fn read(&self) -> Option<String> {
         self.all.borrow().get(&self.target).cloned()
     }
 
-    fn pass(&self, reason: &str) -> std::io::Result<()> {
+    fn set(&self, reason: &str) -> std::io::Result<()> {
         self.all.borrow_mut().insert(self.target, reason.to_owned());
         Ok(())
     }
 
-    fn lift(&self) -> std::io::Result<bool> {
+    fn clear(&self) -> std::io::Result<bool> {
         Ok(self.all.borrow_mut().remove(&self.target).is_some())
     }
 }
 
 /// What is remembered of a store, in the place of a file of the data directory.
 struct Remembering {
-    all: Rc<RefCell<BTreeMap<(u32, u32), Seen>>>,
+    all: Rc<RefCell<BTreeMap<(u32, u32), LastSeen>>>,
     target: (u32, u32),
 }
 
-impl Witness for Remembering {
-    fn read(&self) -> Seen {
-        self.all.borrow().get(&self.target).copied().unwrap_or(Seen::Nothing)
+impl LastSeenRecord for Remembering {
+    fn read(&self) -> LastSeen {
+        self.all.borrow().get(&self.target).copied().unwrap_or(LastSeen::Nothing)
     }
 
     fn keep(&self, mark: &Mark) {
-        self.all.borrow_mut().insert(self.target, Seen::Store(*mark));
+        self.all.borrow_mut().insert(self.target, LastSeen::Store(*mark));
     }
 
     fn keep_last(&self, mark: &Mark) {
@@ -118,7 +118,7 @@ impl Witness for Remembering {
     }
 
     fn give_up(&self) -> std::io::Result<()> {
-        self.all.borrow_mut().insert(self.target, Seen::GivenUp);
+        self.all.borrow_mut().insert(self.target, LastSeen::GivenUp);
         Ok(())
     }
 }
@@ -278,11 +278,11 @@ impl Cluster {
                 rt: rt.clone(),
                 endpoint: self.endpoint(&engine.node, PORT + target),
                 device: Ok(Rc::new(Watched::new(&rt, disk.attach(&rt)))),
-                verdict: Rc::new(Remembered {
+                fault_record: Rc::new(Remembered {
                     all: Rc::clone(&self.verdicts),
                     target: (rank, u32::from(target)),
                 }),
-                witness: Rc::new(Remembering {
+                last_seen: Rc::new(Remembering {
                     all: Rc::clone(&self.witnesses),
                     target: (rank, u32::from(target)),
                 }),

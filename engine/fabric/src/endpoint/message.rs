@@ -60,7 +60,7 @@ impl Drop for SlabLease {
 
 /// The memory that a message is in.
 #[derive(Clone)]
-enum Place {
+enum Storage {
     Nowhere,
     Slab(Rc<SlabLease>),
     Owned(Rc<Owned>),
@@ -76,19 +76,19 @@ struct Owned {
 /// default is an empty message of an unknown sender.
 pub struct Message {
     source: Source,
-    place: Place,
+    storage: Storage,
     offset: usize,
     len: usize,
 }
 
 impl Message {
     pub(crate) fn slab(source: Source, lease: Rc<SlabLease>, offset: usize, len: usize) -> Self {
-        Self { source, place: Place::Slab(lease), offset, len }
+        Self { source, storage: Storage::Slab(lease), offset, len }
     }
 
     pub(crate) fn owned(source: Source, bytes: Vec<u8>, hold: Option<Box<dyn Any>>) -> Self {
         let len = bytes.len();
-        Self { source, place: Place::Owned(Rc::new(Owned { bytes, _hold: hold })), offset: 0, len }
+        Self { source, storage: Storage::Owned(Rc::new(Owned { bytes, _hold: hold })), offset: 0, len }
     }
 
     /// Splits the message at this position, at most its end, and returns the part before it, of the same sender
@@ -99,7 +99,7 @@ impl Message {
         let (offset, len) = (self.offset, at.min(self.len));
         self.offset += len;
         self.len -= len;
-        Self { source: self.source.clone(), place: self.place.clone(), offset, len }
+        Self { source: self.source.clone(), storage: self.storage.clone(), offset, len }
     }
 
     /// Its length in bytes.
@@ -132,7 +132,7 @@ impl Message {
 impl Default for Message {
     #[inline]
     fn default() -> Self {
-        Self { source: Source::Unknown, place: Place::Nowhere, offset: 0, len: 0 }
+        Self { source: Source::Unknown, storage: Storage::Nowhere, offset: 0, len: 0 }
     }
 }
 
@@ -141,10 +141,10 @@ impl Deref for Message {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        match &self.place {
-            Place::Nowhere => &[],
-            Place::Slab(lease) => lease.memory.slice(self.offset..self.offset + self.len),
-            Place::Owned(owned) => owned.bytes.get(self.offset..self.offset + self.len).unwrap_or_default(),
+        match &self.storage {
+            Storage::Nowhere => &[],
+            Storage::Slab(lease) => lease.memory.slice(self.offset..self.offset + self.len),
+            Storage::Owned(owned) => owned.bytes.get(self.offset..self.offset + self.len).unwrap_or_default(),
         }
     }
 }
@@ -178,10 +178,10 @@ mod tests {
 
     #[test]
     fn where_a_message_was_taken_from_nothing_is_left() {
-        let mut place = Message::owned(Source::Peer(PeerId(3)), b"one".to_vec(), None);
-        let taken = core::mem::take(&mut place);
+        let mut message = Message::owned(Source::Peer(PeerId(3)), b"one".to_vec(), None);
+        let taken = core::mem::take(&mut message);
         assert_eq!((&taken[..], taken.source()), (&b"one"[..], &Source::Peer(PeerId(3))));
-        assert_eq!((&place[..], place.source()), (&b""[..], &Source::Unknown));
-        assert!(place.split_to(1).is_empty());
+        assert_eq!((&message[..], message.source()), (&b""[..], &Source::Unknown));
+        assert!(message.split_to(1).is_empty());
     }
 }

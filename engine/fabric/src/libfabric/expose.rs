@@ -6,7 +6,7 @@ use super::raw::{Raw, Registration, failure};
 use super::sys;
 use crate::counters::add;
 use crate::endpoint::{Ending, Exposure, MrMethod, Registered};
-use crate::memory::{Access, CacheKey, Found, Memory, MrCache, RemoteRegion, Stamp, address_range};
+use crate::memory::{Access, CacheKey, EventPosition, Found, Memory, MrCache, RemoteRegion, address_range};
 use crate::{FabricError, MrAccounting};
 use core::any::Any;
 use core::ptr::NonNull;
@@ -51,13 +51,13 @@ impl Exposing {
 }
 
 /// Where an unused registration goes.
-enum Home {
+enum Reuse {
     /// It ends.
     None,
     /// To its memory, which it can't outlive.
     Pooled,
     /// To the cache of the application's memory.
-    Cache(Stamp),
+    Cache(EventPosition),
 }
 
 /// A registration, in use or kept for the next use. It stays in one place, so that exposing memory again allocates nothing.
@@ -66,7 +66,7 @@ struct Live {
     /// While it is in use. An unused registration doesn't hold its memory.
     memory: Option<Rc<Memory>>,
     part: (usize, usize, Access),
-    home: Home,
+    reuse: Reuse,
     /// `None` after it has ended.
     registration: Option<Registration>,
 }
@@ -80,10 +80,10 @@ impl Live {
     fn keep(mut self: Box<Self>) {
         let Some(core) = self.core.upgrade().filter(|core| !core.raw.is_stopped()) else { return };
         let Some(memory) = self.memory.take() else { return };
-        match core::mem::replace(&mut self.home, Home::None) {
-            Home::None => core.exposing.end(self),
-            Home::Pooled => memory.keep(self.part, self),
-            Home::Cache(stamp) => {
+        match core::mem::replace(&mut self.reuse, Reuse::None) {
+            Reuse::None => core.exposing.end(self),
+            Reuse::Pooled => memory.keep(self.part, self),
+            Reuse::Cache(stamp) => {
                 let Some(cache) = &core.exposing.cache else { return };
                 let gone = cache.borrow_mut().put(whereabouts(&memory, self.part), self, stamp);
                 core.counters.mr_stale.set(cache.borrow().stale());
@@ -100,14 +100,14 @@ impl Registered for Live {
 
     fn is_untold(&self) -> bool {
         self.core.upgrade().is_some_and(|core| {
-            let left = core.exposing.method.leaves_exposed() && !matches!(self.home, Home::None);
+            let left = core.exposing.method.leaves_exposed() && !matches!(self.reuse, Reuse::None);
             !left && !core.raw.is_stopped() && core.exposing.accounting == MrAccounting::Own
         })
     }
 
     fn close(self: Box<Self>) -> Ending {
         let Some(core) = self.core.upgrade() else { return Ending::Certain };
-        if core.exposing.method.leaves_exposed() && !matches!(self.home, Home::None) {
+        if core.exposing.method.leaves_exposed() && !matches!(self.reuse, Reuse::None) {
             self.keep();
             return Ending::Exposed;
         }
@@ -136,7 +136,7 @@ impl Core {
         access: Access,
     ) -> Result<Exposure, FabricError> {
         let part = (at, len, access);
-        let (kept, home) = self.kept(&memory, part);
+        let (kept, reuse) = self.kept(&memory, part);
         let mut live = if let Some(live) = kept {
             add(&self.counters.mr_hits, 1);
             live
@@ -144,12 +144,12 @@ impl Core {
             let registration = Some(self.register(&memory, part)?);
             let mut live = self.exposing.spares.take().unwrap_or_else(|| {
                 let core = Rc::downgrade(self);
-                Box::new(Live { core, memory: None, part, home: Home::None, registration: None })
+                Box::new(Live { core, memory: None, part, reuse: Reuse::None, registration: None })
             });
             live.registration = registration;
             live
         };
-        (live.part, live.home, live.memory) = (part, home, Some(Rc::clone(&memory)));
+        (live.part, live.reuse, live.memory) = (part, reuse, Some(Rc::clone(&memory)));
         add(&self.counters.exposures, 1);
         let addr = if self.capabilities.mr.virt_addr { memory.as_ptr() as u64 + at as u64 } else { 0 };
         let region = RemoteRegion { addr, key: live.key(), len: len as u64 };
@@ -157,26 +157,26 @@ impl Core {
     }
 
     /// A kept registration, if there is one, and where it goes afterwards.
-    fn kept(&self, memory: &Memory, part: (usize, usize, Access)) -> (Option<Box<Live>>, Home) {
+    fn kept(&self, memory: &Memory, part: (usize, usize, Access)) -> (Option<Box<Live>>, Reuse) {
         if !memory.is_foreign() {
             if !self.exposing.keeps_pooled {
-                return (None, Home::None);
+                return (None, Reuse::None);
             }
             let ours = |kept: &dyn Any| {
                 let live = kept.downcast_ref::<Live>().and_then(|live| live.registration.as_ref());
                 live.is_some_and(|registration| registration.is_of(&self.raw))
             };
             let kept = memory.take_kept(part, ours).and_then(|kept| kept.downcast().ok());
-            return (kept, Home::Pooled);
+            return (kept, Reuse::Pooled);
         }
-        let Some(cache) = &self.exposing.cache else { return (None, Home::None) };
+        let Some(cache) = &self.exposing.cache else { return (None, Reuse::None) };
         let mut cache = cache.borrow_mut();
         let found = cache.take(&whereabouts(memory, part));
         self.counters.mr_stale.set(cache.stale());
         match found {
-            Found::Kept(live, stamp) => (Some(live), Home::Cache(stamp)),
-            Found::Nothing(Some(stamp)) => (None, Home::Cache(stamp)),
-            Found::Nothing(None) => (None, Home::None),
+            Found::Kept(live, stamp) => (Some(live), Reuse::Cache(stamp)),
+            Found::Nothing(Some(stamp)) => (None, Reuse::Cache(stamp)),
+            Found::Nothing(None) => (None, Reuse::None),
         }
     }
 

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Words of a bell's page that are read, by their numbers: what the owner does, its generation, the form of channels that it
+/// Words of a doorbell's page that are read, by their numbers: what the owner does, its generation, the form of channels that it
 /// takes, whether it has the lock.
 pub const WORDS: [usize; 4] = [doorbell::STATE, doorbell::GENERATION, doorbell::CHANNELS, doorbell::LOCK];
 
@@ -28,7 +28,7 @@ pub fn holder(path: &Path) -> Option<String> {
     doorbell::holder(path)
 }
 
-/// What a process makes of another one's bell.
+/// What a process makes of another one's doorbell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Doorbell {
     /// The generation of its owner's endpoint.
@@ -37,18 +37,18 @@ pub struct Doorbell {
     pub takes_channels: bool,
     /// Whether the owner was woken, when it was rung.
     pub woken: bool,
-    /// Whether the owner has another bell by now, as the bell said when it was rung.
+    /// Whether the owner has another doorbell by now, as the doorbell said when it was rung.
     pub moved: bool,
 }
 
-/// A bell of a process that can't be seen from here, removed when it is dropped.
+/// A doorbell of a process that can't be seen from here, removed when it is dropped.
 #[derive(Debug)]
-pub struct Foreign {
+pub struct ForeignDoorbell {
     name: String,
     path: PathBuf,
 }
 
-impl Foreign {
+impl ForeignDoorbell {
     /// Makes its file.
     ///
     /// # Errors
@@ -68,10 +68,10 @@ impl Foreign {
         doorbell::is_dead(&self.name)
     }
 
-    /// Goes to the bell and rings.
+    /// Goes to the doorbell and rings.
     ///
     /// # Errors
-    /// When that is no bell.
+    /// When that is no doorbell.
     pub fn ring(&self) -> Result<Doorbell, FabricError> {
         let peer_doorbell = PeerDoorbell::new(&self.name)?;
         let (generation, takes_channels) = (peer_doorbell.generation(), peer_doorbell.takes_channels());
@@ -90,7 +90,7 @@ impl Foreign {
     }
 }
 
-impl Drop for Foreign {
+impl Drop for ForeignDoorbell {
     fn drop(&mut self) {
         // Somebody may sweep at the same time.
         let _ = fs::remove_file(&self.path);

@@ -71,7 +71,7 @@ pub(super) enum Advice {
 
 /// A question that is not answered.
 #[derive(Clone, Copy)]
-struct Question {
+struct OpenQuery {
     looks: u32,
     /// The provider has it.
     sent: bool,
@@ -86,7 +86,7 @@ struct State {
     heard: Instant,
     /// When a question was last asked, or given up.
     asked: Instant,
-    question: Option<Question>,
+    question: Option<OpenQuery>,
     ended: u64,
     /// Since when the provider has had too many of which none ends, or one that can't.
     stuck: Option<Instant>,
@@ -177,7 +177,7 @@ impl State {
                 return Advice::Nothing;
             }
             self.asked = now;
-            self.question = Some(Question { looks: 0, sent: false });
+            self.question = Some(OpenQuery { looks: 0, sent: false });
             return Advice::Ask;
         };
         question.looks += 1;

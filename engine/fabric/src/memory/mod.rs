@@ -13,7 +13,7 @@ mod region;
 
 pub use pool::{BufferPool, POOL_BYTES_DEFAULT};
 
-pub(crate) use monitor::{Stamp, address_range};
+pub(crate) use monitor::{EventPosition, address_range};
 pub(crate) use mr_cache::{CacheKey, Found, MrCache};
 
 use crate::error::FabricError;
@@ -34,13 +34,13 @@ use weir_memory::{Lasting, Mapping};
 pub(crate) const PAGE: usize = 4096;
 
 /// Where memory comes from, and goes when it is dropped.
-enum Home {
+enum Backing {
     Heap(NonNull<u8>, Layout),
     Mapped(Mapping),
     Shared(Block),
 }
 
-impl Home {
+impl Backing {
     fn extent(&self) -> (NonNull<u8>, usize) {
         match self {
             Self::Heap(ptr, layout) => (*ptr, layout.size()),
@@ -50,7 +50,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for Backing {
     fn drop(&mut self) {
         if let Self::Heap(ptr, layout) = self {
             // SAFETY: allocated with this layout in `Chunk::allocate`, and freed only here.
@@ -65,7 +65,7 @@ pub(crate) type LocalRegistrations = RefCell<Vec<Box<dyn Any>>>;
 
 /// One allocation of whole pages, initialised once.
 pub(crate) struct Chunk {
-    home: Home,
+    backing: Backing,
     /// Lasting registrations for use by this side.
     local: LocalRegistrations,
     /// Registrations for peers that serve again.
@@ -84,8 +84,8 @@ pub(crate) struct Kept {
 const KEPT_MAX: usize = 4;
 
 impl Chunk {
-    fn new(home: Home) -> Self {
-        Self { home, local: LocalRegistrations::default(), kept: RefCell::default() }
+    fn new(backing: Backing) -> Self {
+        Self { backing, local: LocalRegistrations::default(), kept: RefCell::default() }
     }
 
     /// Zeroed memory of the heap. `None` when the system has no memory left or the size overflows.
@@ -93,17 +93,17 @@ impl Chunk {
         let layout = Layout::from_size_align(len.max(1).checked_next_multiple_of(PAGE)?, PAGE).ok()?;
         // SAFETY: the layout's size is not zero.
         let ptr = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })?;
-        Some(Self::new(Home::Heap(ptr, layout)))
+        Some(Self::new(Backing::Heap(ptr, layout)))
     }
 
     /// Zeros in huge pages of its own. `None` as above.
     pub(crate) fn map(len: usize) -> Option<Self> {
-        Mapping::new(len).map(|mapping| Self::new(Home::Mapped(mapping)))
+        Mapping::new(len).map(|mapping| Self::new(Backing::Mapped(mapping)))
     }
 
     /// A part of a huge page, with anything in it.
     pub(crate) fn of(block: Block) -> Self {
-        Self::new(Home::Shared(block))
+        Self::new(Backing::Shared(block))
     }
 
     /// Ends the registrations that are kept.
@@ -134,7 +134,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn pooled(chunk: Chunk, pool: Weak<PoolInner>) -> Rc<Self> {
-        let (ptr, len) = chunk.home.extent();
+        let (ptr, len) = chunk.backing.extent();
         Rc::new(Self { ptr, len, origin: Origin::Pooled { chunk: Some(chunk), pool } })
     }
 
@@ -153,7 +153,7 @@ impl Memory {
     }
 
     /// The pool that memory with one user comes from.
-    fn home(self: &Rc<Self>) -> Option<Rc<PoolInner>> {
+    fn backing(self: &Rc<Self>) -> Option<Rc<PoolInner>> {
         match &self.origin {
             Origin::Pooled { pool, .. } if Rc::strong_count(self) == 1 => pool.upgrade(),
             Origin::Pooled { .. } | Origin::Foreign { .. } => None,
@@ -270,7 +270,7 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         // SAFETY: nobody uses the field behind this.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
-        if let Some(pool) = memory.home() {
+        if let Some(pool) = memory.backing() {
             pool.give_back(memory);
         }
     }

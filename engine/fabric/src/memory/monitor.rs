@@ -92,7 +92,7 @@ pub(crate) struct Monitor {
 
 /// Which events had been read at some moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Stamp(u64);
+pub(crate) struct EventPosition(u64);
 
 impl Monitor {
     /// The process's monitor; `None` where the kernel or a seccomp profile doesn't let it have one.
@@ -192,17 +192,17 @@ impl Monitor {
 
     /// Watches the pages of a range from now on. `None`: the kernel can't watch this kind of memory, or a change is
     /// under way; then nothing about it may be kept.
-    pub(crate) fn watch(&self, range: &Range<usize>) -> Option<Stamp> {
+    pub(crate) fn watch(&self, range: &Range<usize>) -> Option<EventPosition> {
         let start = range.start / PAGE * PAGE;
         let end = range.end.checked_next_multiple_of(PAGE)?;
         // Pages of libraries and the like can be told apart by this call alone.
         self.register(start as u64, (end - start) as u64).ok()?;
         let count = self.count.load(Ordering::SeqCst);
-        (count.is_multiple_of(2) && self.is_calm()).then_some(Stamp(count))
+        (count.is_multiple_of(2) && self.is_calm()).then_some(EventPosition(count))
     }
 
     /// Whether nothing has happened to a range since. `stamp` moves forward if so.
-    pub(crate) fn is_untouched(&self, range: &Range<usize>, stamp: &mut Stamp) -> bool {
+    pub(crate) fn is_untouched(&self, range: &Range<usize>, stamp: &mut EventPosition) -> bool {
         if !self.is_calm() {
             return false;
         }
@@ -222,7 +222,7 @@ impl Monitor {
         };
         let untouched = !(from..to).any(touches);
         if untouched {
-            *stamp = Stamp(to << 1);
+            *stamp = EventPosition(to << 1);
         }
         untouched
     }

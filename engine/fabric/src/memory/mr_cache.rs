@@ -5,7 +5,7 @@
 //! discarded is registered anew, and its old registration ends. Where memory can't be watched nothing is kept.
 
 use super::Access;
-use super::monitor::{Monitor, Stamp};
+use super::monitor::{EventPosition, Monitor};
 use core::ops::Range;
 use std::collections::HashMap;
 
@@ -18,16 +18,16 @@ pub(crate) struct CacheKey {
 
 struct Entry<T> {
     registration: T,
-    stamp: Stamp,
+    stamp: EventPosition,
     used: u64,
 }
 
 /// What a look-up found.
 pub(crate) enum Found<T> {
     /// A valid registration, and when it was made.
-    Kept(T, Stamp),
+    Kept(T, EventPosition),
     /// None. A new one may be kept under this stamp, if there is one.
-    Nothing(Option<Stamp>),
+    Nothing(Option<EventPosition>),
 }
 
 /// A bounded cache of registrations.
@@ -60,7 +60,7 @@ impl<T> MrCache<T> {
     }
 
     /// Puts back a registration that was made or taken out under this stamp. Returns one that can't be kept.
-    pub(crate) fn put(&mut self, key: CacheKey, registration: T, mut stamp: Stamp) -> Option<T> {
+    pub(crate) fn put(&mut self, key: CacheKey, registration: T, mut stamp: EventPosition) -> Option<T> {
         if !self.monitor.is_untouched(&key.range, &mut stamp) {
             self.stale += 1;
             self.sweep();

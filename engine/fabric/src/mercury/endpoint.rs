@@ -30,13 +30,13 @@ pub(super) struct MercuryEndpoint {
 }
 
 /// The registration of exposed memory.
-struct Held {
+struct ExposureRegistration {
     core: Weak<Core>,
     key: u64,
     _registration: Registration,
 }
 
-impl Drop for Held {
+impl Drop for ExposureRegistration {
     fn drop(&mut self) {
         if let Some(core) = self.core.upgrade() {
             core.exposed.borrow_mut().remove(&self.key);
@@ -44,7 +44,7 @@ impl Drop for Held {
     }
 }
 
-impl Registered for Held {
+impl Registered for ExposureRegistration {
     fn settle(self: Box<Self>) {}
 
     fn is_untold(&self) -> bool {
@@ -414,7 +414,7 @@ impl Endpoint for MercuryEndpoint {
         let addr = if core.capabilities.mr.virt_addr { memory.as_ptr() as u64 + at as u64 } else { 0 };
         let exposed = Exposed { memory: Rc::downgrade(&memory), at, len: range.len(), access };
         core.exposed.borrow_mut().insert(key, exposed);
-        let held = Held { core: Rc::downgrade(core), key, _registration: registration };
+        let held = ExposureRegistration { core: Rc::downgrade(core), key, _registration: registration };
         let region = RemoteRegion { addr, key, len: range.len() as u64 };
         Ok(Exposure::new(region, memory, Box::new(held)))
     }

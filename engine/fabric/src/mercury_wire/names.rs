@@ -9,7 +9,7 @@ const SM: &str = "na+sm";
 
 /// What an address names.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Place {
+enum Locator {
     /// A host and port.
     Socket(SocketAddr),
     /// A process of this node, and which of its endpoints.
@@ -20,7 +20,7 @@ enum Place {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Name {
     scheme: String,
-    place: Place,
+    locator: Locator,
 }
 
 impl Name {
@@ -28,15 +28,15 @@ impl Name {
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (scheme, rest) = text.split_once("://")?;
-        let place = if scheme == SM {
+        let locator = if scheme == SM {
             let (pid, id) = rest.split_once('-')?;
             let number = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit()).then_some(());
             number(pid).and(number(id))?;
-            Place::Process(pid.parse().ok().filter(|pid| *pid > 0)?, id.parse().ok()?)
+            Locator::Process(pid.parse().ok().filter(|pid| *pid > 0)?, id.parse().ok()?)
         } else {
-            Place::Socket(rest.parse().ok()?)
+            Locator::Socket(rest.parse().ok()?)
         };
-        Some(Self { scheme: scheme.to_owned(), place })
+        Some(Self { scheme: scheme.to_owned(), locator })
     }
 
     /// The peer of this address, if an endpoint of that name can reach it.
@@ -45,11 +45,11 @@ impl Name {
         let bytes = address.as_bytes();
         let text = str::from_utf8(bytes.strip_suffix(&[0]).unwrap_or(bytes)).ok()?;
         let peer = Self::parse(text).filter(|peer| peer.scheme == self.scheme)?;
-        let reachable = match (&self.place, &peer.place) {
-            (Place::Socket(own), Place::Socket(to)) => {
+        let reachable = match (&self.locator, &peer.locator) {
+            (Locator::Socket(own), Locator::Socket(to)) => {
                 own.is_ipv4() == to.is_ipv4() && to.port() != 0 && !to.ip().is_unspecified()
             }
-            (own, to) => matches!((own, to), (Place::Process(..), Place::Process(..))),
+            (own, to) => matches!((own, to), (Locator::Process(..), Locator::Process(..))),
         };
         reachable.then_some(peer)
     }
@@ -57,15 +57,15 @@ impl Name {
     /// The address of the same scheme at another host and port.
     #[must_use]
     pub fn at(&self, socket: SocketAddr) -> Self {
-        Self { scheme: self.scheme.clone(), place: Place::Socket(socket) }
+        Self { scheme: self.scheme.clone(), locator: Locator::Socket(socket) }
     }
 
     /// Its text.
     #[must_use]
     pub fn text(&self) -> String {
-        match self.place {
-            Place::Socket(socket) => format!("{}://{socket}", self.scheme),
-            Place::Process(pid, id) => format!("{}://{pid}-{id}", self.scheme),
+        match self.locator {
+            Locator::Socket(socket) => format!("{}://{socket}", self.scheme),
+            Locator::Process(pid, id) => format!("{}://{pid}-{id}", self.scheme),
         }
     }
 
@@ -82,18 +82,18 @@ impl Name {
     /// Its host and port, where it has them.
     #[must_use]
     pub fn socket(&self) -> Option<SocketAddr> {
-        match self.place {
-            Place::Socket(socket) => Some(socket),
-            Place::Process(..) => None,
+        match self.locator {
+            Locator::Socket(socket) => Some(socket),
+            Locator::Process(..) => None,
         }
     }
 
     /// Whether the peer is a process of this node that has ended.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        match self.place {
-            Place::Socket(_) => false,
-            Place::Process(pid, _) => !Path::new(&format!("/proc/{pid}")).exists(),
+        match self.locator {
+            Locator::Socket(_) => false,
+            Locator::Process(pid, _) => !Path::new(&format!("/proc/{pid}")).exists(),
         }
     }
 }

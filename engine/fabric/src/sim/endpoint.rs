@@ -1,6 +1,6 @@
 //! An endpoint of the simulated fabric.
 
-use super::network::{Held, Job, Network};
+use super::network::{Job, Network, ReceiveClaim};
 use super::nic::Queue;
 use super::registration::{Regions, Registration};
 use crate::counters::add;
@@ -96,7 +96,7 @@ pub(super) struct EndpointState {
 struct Unread {
     bytes: usize,
     total: Rc<Cell<usize>>,
-    _held: Option<Held>,
+    _held: Option<ReceiveClaim>,
 }
 
 impl Drop for Unread {
@@ -173,7 +173,7 @@ impl EndpointState {
         self.sink.get().filter(|_| self.alive.get()).and_then(Weak::upgrade)
     }
 
-    pub(super) fn deliver(&self, source: Source, bytes: Vec<u8>, held: Option<Held>) {
+    pub(super) fn deliver(&self, source: Source, bytes: Vec<u8>, held: Option<ReceiveClaim>) {
         let Some(sink) = self.sink() else { return };
         let room = Unread { bytes: bytes.len(), total: Rc::clone(&self.unread), _held: held };
         self.unread.set(self.unread.get() + bytes.len());
@@ -272,7 +272,7 @@ impl SimEndpoint {
     fn start(
         &self,
         peer: PeerId,
-        part: Result<Part, FabricError>,
+        part: Result<BufferPart, FabricError>,
         remote: RemoteRegion,
         access: Access,
     ) -> Transfer {
@@ -292,7 +292,7 @@ impl SimEndpoint {
         }
         let (transfer, completer) = Transfer::new();
         let from = Rc::clone(&self.state);
-        let Part { memory, at, len } = part;
+        let BufferPart { memory, at, len } = part;
         let network = from.network_to(&to);
         self.network.transfer(Job { from, to, network, access, memory, at, len, remote, completer });
         transfer
@@ -300,15 +300,15 @@ impl SimEndpoint {
 }
 
 /// A located part of a buffer.
-struct Part {
+struct BufferPart {
     memory: Rc<Memory>,
     at: usize,
     len: usize,
 }
 
-fn part(buffer: &Buffer, range: &Range<usize>) -> Result<Part, FabricError> {
+fn part(buffer: &Buffer, range: &Range<usize>) -> Result<BufferPart, FabricError> {
     let at = buffer.locate(range)?;
-    Ok(Part { memory: Rc::clone(buffer.memory()), at, len: range.len() })
+    Ok(BufferPart { memory: Rc::clone(buffer.memory()), at, len: range.len() })
 }
 
 impl Drop for SimEndpoint {

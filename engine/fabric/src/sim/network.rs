@@ -46,20 +46,20 @@ pub(super) struct Network {
 }
 
 /// Gives what a message occupies behind a NIC back when the message is dropped.
-pub(super) struct Held {
+pub(super) struct ReceiveClaim {
     queue: Rc<Queue>,
     accepted: Accepted,
     world: World,
 }
 
-impl Drop for Held {
+impl Drop for ReceiveClaim {
     fn drop(&mut self) {
         self.queue.release(self.accepted.place, self.world.now());
     }
 }
 
 /// One message on its way.
-struct Parcel {
+struct InTransit {
     from: Rc<EndpointState>,
     peer: PeerId,
     to: Address,
@@ -216,7 +216,7 @@ impl Network {
     ) {
         let Some(to) = from.peer_address(peer) else { return };
         let network = from.network_to(&to);
-        let parcel = Parcel { from: Rc::clone(from), peer, to, network, context, bytes };
+        let parcel = InTransit { from: Rc::clone(from), peer, to, network, context, bytes };
         let (loss, duplicate) = {
             let config = self.config.borrow();
             (config.loss, config.duplicate)
@@ -229,7 +229,7 @@ impl Network {
         }
         if rng.chance(duplicate) {
             self.count(|stats| stats.duplicated += 1);
-            let twin = Parcel {
+            let twin = InTransit {
                 from: Rc::clone(from),
                 peer,
                 to: parcel.to.clone(),
@@ -243,12 +243,12 @@ impl Network {
         self.travel(parcel, delay, 0);
     }
 
-    fn travel(self: &Rc<Self>, parcel: Parcel, delay: Duration, tries: u64) {
+    fn travel(self: &Rc<Self>, parcel: InTransit, delay: Duration, tries: u64) {
         let network = Rc::clone(self);
         self.world.schedule(delay, move || network.arrive(parcel, tries));
     }
 
-    fn arrive(self: &Rc<Self>, parcel: Parcel, tries: u64) {
+    fn arrive(self: &Rc<Self>, parcel: InTransit, tries: u64) {
         let Some(receiver) = self.reach(&parcel.from, &parcel.to, parcel.network) else {
             self.count(|stats| stats.unreachable += 1);
             self.give_up(parcel, "no endpoint answers at that address");
@@ -279,9 +279,9 @@ impl Network {
         receiver: &Rc<EndpointState>,
         queue: &Rc<Queue>,
         accepted: Accepted,
-        parcel: Parcel,
+        parcel: InTransit,
     ) {
-        let hold = Held { queue: Rc::clone(queue), accepted, world: self.world.clone() };
+        let hold = ReceiveClaim { queue: Rc::clone(queue), accepted, world: self.world.clone() };
         let (network, receiver) = (Rc::clone(self), Rc::clone(receiver));
         self.world.schedule(accepted.at - self.world.now(), move || {
             network.deliver(&receiver, parcel, Some(hold));
@@ -289,7 +289,7 @@ impl Network {
     }
 
     /// The sender tries again later, a limited number of times.
-    fn receiver_not_ready(self: &Rc<Self>, parcel: Parcel, tries: u64) {
+    fn receiver_not_ready(self: &Rc<Self>, parcel: InTransit, tries: u64) {
         self.count(|stats| stats.receiver_full += 1);
         parcel.from.shortages.refused(parcel.peer, self.world.now());
         if tries >= FULL_RETRIES_MAX {
@@ -302,7 +302,7 @@ impl Network {
         }
     }
 
-    fn deliver(&self, receiver: &Rc<EndpointState>, parcel: Parcel, hold: Option<Held>) {
+    fn deliver(&self, receiver: &Rc<EndpointState>, parcel: InTransit, hold: Option<ReceiveClaim>) {
         self.count(|stats| stats.delivered += 1);
         self.world.trace(parcel.bytes.len() as u64);
         // What a NIC on several networks reports is the sender under the network that the message came through.
@@ -322,7 +322,7 @@ impl Network {
     }
 
     /// Drops a message, and with the configured probability lets its sender know.
-    fn give_up(self: &Rc<Self>, parcel: Parcel, reason: &'static str) {
+    fn give_up(self: &Rc<Self>, parcel: InTransit, reason: &'static str) {
         let reported = self.config.borrow().loss_reported;
         if !self.world.rng().chance(reported) {
             return;

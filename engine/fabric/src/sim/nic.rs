@@ -239,7 +239,7 @@ pub(super) struct Queue {
 
 /// What a message occupies until it is dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum ReceiveSlot {
     Buffer,
     Slab(usize),
     Overflow,
@@ -250,7 +250,7 @@ pub(super) enum Place {
 /// Where a message went, and when its handler gets it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Accepted {
-    pub(super) place: Place,
+    pub(super) place: ReceiveSlot,
     pub(super) at: Instant,
 }
 
@@ -284,7 +284,7 @@ impl Queue {
         let matched = self.take(passed, len, &mut cost);
         let place = match matched {
             Some(place) => {
-                if place == Place::Buffer {
+                if place == ReceiveSlot::Buffer {
                     // The buffer will be posted again, at the thread's expense.
                     cost += config.repost;
                     if self.nic.is_exhausted() {
@@ -298,7 +298,7 @@ impl Queue {
                 self.overflow.set(self.overflow.get() + 1);
                 cost += config.software_match;
                 self.nic.count(|stats| stats.software_matched += 1);
-                Place::Overflow
+                ReceiveSlot::Overflow
             }
             None => {
                 self.nic.count(|stats| stats.buffer_refused += 1);
@@ -322,14 +322,14 @@ impl Queue {
     }
 
     /// Finds a posted buffer.
-    fn take(&self, now: Instant, len: u32, cost: &mut Duration) -> Option<Place> {
+    fn take(&self, now: Instant, len: u32, cost: &mut Duration) -> Option<ReceiveSlot> {
         let config = &self.nic.config;
         match &mut *self.buffers.borrow_mut() {
             Buffers::Standard { ready, step } => {
                 if ready.front().is_some_and(|ready| *ready <= now) {
                     ready.pop_front();
                     self.nic.unpost();
-                    return Some(Place::Buffer);
+                    return Some(ReceiveSlot::Buffer);
                 }
                 if ready.is_empty() && self.nic.entries.get() < config.entries {
                     // The server adds more when it runs out.
@@ -351,20 +351,20 @@ impl Queue {
                 if posted <= config.copy_below as usize {
                     *cost += config.copy;
                     self.nic.count(|stats| stats.copied += 1);
-                    return Some(Place::Copied);
+                    return Some(ReceiveSlot::Copied);
                 }
                 slab.held += 1;
-                Some(Place::Slab(at))
+                Some(ReceiveSlot::Slab(at))
             }
         }
     }
 
     /// A message is dropped: what it occupied may be posted again.
-    pub(super) fn release(&self, place: Place, now: Instant) {
+    pub(super) fn release(&self, place: ReceiveSlot, now: Instant) {
         match (&mut *self.buffers.borrow_mut(), place) {
-            (Buffers::Standard { ready, .. }, Place::Buffer) => ready.push_back(self.nic.post(now)),
-            (Buffers::Multi { slabs, .. }, Place::Slab(at)) => slabs[at].held -= 1,
-            (_, Place::Overflow) => self.overflow.set(self.overflow.get().saturating_sub(1)),
+            (Buffers::Standard { ready, .. }, ReceiveSlot::Buffer) => ready.push_back(self.nic.post(now)),
+            (Buffers::Multi { slabs, .. }, ReceiveSlot::Slab(at)) => slabs[at].held -= 1,
+            (_, ReceiveSlot::Overflow) => self.overflow.set(self.overflow.get().saturating_sub(1)),
             _ => {}
         }
         self.repost_slabs(now);
@@ -446,7 +446,7 @@ mod tests {
             let now = at(1_000_000 + n * 2_000);
             let accepted = queue.receive(now, 1000).expect("never without a buffer");
             match accepted.place {
-                Place::Slab(_) => slow.push(accepted),
+                ReceiveSlot::Slab(_) => slow.push(accepted),
                 place => queue.release(place, now),
             }
         }
@@ -456,7 +456,7 @@ mod tests {
             queue.release(accepted.place, at(10_000_000));
         }
         let accepted = queue.receive(at(20_000_000), 1000).expect("room");
-        assert_ne!(accepted.place, Place::Copied, "all slabs are back");
+        assert_ne!(accepted.place, ReceiveSlot::Copied, "all slabs are back");
     }
 
     #[test]

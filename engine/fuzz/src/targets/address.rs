@@ -2,21 +2,21 @@
 
 use crate::source::Source;
 use weir_fabric::Address;
-use weir_fabric::published::{ANSWER_MAX, PublishedAddress, QUESTION_LEN, Question, refusal};
+use weir_fabric::published::{ANSWER_MAX, PublishedAddress, QUERY_LEN, Query, refusal};
 use weir_proto::TenantId;
 use weir_proto::capability::SystemKey;
 
 pub fn run(input: &[u8]) {
     let mut source = Source::new(input);
-    let mut bytes = [0; QUESTION_LEN];
+    let mut bytes = [0; QUERY_LEN];
     for (byte, random) in bytes.iter_mut().zip(input) {
         *byte = *random;
     }
     let (tenant, port) = (source.number(), u16::try_from(source.number32() & 0xffff).unwrap_or(0));
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&source.number().to_le_bytes());
-    let question = Question::decode(&bytes).unwrap_or(Question { tenant, nonce });
-    assert_eq!(Question::decode(&question.encode()), Some(question), "what is written is read");
+    let question = Query::decode(&bytes).unwrap_or(Query { tenant, nonce });
+    assert_eq!(Query::decode(&question.encode()), Some(question), "what is written is read");
     let key = SystemKey([3; 32]).tenant(TenantId(question.tenant));
     let key = source.chance(128).then_some(&key);
     check(input, &question, port, None);
@@ -46,7 +46,7 @@ pub fn run(input: &[u8]) {
 }
 
 /// Reads an answer; what was read is written in the same way.
-fn check(answer: &[u8], question: &Question, port: u16, key: Option<&weir_proto::TenantKey>) {
+fn check(answer: &[u8], question: &Query, port: u16, key: Option<&weir_proto::TenantKey>) {
     let Ok(told) = PublishedAddress::decode(answer, question, port, key) else { return };
     assert!(!told.address.as_bytes().is_empty() && told.address.as_bytes().len() <= Address::MAX);
     let again = told.encode(question, port, key).expect("its lengths were read");

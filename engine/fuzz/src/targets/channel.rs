@@ -3,7 +3,9 @@
 
 use crate::source::Source;
 use std::collections::VecDeque;
-use weir_fabric::libfabric::foreign::{Foreign, LONGS, MESSAGE_MAX, SLOT_BYTES, Taken, offered, slot, told};
+use weir_fabric::libfabric::foreign::{
+    ChannelEvent, ForeignChannel, LONGS, MESSAGE_MAX, SLOT_BYTES, offered, slot, told,
+};
 
 /// Longest datagram that a bell takes in, in bytes.
 const DATAGRAM_MAX: usize = 128;
@@ -11,7 +13,7 @@ const DATAGRAM_MAX: usize = 128;
 pub fn run(input: &[u8]) {
     let mut source = Source::new(input);
     offer(&mut source);
-    let foreign = Foreign::new().expect("memory");
+    let foreign = ForeignChannel::new().expect("memory");
     let mut peer = Peer { foreign: &foreign, next: 0, sent: Some(VecDeque::new()), is_broken: false };
     while !source.is_empty() && !peer.is_broken {
         peer.step(&mut source);
@@ -41,7 +43,7 @@ fn offer(source: &mut Source<'_>) {
 
 /// The other side of a channel.
 struct Peer<'a> {
-    foreign: &'a Foreign,
+    foreign: &'a ForeignChannel,
     /// The slot that its next message begins in.
     next: u32,
     /// What it has sent and was not taken yet, as long as it keeps to the rules.
@@ -103,18 +105,18 @@ impl Peer<'_> {
     fn take(&mut self) -> bool {
         let expected = self.sent.as_mut().map(VecDeque::pop_front);
         match self.foreign.take() {
-            Taken::Message(message) => {
+            ChannelEvent::Message(message) => {
                 assert!(message.len() <= MESSAGE_MAX, "a message of {} bytes", message.len());
                 if let Some(expected) = expected {
                     assert_eq!(expected.as_deref(), Some(&message[..]), "it was sent otherwise");
                 }
                 true
             }
-            Taken::Nothing => {
+            ChannelEvent::Nothing => {
                 assert!(expected.is_none_or(|expected| expected.is_none()), "what was sent has not come");
                 false
             }
-            Taken::Broken => {
+            ChannelEvent::Broken => {
                 assert_eq!(expected, None, "a peer that keeps to the rules is taken for one that doesn't");
                 assert!(!self.foreign.is_open(), "it is sent to all the same");
                 self.is_broken = true;

@@ -4,7 +4,7 @@ use crate::source::Source;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use weir_fabric::libfabric::files::{ASLEEP, CHANNELS, Foreign, LOCKED, MOVED, WORDS, holder};
+use weir_fabric::libfabric::files::{ASLEEP, CHANNELS, ForeignDoorbell, LOCKED, MOVED, WORDS, holder};
 
 /// Bytes of a bell's page.
 const PAGE: usize = 4096;
@@ -74,7 +74,7 @@ fn bell(source: &mut Source<'_>) {
         2 => page.truncate(usize::try_from(source.below(PAGE as u64)).unwrap_or(0)),
         _ => page.extend(source.bytes(100)),
     }
-    let foreign = Foreign::new(&page).expect("a file");
+    let foreign = ForeignDoorbell::new(&page).expect("a file");
     // Nobody has the lock: who says that he has it has ended.
     let says_locked = page.len() >= 4 * (WORDS[3] + 1) && words[3] == LOCKED;
     assert_eq!(foreign.is_dead(), says_locked, "{words:?}");

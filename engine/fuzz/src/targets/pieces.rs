@@ -20,13 +20,13 @@ pub fn run(input: &[u8]) {
 }
 
 /// A message of one sender that is under way, and how many of its pieces have gone out.
-struct UnderWay {
+struct PartlySent {
     message: Vec<u8>,
     piece: usize,
     sent: u16,
 }
 
-impl UnderWay {
+impl PartlySent {
     fn count(&self) -> u16 {
         u16::try_from(self.message.chunks(self.piece).count().max(1)).unwrap_or(u16::MAX)
     }
@@ -34,7 +34,7 @@ impl UnderWay {
 
 fn assemble(source: &mut Source<'_>) {
     let mut assembly = Assembly::default();
-    let mut honest: HashMap<u32, UnderWay> = HashMap::new();
+    let mut honest: HashMap<u32, PartlySent> = HashMap::new();
     let mut number = 0;
     for _ in 0..source.below(64) {
         if source.chance(120) {
@@ -55,7 +55,7 @@ fn assemble(source: &mut Source<'_>) {
             if honest.is_empty() || source.chance(60) && honest.len() < 8 {
                 let message = source.bytes(MESSAGE_MAX);
                 let piece = (message.len() / 4).max(1).max(HEAD_LEN);
-                honest.insert(number, UnderWay { message, piece, sent: 0 });
+                honest.insert(number, PartlySent { message, piece, sent: 0 });
                 number += 1;
             }
             let numbers: Vec<u32> = honest.keys().copied().collect();
@@ -73,7 +73,7 @@ fn assemble(source: &mut Source<'_>) {
 }
 
 /// Sends the next piece of a message that is sent by the rules, by a sender of its own.
-fn send(assembly: &mut Assembly, honest: &mut HashMap<u32, UnderWay>, number: u32) {
+fn send(assembly: &mut Assembly, honest: &mut HashMap<u32, PartlySent>, number: u32) {
     let Some(under_way) = honest.get_mut(&number) else { return };
     let (index, count) = (under_way.sent, under_way.count());
     under_way.sent += 1;

@@ -3,7 +3,7 @@
 //!
 //! Numbers and layouts: NVM Express Base Specification 2.0 and NVM Command Set Specification 1.0; `linux/nvme_ioctl.h`.
 
-use crate::uring::{Action, Descriptor, PieceMax, Request, Wire};
+use crate::uring::{Action, Descriptor, PartMax, Request, Wire};
 use crate::wear::LOG_BYTES;
 use io_uring::{cqueue, opcode, squeue, types};
 use std::fs::File;
@@ -287,8 +287,8 @@ impl Wire for NvmeWire {
         (completion.user_data(), completion.result())
     }
 
-    fn piece_max(&self) -> PieceMax {
-        PieceMax { bytes: self.bytes_max, vectors: VECTORS_MAX }
+    fn part_max(&self) -> PartMax {
+        PartMax { bytes: self.bytes_max, vectors: VECTORS_MAX }
     }
 
     /// A drive transfers all or answers a status.

@@ -20,54 +20,54 @@ const TELLING_MAX: usize = 64 << 10;
 
 /// How one write is made stable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum StableWrite {
     Synchronous,
     Flushed,
 }
 
 /// Both ways, with the mean time of each in nanoseconds; `None`: not tried yet.
 #[derive(Default)]
-pub(super) struct Ways {
+pub(super) struct StableWriteChoice {
     synchronous: Cell<Option<u64>>,
     flushed: Cell<Option<u64>>,
     chosen: Cell<u64>,
 }
 
-impl Ways {
+impl StableWriteChoice {
     /// The way of the next write, of so many bytes.
-    pub(super) fn choose(&self, bytes: usize) -> Way {
+    pub(super) fn choose(&self, bytes: usize) -> StableWrite {
         let (synchronous, flushed) = (self.synchronous.get(), self.flushed.get());
         let is_shorter =
             synchronous.is_none_or(|synchronous| flushed.is_none_or(|flushed| synchronous <= flushed));
-        let shorter = if is_shorter { Way::Synchronous } else { Way::Flushed };
+        let shorter = if is_shorter { StableWrite::Synchronous } else { StableWrite::Flushed };
         if bytes > TELLING_MAX {
             return shorter;
         }
         let chosen = self.chosen.get() + 1;
         self.chosen.set(chosen);
         match shorter {
-            Way::Synchronous if synchronous.is_some() && flushed.is_none() => Way::Flushed,
+            StableWrite::Synchronous if synchronous.is_some() && flushed.is_none() => StableWrite::Flushed,
             shorter if !chosen.is_multiple_of(OTHER_EVERY) => shorter,
-            Way::Synchronous => Way::Flushed,
-            Way::Flushed => Way::Synchronous,
+            StableWrite::Synchronous => StableWrite::Flushed,
+            StableWrite::Flushed => StableWrite::Synchronous,
         }
     }
 
     /// Whether a write of so many bytes that goes this way will have ended soon, and without this thread: it may stay awake until
     /// then. A synchronous one is ended on this processor by a thread that would have to wait for this one to sleep.
-    pub(super) fn is_brief(&self, way: Way, bytes: usize) -> bool {
+    pub(super) fn is_brief(&self, way: StableWrite, bytes: usize) -> bool {
         let is_short = |mean| Duration::from_nanos(mean) < BRIEF_MAX;
-        way == Way::Flushed && bytes <= TELLING_MAX && self.flushed.get().is_some_and(is_short)
+        way == StableWrite::Flushed && bytes <= TELLING_MAX && self.flushed.get().is_some_and(is_short)
     }
 
     /// Takes note of how long a write of so many bytes took.
-    pub(super) fn note(&self, way: Way, bytes: usize, took: Duration) {
+    pub(super) fn note(&self, way: StableWrite, bytes: usize, took: Duration) {
         if bytes > TELLING_MAX {
             return;
         }
         let mean = match way {
-            Way::Synchronous => &self.synchronous,
-            Way::Flushed => &self.flushed,
+            StableWrite::Synchronous => &self.synchronous,
+            StableWrite::Flushed => &self.flushed,
         };
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let next = |mean: u64| mean - mean / NEWEST_SHARE + took / NEWEST_SHARE;
@@ -82,12 +82,12 @@ mod tests {
     const BYTES: usize = 4096;
 
     /// Writes that take so many microseconds each by either way. How many of them were synchronous.
-    fn synchronous(ways: &Ways, writes: u64, [synchronous, flushed]: [u64; 2]) -> u64 {
+    fn synchronous(ways: &StableWriteChoice, writes: u64, [synchronous, flushed]: [u64; 2]) -> u64 {
         let mut count = 0;
         for _ in 0..writes {
             let way = ways.choose(BYTES);
-            count += u64::from(way == Way::Synchronous);
-            let took = if way == Way::Synchronous { synchronous } else { flushed };
+            count += u64::from(way == StableWrite::Synchronous);
+            let took = if way == StableWrite::Synchronous { synchronous } else { flushed };
             ways.note(way, BYTES, Duration::from_micros(took));
         }
         count
@@ -95,22 +95,22 @@ mod tests {
 
     #[test]
     fn the_shorter_way_is_taken_and_the_other_one_tried_now_and_then() {
-        let ways = Ways::default();
+        let ways = StableWriteChoice::default();
         assert_eq!(
             (ways.choose(BYTES), ways.choose(BYTES)),
-            (Way::Synchronous, Way::Synchronous),
+            (StableWrite::Synchronous, StableWrite::Synchronous),
             "neither is known"
         );
         assert_eq!(synchronous(&ways, 100 * OTHER_EVERY, [110, 200]), 100 * OTHER_EVERY - 1 - 100);
-        let ways = Ways::default();
+        let ways = StableWriteChoice::default();
         assert_eq!(synchronous(&ways, 100 * OTHER_EVERY, [200, 110]), 1 + 100);
     }
 
     #[test]
     fn a_way_that_stalls_is_left_at_once_and_taken_again_when_it_has_recovered() {
-        let ways = Ways::default();
+        let ways = StableWriteChoice::default();
         synchronous(&ways, 100, [110, 200]);
-        ways.note(Way::Synchronous, BYTES, Duration::from_millis(4));
+        ways.note(StableWrite::Synchronous, BYTES, Duration::from_millis(4));
         assert!(synchronous(&ways, OTHER_EVERY, [110, 200]) <= 1);
         let recovered = (0..20).position(|_| synchronous(&ways, OTHER_EVERY, [110, 200]) > OTHER_EVERY / 2);
         assert!(recovered.is_some_and(|rounds| rounds >= 5), "{recovered:?}");
@@ -118,31 +118,31 @@ mod tests {
 
     #[test]
     fn what_a_short_flush_ends_is_waited_for_awake() {
-        let ways = Ways::default();
-        assert!(!ways.is_brief(Way::Flushed, BYTES), "nothing is known");
+        let ways = StableWriteChoice::default();
+        assert!(!ways.is_brief(StableWrite::Flushed, BYTES), "nothing is known");
         synchronous(&ways, 100, [500, 100]);
-        assert!(ways.is_brief(Way::Flushed, BYTES));
-        assert!(!ways.is_brief(Way::Synchronous, BYTES), "it ends on this processor");
-        assert!(!ways.is_brief(Way::Flushed, TELLING_MAX + 1), "a long one");
+        assert!(ways.is_brief(StableWrite::Flushed, BYTES));
+        assert!(!ways.is_brief(StableWrite::Synchronous, BYTES), "it ends on this processor");
+        assert!(!ways.is_brief(StableWrite::Flushed, TELLING_MAX + 1), "a long one");
         synchronous(&ways, 100, [500, 300]);
-        assert!(!ways.is_brief(Way::Flushed, BYTES), "a slow disk");
+        assert!(!ways.is_brief(StableWrite::Flushed, BYTES), "a slow disk");
     }
 
     #[test]
     fn times_without_bound_are_no_overflow() {
-        let ways = Ways::default();
+        let ways = StableWriteChoice::default();
         for _ in 0..100 {
-            ways.note(Way::Flushed, BYTES, Duration::MAX);
+            ways.note(StableWrite::Flushed, BYTES, Duration::MAX);
         }
         assert_eq!(synchronous(&ways, 3, [1, 1]), 3);
     }
 
     #[test]
     fn long_writes_take_the_shorter_way_and_tell_nothing() {
-        let ways = Ways::default();
-        assert_eq!(ways.choose(TELLING_MAX + 1), Way::Synchronous);
-        ways.note(Way::Synchronous, TELLING_MAX + 1, Duration::from_secs(1));
+        let ways = StableWriteChoice::default();
+        assert_eq!(ways.choose(TELLING_MAX + 1), StableWrite::Synchronous);
+        ways.note(StableWrite::Synchronous, TELLING_MAX + 1, Duration::from_secs(1));
         synchronous(&ways, 10, [200, 110]);
-        assert!((0..2 * OTHER_EVERY).all(|_| ways.choose(TELLING_MAX + 1) == Way::Flushed));
+        assert!((0..2 * OTHER_EVERY).all(|_| ways.choose(TELLING_MAX + 1) == StableWrite::Flushed));
     }
 }

@@ -1,4 +1,4 @@
-use super::stable::Way;
+use super::stable::StableWrite;
 use super::*;
 use crate::device::BLOCK;
 use crate::file::FileDevice;
@@ -123,8 +123,8 @@ fn a_large_transfer_is_told_to_the_kernel_at_once_with_what_was_begun_before_it(
 
 /// Has stable writes made of a write and a flush for a while.
 fn prefer_flushes<W: Wire>(ring: &Ring<W>) {
-    ring.ways.note(Way::Synchronous, BLOCK, Duration::from_secs(1));
-    ring.ways.note(Way::Flushed, BLOCK, Duration::ZERO);
+    ring.ways.note(StableWrite::Synchronous, BLOCK, Duration::from_secs(1));
+    ring.ways.note(StableWrite::Flushed, BLOCK, Duration::ZERO);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Transfers in flight: their memory, and the requests that they are made of.
 
-use super::Cellar;
-use super::stable::Way;
+use super::CompletionSlot;
+use super::stable::StableWrite;
 use crate::buffer::{DmaBuf, Slice};
 use core::cell::RefCell;
 use core::ops::Range;
@@ -63,7 +63,7 @@ enum Vectors {
 
 /// A part of a transfer that one request moves.
 #[derive(Clone)]
-struct Piece {
+struct TransferPart {
     offset: u64,
     len: usize,
     vectors: Range<usize>,
@@ -74,12 +74,12 @@ pub(super) struct InFlight {
     /// Keeps the descriptor open.
     pub(super) file: Rc<OwnedFd>,
     pub(super) transfer: Transfer,
-    pub(super) target: Rc<RefCell<Cellar>>,
+    pub(super) target: Rc<RefCell<CompletionSlot>>,
     /// Bytes to transfer.
     pub(super) len: usize,
     vectors: Vectors,
-    first: Piece,
-    rest: Vec<Piece>,
+    first: TransferPart,
+    rest: Vec<TransferPart>,
     /// Pieces that were given to the ring, and those among them that have ended.
     begun: usize,
     ended: usize,
@@ -88,14 +88,14 @@ pub(super) struct InFlight {
     /// When it was repeated first.
     repeated: Option<Instant>,
     /// How a stable write is made so, and when it began, where there is a choice.
-    pub(super) way: Option<(Way, Instant)>,
+    pub(super) way: Option<(StableWrite, Instant)>,
     /// What it waits for is the flush behind a write.
     is_flushing: bool,
 }
 
 /// Most that one request of a device moves.
 #[derive(Clone, Copy)]
-pub(crate) struct PieceMax {
+pub(crate) struct PartMax {
     pub(crate) bytes: usize,
     pub(crate) vectors: usize,
 }
@@ -105,16 +105,16 @@ fn piece_of_memory(base: *mut u8, len: usize) -> libc::iovec {
 }
 
 /// Cuts memory so that each piece is within the bounds.
-fn cut(offset: u64, vectors: &[libc::iovec], max: PieceMax) -> (Vec<libc::iovec>, Vec<Piece>) {
+fn cut(offset: u64, vectors: &[libc::iovec], max: PartMax) -> (Vec<libc::iovec>, Vec<TransferPart>) {
     let mut all: Vec<libc::iovec> = Vec::with_capacity(vectors.len());
-    let mut pieces: Vec<Piece> = Vec::new();
+    let mut pieces: Vec<TransferPart> = Vec::new();
     let mut at = offset;
     for vector in vectors {
         let mut done = 0;
         while done < vector.iov_len {
-            let is_full = |piece: &Piece| piece.len >= max.bytes || piece.vectors.len() >= max.vectors;
+            let is_full = |piece: &TransferPart| piece.len >= max.bytes || piece.vectors.len() >= max.vectors;
             if pieces.last().is_none_or(is_full) {
-                pieces.push(Piece { offset: at, len: 0, vectors: all.len()..all.len() });
+                pieces.push(TransferPart { offset: at, len: 0, vectors: all.len()..all.len() });
             }
             let Some(piece) = pieces.last_mut() else { break };
             let len = (vector.iov_len - done).min(max.bytes - piece.len);
@@ -133,8 +133,8 @@ impl InFlight {
     pub(super) fn new(
         file: &Rc<OwnedFd>,
         mut transfer: Transfer,
-        max: PieceMax,
-        target: &Rc<RefCell<Cellar>>,
+        max: PartMax,
+        target: &Rc<RefCell<CompletionSlot>>,
     ) -> Self {
         let (offset, mut vectors) = match &mut transfer {
             Transfer::Read { offset, buffer } => {
@@ -152,7 +152,7 @@ impl InFlight {
         };
         let len = vectors.all().iter().map(|vector| vector.iov_len).sum();
         let count = vectors.all().len();
-        let mut first = Piece { offset, len, vectors: 0..count };
+        let mut first = TransferPart { offset, len, vectors: 0..count };
         let mut rest = Vec::new();
         if len > max.bytes || count > max.vectors {
             let (all, mut pieces) = cut(offset, vectors.all(), max);
@@ -240,7 +240,7 @@ impl InFlight {
             return false;
         }
         self.is_flushing = true;
-        self.first = Piece { offset: 0, len: 0, vectors: 0..0 };
+        self.first = TransferPart { offset: 0, len: 0, vectors: 0..0 };
         self.rest.clear();
         (self.begun, self.ended) = (0, 0);
         true
@@ -252,12 +252,12 @@ impl InFlight {
 
     /// Whether it is a write that a flush makes stable.
     fn has_flush(&self) -> bool {
-        matches!(self.way, Some((Way::Flushed, _)))
+        matches!(self.way, Some((StableWrite::Flushed, _)))
     }
 
     /// Flushes that it took beside what it moved: a file system makes one of a synchronous write, too.
     pub(super) fn flushes_made(&self) -> u64 {
-        u64::from(self.is_flushing || matches!(self.way, Some((Way::Synchronous, _))))
+        u64::from(self.is_flushing || matches!(self.way, Some((StableWrite::Synchronous, _))))
     }
 
     /// How it went.
@@ -284,7 +284,7 @@ mod tests {
         let file = Rc::new(OwnedFd::from(std::fs::File::open("/dev/null").expect("a descriptor")));
         for broken in [libc::EAGAIN, libc::EINTR] {
             let buffer = DmaBuf::new(4096);
-            let max = PieceMax { bytes: usize::MAX, vectors: usize::MAX };
+            let max = PartMax { bytes: usize::MAX, vectors: usize::MAX };
             let mut read =
                 InFlight::new(&file, Transfer::Read { offset: 0, buffer }, max, &Rc::new(RefCell::default()));
             for _ in 0..3 {
@@ -309,7 +309,7 @@ mod tests {
             piece_of_memory(base.wrapping_add(40), 5),
             piece_of_memory(base.wrapping_add(50), 20),
         ];
-        let (all, pieces) = cut(1000, &vectors, PieceMax { bytes: 16, vectors: 2 });
+        let (all, pieces) = cut(1000, &vectors, PartMax { bytes: 16, vectors: 2 });
         let mut at = 1000;
         let mut bytes = Vec::new();
         for piece in &pieces {

@@ -15,7 +15,7 @@ use weir_runtime::{Instant, join_all};
 use weir_store::{AttributeError, Decision, TransactionError};
 
 use super::settle::finish;
-use super::{ASK_LIMIT, Name, Taken, Targets, Turn, may_succeed_anew, note};
+use super::{ASK_LIMIT, AlreadyClaimed, Claim, Name, Targets, may_succeed_anew, note};
 use crate::refusal;
 use crate::service::{Access, IoService};
 
@@ -32,12 +32,12 @@ impl IoService {
         self.counted(Kind::Commit, &access, async |_| {
             let name = (access.pool.id(), access.container.id, commit.transaction);
             let again = || Status::new(Der::INPROGRESS, "the transaction is being committed or given up");
-            let epoch = match self.busy.take(name) {
-                Err(Taken { is_committed: true }) => commit.epoch,
+            let epoch = match self.claimed.take(name) {
+                Err(AlreadyClaimed { is_committed: true }) => commit.epoch,
                 Err(_) => return Err(again()),
-                Ok(turn) => match self.outcome_before(&access, &commit).await? {
+                Ok(claim) => match self.outcome_before(&access, &commit).await? {
                     Some(epoch) => epoch,
-                    None => self.lead(&access, turn, commit, request.deadline()).await?,
+                    None => self.lead(&access, claim, commit, request.deadline()).await?,
                 },
             };
             Ok((codec::encode(&UpdateReply { epoch }), 0))
@@ -87,7 +87,7 @@ impl IoService {
     async fn lead(
         self: &Rc<Self>,
         access: &Access,
-        turn: Turn,
+        claim: Claim,
         commit: CommitRequest,
         deadline: Instant,
     ) -> Result<Epoch, Status> {
@@ -104,12 +104,12 @@ impl IoService {
             return done.await.map_err(restarted);
         }
         let all: Targets = parts.iter().map(|part| (part.rank, part.index)).collect();
-        let mut prepared = self.prepare_all(turn.name, (epoch, map_version), parts, deadline).await;
+        let mut prepared = self.prepare_all(claim.name, (epoch, map_version), parts, deadline).await;
         if self.rt.now() >= deadline {
             prepared = prepared.and(Err(late(transaction)));
         }
         if let Err(status) = prepared {
-            self.rt.spawn(Rc::clone(self).give_up(turn, all));
+            self.rt.spawn(Rc::clone(self).give_up(claim, all));
             return Err(restarted(status));
         }
         if let Err(error) = pool.shard().change_attributes(&[note(container, transaction, Some(&all))]).await
@@ -117,14 +117,14 @@ impl IoService {
             // A store that fails or closes doesn't say whether it is noted: that is known after the next start, and nobody
             // is told anything before.
             if !matches!(error, AttributeError::Failed(_)) {
-                self.rt.spawn(Rc::clone(self).give_up(turn, all));
+                self.rt.spawn(Rc::clone(self).give_up(claim, all));
             }
             return Err(Status::new(
                 error.der(),
                 format!("transaction {transaction} can't be committed: {error}"),
             ));
         }
-        let told = self.rt.spawn(finish(Rc::downgrade(self), self.rt.clone(), turn, all));
+        let told = self.rt.spawn(finish(Rc::downgrade(self), self.rt.clone(), claim, all));
         // Those who are away hear of it later.
         let _ = self.rt.timeout(TELLING, told).await;
         Ok(epoch)

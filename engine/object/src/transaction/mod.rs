@@ -22,9 +22,9 @@ use weir_proto::{ContainerId, Der, Epoch, PoolId, Rank, TargetIndex, Transaction
 use weir_rpc::Status;
 use weir_store::{AttributeChange, Data, Operation, UpdateError};
 
-pub use participant::Watched;
+pub use participant::WatchedTransactions;
 
-use crate::refusal::Place;
+use crate::refusal::ErrorSite;
 use crate::service::IoService;
 use crate::update::within_quota;
 
@@ -40,45 +40,45 @@ type Name = (PoolId, ContainerId, TransactionId);
 /// The targets that take part in one, the leader too.
 type Targets = Vec<(Rank, TargetIndex)>;
 
-/// Transactions that are being led or settled here, and whether each is known to be committed: one task at a time deals
-/// with each.
+/// Transactions that are being led or settled here, and whether each is known to be committed: one task at a
+/// time claims each.
 #[derive(Clone, Default)]
-pub struct Busy(Rc<RefCell<BTreeMap<Name, bool>>>);
+pub struct ClaimedTransactions(Rc<RefCell<BTreeMap<Name, bool>>>);
 
-/// Somebody deals with a transaction already.
-struct Taken {
+/// Another task has claimed the transaction.
+struct AlreadyClaimed {
     is_committed: bool,
 }
 
-/// Keeps others away from a transaction.
-pub struct Turn {
-    busy: Busy,
+/// The exclusive right to lead or settle a transaction, until it is dropped.
+pub struct Claim {
+    claimed: ClaimedTransactions,
     name: Name,
 }
 
-impl Busy {
-    /// Takes a transaction, unless somebody has it.
-    fn take(&self, name: Name) -> Result<Turn, Taken> {
+impl ClaimedTransactions {
+    /// Claims a transaction, unless another task has it.
+    fn take(&self, name: Name) -> Result<Claim, AlreadyClaimed> {
         match self.0.borrow_mut().entry(name) {
-            Entry::Occupied(taken) => Err(Taken { is_committed: *taken.get() }),
+            Entry::Occupied(taken) => Err(AlreadyClaimed { is_committed: *taken.get() }),
             Entry::Vacant(free) => {
                 free.insert(false);
-                Ok(Turn { busy: self.clone(), name })
+                Ok(Claim { claimed: self.clone(), name })
             }
         }
     }
 }
 
-impl Turn {
-    /// It is noted durably that the transaction is committed: whoever asks meanwhile may hear of it.
+impl Claim {
+    /// It is noted durably that the transaction is committed: tasks that ask meanwhile may be told so.
     fn set_committed(&self) {
-        self.busy.0.borrow_mut().insert(self.name, true);
+        self.claimed.0.borrow_mut().insert(self.name, true);
     }
 }
 
-impl Drop for Turn {
+impl Drop for Claim {
     fn drop(&mut self) {
-        self.busy.0.borrow_mut().remove(&self.name);
+        self.claimed.0.borrow_mut().remove(&self.name);
     }
 }
 
@@ -141,7 +141,7 @@ impl IoService {
     ) -> Result<T, Status> {
         let container = pool.container(container).await?;
         let label = container.label.borrow().clone();
-        let place = Place { pools: &self.pools, pool: pool.id(), container: &label };
+        let place = ErrorSite { pools: &self.pools, pool: pool.id(), container: &label };
         let (operations, bytes) = (operations(changes), changes.iter().map(bytes_of).sum());
         let done =
             within_quota((pool, &container), bytes, &place, async || attempt(&operations).await).await?;
@@ -170,13 +170,13 @@ mod tests {
 
     #[test]
     fn a_transaction_is_dealt_with_by_one_at_a_time() {
-        let (busy, uuid) = (Busy::default(), Uuid::from_u128(1));
+        let (claimed, uuid) = (ClaimedTransactions::default(), Uuid::from_u128(1));
         let name = (PoolId(uuid), ContainerId(uuid), TransactionId(uuid));
-        let turn = busy.take(name).ok().expect("free");
-        assert!(busy.take(name).is_err_and(|taken| !taken.is_committed));
-        turn.set_committed();
-        assert!(busy.take(name).is_err_and(|taken| taken.is_committed));
-        drop(turn);
-        assert!(busy.take(name).is_ok());
+        let claim = claimed.take(name).ok().expect("free");
+        assert!(claimed.take(name).is_err_and(|taken| !taken.is_committed));
+        claim.set_committed();
+        assert!(claimed.take(name).is_err_and(|taken| taken.is_committed));
+        drop(claim);
+        assert!(claimed.take(name).is_ok());
     }
 }

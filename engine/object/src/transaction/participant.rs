@@ -20,13 +20,13 @@ use crate::service::IoService;
 /// two questions.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 
-/// Transactions that somebody sees to, and whether each was prepared once more since he began to look: he may have
-/// looked before that.
+/// Prepared transactions that a task watches, and whether each was prepared again since its task last looked: the task may
+/// have looked before that.
 #[derive(Default)]
-pub struct Watched(RefCell<BTreeMap<Name, bool>>);
+pub struct WatchedTransactions(RefCell<BTreeMap<Name, bool>>);
 
-impl Watched {
-    /// Whether nobody sees to it yet.
+impl WatchedTransactions {
+    /// Begins to watch. Returns whether no task did so before.
     fn begin(&self, name: Name) -> bool {
         self.0.borrow_mut().insert(name, true).is_none()
     }
@@ -35,7 +35,7 @@ impl Watched {
         self.0.borrow_mut().insert(name, false);
     }
 
-    /// Whether it is done with: it wasn't prepared again.
+    /// Ends the watch. Returns false when the transaction was prepared again: the watch goes on then.
     fn end(&self, name: Name) -> bool {
         let mut all = self.0.borrow_mut();
         let is_over = all.get(&name) != Some(&true);
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn what_is_prepared_again_while_somebody_looks_is_looked_at_again() {
-        let (watched, uuid) = (Watched::default(), Uuid::from_u128(1));
+        let (watched, uuid) = (WatchedTransactions::default(), Uuid::from_u128(1));
         let name = (PoolId(uuid), ContainerId(uuid), TransactionId(uuid));
         assert!(watched.begin(name), "nobody sees to it");
         watched.look(name);

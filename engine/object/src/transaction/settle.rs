@@ -11,7 +11,7 @@ use weir_proto::{ContainerId, TransactionId, codec, opcode};
 use weir_runtime::{Handle, join_all};
 use weir_store::TransactionError;
 
-use super::{Name, SCOPE, Targets, Turn, note};
+use super::{Claim, Name, SCOPE, Targets, note};
 use crate::service::IoService;
 
 /// First and longest pause before those who don't answer are told again.
@@ -50,11 +50,11 @@ impl IoService {
     async fn take_up(self: Rc<Self>, pool: Rc<TargetPool>) {
         for (container, id, targets) in notes(&pool) {
             let (name, weak, rt) = ((pool.id(), container, id), Rc::downgrade(&self), self.rt.clone());
-            let busy = self.busy.clone();
+            let claimed = self.claimed.clone();
             self.rt.spawn(async move {
                 loop {
-                    match busy.take(name) {
-                        Ok(turn) => return finish(weak, rt, turn, targets).await,
+                    match claimed.take(name) {
+                        Ok(claim) => return finish(weak, rt, claim, targets).await,
                         // Somebody has just asked for it.
                         Err(_) => rt.sleep(PAUSE.0).await,
                     }
@@ -79,8 +79,8 @@ impl IoService {
     /// noted is given up.
     async fn outcome(&self, name: Name) -> Option<Outcome> {
         let (id, container, transaction) = name;
-        let _turn = match self.busy.take(name) {
-            Ok(turn) => turn,
+        let _claim = match self.claimed.take(name) {
+            Ok(claim) => claim,
             Err(taken) => return taken.is_committed.then_some(Outcome::Committed),
         };
         let Ok(pool) = self.pools.get(id) else {
@@ -120,29 +120,29 @@ impl IoService {
     ///
     /// Here first: when this target dies, and the client asks again in its next life, it must not be committed after all where
     /// somebody has heard.
-    pub(super) async fn give_up(self: Rc<Self>, turn: Turn, all: Targets) {
-        if let Err(error) = self.decide(turn.name, Outcome::Aborted).await {
+    pub(super) async fn give_up(self: Rc<Self>, claim: Claim, all: Targets) {
+        if let Err(error) = self.decide(claim.name, Outcome::Aborted).await {
             // A device that can't be used should not keep others from going on.
-            tracing::warn!(transaction = %turn.name.2, %error, "that a transaction is given up can't be stored");
+            tracing::warn!(transaction = %claim.name.2, %error, "that a transaction is given up can't be stored");
         }
         let engines = self.pools.engines();
         let here = (engines.own_rank(), engines.own_index());
         let others = all.into_iter().filter(|target| *target != here);
-        let told = others.map(|target| self.tell(turn.name, target, Outcome::Aborted));
+        let told = others.map(|target| self.tell(claim.name, target, Outcome::Aborted));
         drop(join_all(told).await);
     }
 }
 
 /// Has everybody do what is committed, and forgets the note when all have.
-pub(super) async fn finish(service: Weak<IoService>, rt: Handle, turn: Turn, mut all: Targets) {
-    turn.set_committed();
-    let (id, container, transaction) = turn.name;
+pub(super) async fn finish(service: Weak<IoService>, rt: Handle, claim: Claim, mut all: Targets) {
+    claim.set_committed();
+    let (id, container, transaction) = claim.name;
     let mut pause = PAUSE.0;
     loop {
         let Some(service) = service.upgrade() else { return };
         let Ok(pool) = service.pools.get(id) else { return };
         let told = all.iter().map(|target| {
-            let (target, told) = (*target, service.tell(turn.name, *target, Outcome::Committed));
+            let (target, told) = (*target, service.tell(claim.name, *target, Outcome::Committed));
             async move { (target, told.await) }
         });
         all = join_all(told)

@@ -8,7 +8,7 @@ use crate::contact::{PeerState, Session};
 use crate::context::Context;
 use crate::error::{RpcError, Status};
 use crate::metrics::add;
-use crate::reply::{Answer, Arrived, NoAnswer, Outcome, ReplyAuth};
+use crate::reply::{Answer, AnswerKind, NoAnswer, Outcome, ReplyAuth};
 use crate::wire::{ClientId, Kind};
 use core::time::Duration;
 use std::borrow::Cow;
@@ -147,7 +147,7 @@ impl<'a> Attempts<'a> {
         session: &Rc<Session>,
         spec: &RequestSpec<'_>,
         request: u64,
-        arrived: Result<Arrived, NoAnswer>,
+        arrived: Result<AnswerKind, NoAnswer>,
     ) -> NextStep {
         let (context, retry) = (self.context, spec.options.retry);
         match arrived.and_then(|_| context.pending.take(request).ok_or(NoAnswer::Closed)) {

@@ -103,7 +103,7 @@ impl<'a> Bulk<'a> {
 /// Which incarnation of the server has received the descriptors of a call's memory. An incarnation can speak
 /// only for itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Seen {
+enum DescriptorHolder {
     /// None yet.
     Nobody,
     /// This one.
@@ -124,7 +124,7 @@ pub(crate) struct Exposed<'a, 'b> {
     permit: Option<Permit>,
     lists: ExposureLists,
     deadline: Instant,
-    seen: Cell<Seen>,
+    seen: Cell<DescriptorHolder>,
     /// What is left to find out after the exposures have ended.
     withdrawal: Option<Box<Withdrawal>>,
     /// Keeps this thread from sleeping: the reply comes sooner than the thread could be woken.
@@ -140,7 +140,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
         deadline: Instant,
     ) -> Result<Self, RpcError> {
         let lists = context.spare_lists.take().unwrap_or_default();
-        let seen = Cell::new(Seen::Nobody);
+        let seen = Cell::new(DescriptorHolder::Nobody);
         let mut exposed = Self {
             context,
             state: Rc::clone(state),
@@ -183,9 +183,9 @@ impl<'a, 'b> Exposed<'a, 'b> {
     /// The request was sent to this incarnation of the server.
     pub(crate) fn sent_to(&self, server: ClientId) {
         self.seen.set(match self.seen.get() {
-            Seen::Nobody => Seen::By(server),
-            Seen::By(known) if known == server => Seen::By(server),
-            Seen::By(_) | Seen::BySeveral => Seen::BySeveral,
+            DescriptorHolder::Nobody => DescriptorHolder::By(server),
+            DescriptorHolder::By(known) if known == server => DescriptorHolder::By(server),
+            DescriptorHolder::By(_) | DescriptorHolder::BySeveral => DescriptorHolder::BySeveral,
         });
     }
 
@@ -193,9 +193,9 @@ impl<'a, 'b> Exposed<'a, 'b> {
     /// another incarnation may still access it.
     pub(crate) fn settle(&mut self, by: Option<ClientId>) -> bool {
         let settled = match self.seen.get() {
-            Seen::Nobody => true,
-            Seen::By(server) => by == Some(server),
-            Seen::BySeveral => false,
+            DescriptorHolder::Nobody => true,
+            DescriptorHolder::By(server) => by == Some(server),
+            DescriptorHolder::BySeveral => false,
         };
         if settled {
             self.lists.exposures.drain(..).for_each(Exposure::settle);
@@ -263,7 +263,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
     /// Ends the exposures. Those of which the provider doesn't tell accesses end only when the server has
     /// confirmed. Returns what is left to find out.
     fn end(&mut self) -> Option<Withdrawal> {
-        let nobody = self.seen.get() == Seen::Nobody;
+        let nobody = self.seen.get() == DescriptorHolder::Nobody;
         let mut withdrawal = self.withdrawal();
         for exposure in self.lists.exposures.drain(..) {
             if !nobody && exposure.is_untold() {
@@ -309,7 +309,7 @@ struct Withdrawal {
     context: Rc<Context>,
     state: Rc<PeerState>,
     request: u64,
-    seen: Seen,
+    seen: DescriptorHolder,
     until: Instant,
     /// Permission to expose memory.
     _permit: Option<Permit>,
@@ -380,10 +380,10 @@ async fn confirm(
     context: &Rc<Context>,
     state: &Rc<PeerState>,
     request: u64,
-    seen: Seen,
+    seen: DescriptorHolder,
     until: Instant,
 ) -> bool {
-    let Seen::By(server) = seen else { return false };
+    let DescriptorHolder::By(server) = seen else { return false };
     let body = request.to_le_bytes();
     let options = CallOptions::until(until).urgent();
     // Boxed: this is at the end of calls, and would make every call's future larger.

@@ -16,7 +16,7 @@ use crate::contact::{Peer, PeerState, Session};
 use crate::context::Context;
 use crate::error::RpcError;
 use crate::metrics::add;
-use crate::reply::{Arrived, Reply, Wait};
+use crate::reply::{AnswerKind, Reply, Wait};
 use crate::wire::{ClientId, Header, Kind};
 use attempts::{Attempts, NextStep};
 use bulk::Exposed;
@@ -186,9 +186,9 @@ fn is_refusal(error: &RpcError) -> bool {
 }
 
 /// Counts how calls end. Calls that the context makes for itself are not counted.
-struct Tally<'a>(Option<&'a Context>);
+struct EndCounter<'a>(Option<&'a Context>);
 
-impl Tally<'_> {
+impl EndCounter<'_> {
     /// A call has failed.
     fn failed(&self, error: RpcError) -> RpcError {
         if let Some(context) = self.0 {
@@ -206,7 +206,7 @@ pub(crate) struct CallArgs<'a> {
     pub(crate) opcode: u16,
     pub(crate) body: &'a [u8],
     pub(crate) options: CallOptions,
-    tally: Tally<'a>,
+    tally: EndCounter<'a>,
     /// Set when a call fails that was sent more than once.
     resent: Option<&'a Cell<bool>>,
 }
@@ -225,7 +225,7 @@ pub(crate) fn call(
 ) -> impl Future<Output = Result<Reply, RpcError>> {
     async move {
         add(&context.metrics.calls, 1);
-        let args = CallArgs { context, to, opcode, body, options, tally: Tally(Some(context)), resent };
+        let args = CallArgs { context, to, opcode, body, options, tally: EndCounter(Some(context)), resent };
         if let Some(bulk) = bulk.as_mut().filter(|bulk| !bulk.is_empty()) {
             return args.run_with_memory(bulk).await;
         }
@@ -246,7 +246,7 @@ pub(crate) async fn call_uncounted(
     body: &[u8],
     options: CallOptions,
 ) -> Result<Reply, RpcError> {
-    CallArgs { context, to, opcode, body, options, tally: Tally(None), resent: None }.run(None).await
+    CallArgs { context, to, opcode, body, options, tally: EndCounter(None), resent: None }.run(None).await
 }
 
 impl CallArgs<'_> {
@@ -294,7 +294,7 @@ impl CallArgs<'_> {
                 let Sent { guard, session, at, .. } = sent;
                 self.context.post_with_memory(guard, session, spec, exposed.0.as_ref(), false, *at)
             });
-            if sent.refused.is_some() || sent.guard.wait().await != Ok(Arrived::Reply) {
+            if sent.refused.is_some() || sent.guard.wait().await != Ok(AnswerKind::Reply) {
                 return Box::pin(self.resume(sent, exposed)).await;
             }
             if sent.guard.replied(&mut exposed) {
@@ -353,7 +353,7 @@ impl CallArgs<'_> {
             };
             let next = match tried {
                 Ok(session) => match guard.wait().await {
-                    Ok(Arrived::Reply) => {
+                    Ok(AnswerKind::Reply) => {
                         if !guard.replied(exposed) {
                             exposed.close_and_wait(credit).await;
                         }

@@ -117,14 +117,14 @@ type Local = Result<Vec<u8>, Der>;
 
 /// A member's own part of one operation.
 #[derive(Default)]
-struct Part {
+struct Contribution {
     done: Gate,
     result: RefCell<Option<Local>>,
 }
 
 #[derive(Default)]
 struct Remembered {
-    parts: HashMap<(Rank, u64), Rc<Part>>,
+    parts: HashMap<(Rank, u64), Rc<Contribution>>,
     order: VecDeque<(Rank, u64)>,
 }
 
@@ -140,7 +140,7 @@ pub struct Collectives {
 
 /// Gathers what comes from below.
 #[derive(Default)]
-struct Gathered {
+struct GatheredReplies {
     value: RefCell<Option<Vec<u8>>>,
     executed: Cell<u32>,
     failed: RefCell<Vec<(Rank, Der)>>,
@@ -150,7 +150,7 @@ struct Gathered {
     settled: RefCell<BTreeSet<Rank>>,
 }
 
-impl Gathered {
+impl GatheredReplies {
     fn fail(&self, rank: Rank, der: Der) {
         if self.settled.borrow_mut().insert(rank) {
             self.failed.borrow_mut().push((rank, der));
@@ -262,8 +262,8 @@ impl Collectives {
         message: &Collective,
         takes_part: bool,
         until: Instant,
-    ) -> Gathered {
-        let gathered = Gathered::default();
+    ) -> GatheredReplies {
+        let gathered = GatheredReplies::default();
         let own = async {
             if !takes_part {
                 return;
@@ -290,13 +290,13 @@ impl Collectives {
     }
 
     /// This member's own part: begun now, or remembered from another parent's request.
-    fn part(&self, handler: &Rc<dyn CollectiveHandler>, message: &Collective) -> Rc<Part> {
+    fn part(&self, handler: &Rc<dyn CollectiveHandler>, message: &Collective) -> Rc<Contribution> {
         let key = (message.root, message.id);
         let mut remembered = self.remembered.borrow_mut();
         if let Some(part) = remembered.parts.get(&key) {
             return Rc::clone(part);
         }
-        let part = Rc::new(Part::default());
+        let part = Rc::new(Contribution::default());
         remembered.parts.insert(key, Rc::clone(&part));
         remembered.order.push_back(key);
         while remembered.order.len() > REMEMBERED_MAX {
@@ -322,7 +322,7 @@ impl Collectives {
         message: &Collective,
         mut list: Vec<Rank>,
         until: Instant,
-        gathered: &Gathered,
+        gathered: &GatheredReplies,
     ) {
         while !list.is_empty() {
             let child = list.remove(0);

@@ -3,7 +3,7 @@
 
 mod pending;
 
-pub(crate) use pending::{Arrived, NoAnswer, Pending, Wait};
+pub(crate) use pending::{AnswerKind, NoAnswer, Pending, Wait};
 
 use crate::contact::Session;
 use crate::wire::seal::Nonce;

@@ -64,7 +64,7 @@ pub(crate) struct Pending {
 
 /// Which kind of answer has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Arrived {
+pub(crate) enum AnswerKind {
     /// A reply, for [`Pending::take_reply`].
     Reply,
     /// Anything else, for [`Pending::take`].
@@ -314,7 +314,7 @@ pub(crate) struct Wait<'a> {
 }
 
 impl Future for Wait<'_> {
-    type Output = Result<Arrived, NoAnswer>;
+    type Output = Result<AnswerKind, NoAnswer>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut table = self.pending.table.borrow_mut();
@@ -327,8 +327,8 @@ impl Future for Wait<'_> {
         };
         match &entry.outcome {
             None => {}
-            Some(Outcome::Reply(_)) => return Poll::Ready(Ok(Arrived::Reply)),
-            Some(_) => return Poll::Ready(Ok(Arrived::Other)),
+            Some(Outcome::Reply(_)) => return Poll::Ready(Ok(AnswerKind::Reply)),
+            Some(_) => return Poll::Ready(Ok(AnswerKind::Other)),
         }
         if self.rt.now() >= entry.due {
             return Poll::Ready(Err(NoAnswer::Late));

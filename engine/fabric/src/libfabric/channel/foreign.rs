@@ -20,7 +20,7 @@ pub const LONGS: usize = BYTES / size_of::<u64>();
 /// Bytes of a message that one slot holds.
 pub const SLOT_BYTES: usize = ring::SLOT_BYTES;
 
-/// The name in what a process has sent to a bell, if that offers a channel in a name that the process can have made.
+/// The name in what a process has sent to a doorbell, if that offers a channel in a name that the process can have made.
 #[must_use]
 pub fn offered(datagram: &[u8], process: u32) -> Option<&str> {
     offer::name_in(datagram).filter(|name| doorbell::can_be_of(name, process))
@@ -40,7 +40,7 @@ pub const fn told() -> usize {
 
 /// What a look at a channel has brought.
 #[derive(Debug)]
-pub enum Taken {
+pub enum ChannelEvent {
     /// Nothing has come.
     Nothing,
     /// A message.
@@ -50,13 +50,13 @@ pub enum Taken {
 }
 
 /// One side of a channel that was offered by somebody, and that one's memory of it.
-pub struct Foreign {
+pub struct ForeignChannel {
     channels: Channels,
     channel: Rc<Channel>,
     memory: Shared,
 }
 
-impl Foreign {
+impl ForeignChannel {
     /// Accepts a channel that the other side has offered.
     ///
     /// # Errors
@@ -82,20 +82,20 @@ impl Foreign {
     /// The other side writes a long word.
     ///
     /// # Panics
-    /// As [`Foreign::get`].
+    /// As [`ForeignChannel::get`].
     pub fn set(&self, at: usize, value: u64) {
         self.memory.longs::<1>(at)[0].store(value, Ordering::Release);
     }
 
     /// This side looks for a message.
     #[must_use]
-    pub fn take(&self) -> Taken {
+    pub fn take(&self) -> ChannelEvent {
         match self.channels.look_at(&mut 0) {
-            Look::Nothing => Taken::Nothing,
-            Look::Came(message) => Taken::Message(message),
+            Look::Nothing => ChannelEvent::Nothing,
+            Look::Came(message) => ChannelEvent::Message(message),
             Look::Broken(channel) => {
                 channel.give_up();
-                Taken::Broken
+                ChannelEvent::Broken
             }
         }
     }
@@ -119,8 +119,8 @@ impl Foreign {
     }
 }
 
-impl core::fmt::Debug for Foreign {
+impl core::fmt::Debug for ForeignChannel {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Foreign").field("is_open", &self.is_open()).finish_non_exhaustive()
+        f.debug_struct("ForeignChannel").field("is_open", &self.is_open()).finish_non_exhaustive()
     }
 }

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-/// First byte of an offer; a ring of the bell is another one.
+/// First byte of an offer; a ring of the doorbell is another one.
 const OFFER: u8 = b'c';
 
 /// Longest offer: its first byte, the version, and a name.
@@ -47,7 +47,7 @@ pub(in crate::libfabric) fn send(
     Ok(())
 }
 
-/// What stands in a bell's socket.
+/// What stands in a doorbell's socket.
 #[derive(Default)]
 pub(in crate::libfabric) struct Received {
     /// An offer was among it.
@@ -88,7 +88,7 @@ pub(super) fn name_in(datagram: &[u8]) -> Option<&str> {
     str::from_utf8(name).ok()
 }
 
-/// Takes one datagram from a bell's socket.
+/// Takes one datagram from a doorbell's socket.
 pub(in crate::libfabric) fn receive(socket: &UnixDatagram) -> Received {
     let mut bytes = [0; OFFER_MAX];
     let Datagram { len, file, process } = match receive_datagram(socket, &mut bytes) {
@@ -114,7 +114,7 @@ mod tests {
         rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).expect("memory")
     }
 
-    /// The socket of a bell, and another one.
+    /// The socket of a doorbell, and another one.
     struct Sockets {
         _folder: tempfile::TempDir,
         path: PathBuf,

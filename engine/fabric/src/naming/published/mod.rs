@@ -13,9 +13,7 @@ mod publisher;
 mod query;
 mod record;
 
-pub use record::{
-    ADDRESS_VERSION, ANSWER_MAX, AnswerError, PublishedAddress, QUESTION_LEN, Question, refusal,
-};
+pub use record::{ADDRESS_VERSION, ANSWER_MAX, AnswerError, PublishedAddress, QUERY_LEN, Query, refusal};
 
 pub(crate) use publisher::Publisher;
 pub(crate) use query::{Querier, query};

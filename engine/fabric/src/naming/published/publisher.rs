@@ -3,7 +3,7 @@
 //! Queriers are unauthenticated. Each has a second for its forty bytes, and their number is bounded. A querier
 //! that takes longer or sends anything else is dropped, and delays no other.
 
-use super::record::{PublishedAddress, QUESTION_LEN, Question, refusal};
+use super::record::{PublishedAddress, QUERY_LEN, Query, refusal};
 use crate::error::FabricError;
 use crate::naming::resolve;
 use core::cell::Cell;
@@ -110,7 +110,7 @@ impl Drop for Publisher {
 /// A querier.
 struct QuerierConnection {
     stream: TcpStream,
-    question: [u8; QUESTION_LEN],
+    question: [u8; QUERY_LEN],
     len: usize,
     until: Instant,
 }
@@ -175,7 +175,7 @@ fn accept(shared: &Shared, queriers: &mut VecDeque<QuerierConnection>) -> io::Re
             shared.refused.fetch_add(1, Ordering::Relaxed);
         }
         let until = Instant::now() + QUERY_TIME;
-        queriers.push_back(QuerierConnection { stream, question: [0; QUESTION_LEN], len: 0, until });
+        queriers.push_back(QuerierConnection { stream, question: [0; QUERY_LEN], len: 0, until });
     }
     Ok(())
 }
@@ -183,7 +183,7 @@ fn accept(shared: &Shared, queriers: &mut VecDeque<QuerierConnection>) -> io::Re
 impl QuerierConnection {
     /// Takes what has come of a query, and answers it when it is complete.
     fn advance(&mut self, shared: &Shared, now: Instant) -> NextStep {
-        while self.len < QUESTION_LEN {
+        while self.len < QUERY_LEN {
             match self.stream.read(&mut self.question[self.len..]) {
                 Ok(0) => return NextStep::Refused,
                 Ok(len) => self.len += len,
@@ -205,8 +205,8 @@ impl QuerierConnection {
 
 impl Shared {
     /// The answer; `None`: none.
-    fn answer(&self, question: &[u8; QUESTION_LEN]) -> Option<(Vec<u8>, NextStep)> {
-        let question = Question::decode(question)?;
+    fn answer(&self, question: &[u8; QUERY_LEN]) -> Option<(Vec<u8>, NextStep)> {
+        let question = Query::decode(question)?;
         let Publication { told, keys } = self.publication.get()?;
         let key = keys.as_ref().map(|keys| keys.of(TenantId(question.tenant)));
         match key {

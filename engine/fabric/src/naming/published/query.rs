@@ -2,7 +2,7 @@
 //! the resolver does.
 
 use super::Found;
-use super::record::{ANSWER_MAX, PublishedAddress, Question};
+use super::record::{ANSWER_MAX, PublishedAddress, Query};
 use crate::error::FabricError;
 use crate::naming::resolve;
 use std::io::{self, ErrorKind, Read, Write};
@@ -49,7 +49,7 @@ impl Querier {
     /// Asks at this socket. The error says why there is no address.
     pub(super) fn query(&self, socket: SocketAddr, port: u16, nonce: [u8; 16]) -> Result<Found, String> {
         let tenant = self.key.as_ref().map_or(0, |key| key.tenant().0);
-        let question = Question { tenant, nonce };
+        let question = Query { tenant, nonce };
         let mut answer = [0; ANSWER_MAX + 1];
         let len = exchange(socket, &question, &mut answer).map_err(|error| say(&error))?;
         if len > ANSWER_MAX {
@@ -70,7 +70,7 @@ impl Querier {
 }
 
 /// Sends the query and reads until the end, or until the answer's limit.
-fn exchange(socket: SocketAddr, question: &Question, answer: &mut [u8]) -> io::Result<usize> {
+fn exchange(socket: SocketAddr, question: &Query, answer: &mut [u8]) -> io::Result<usize> {
     let until = Instant::now() + ASK_LIMIT;
     let left = || match until.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(io::Error::from(ErrorKind::TimedOut)),

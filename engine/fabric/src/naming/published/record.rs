@@ -13,7 +13,7 @@ const MAGIC: [u8; 8] = *b"WEIRADDR";
 pub const ADDRESS_VERSION: u16 = 1;
 
 /// Length of a question, in bytes.
-pub const QUESTION_LEN: usize = 40;
+pub const QUERY_LEN: usize = 40;
 
 /// What stands before the names in an answer.
 const HEAD_LEN: usize = 32;
@@ -37,18 +37,18 @@ const SEALED: u8 = 1;
 
 /// A query.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Question {
+pub struct Query {
     /// Number of the tenant whose key the answer is to be sealed with.
     pub tenant: u64,
     /// A number that no earlier query had, so that no earlier answer matches.
     pub nonce: [u8; 16],
 }
 
-impl Question {
+impl Query {
     /// Its bytes.
     #[must_use]
-    pub fn encode(&self) -> [u8; QUESTION_LEN] {
-        let mut bytes = [0; QUESTION_LEN];
+    pub fn encode(&self) -> [u8; QUERY_LEN] {
+        let mut bytes = [0; QUERY_LEN];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&ADDRESS_VERSION.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.tenant.to_le_bytes());
@@ -58,7 +58,7 @@ impl Question {
 
     /// Decodes a query; `None` if it is none. Queries of later versions begin in the same way.
     #[must_use]
-    pub fn decode(bytes: &[u8; QUESTION_LEN]) -> Option<Self> {
+    pub fn decode(bytes: &[u8; QUERY_LEN]) -> Option<Self> {
         let is_ours = bytes.starts_with(&MAGIC) && number(bytes, 8)? >= ADDRESS_VERSION;
         let tenant = u64::from_le_bytes(bytes.get(16..24)?.try_into().ok()?);
         let nonce = bytes.get(24..)?.try_into().ok()?;
@@ -108,7 +108,7 @@ pub enum AnswerError {
 }
 
 /// A seal of a query and its answer at a port.
-fn seal(key: &TenantKey, question: &Question, port: u16, answer: &[u8]) -> [u8; SEAL_LEN] {
+fn seal(key: &TenantKey, question: &Query, port: u16, answer: &[u8]) -> [u8; SEAL_LEN] {
     let whole = key.derive("address", &[&question.nonce, &port.to_le_bytes(), answer]);
     core::array::from_fn(|at| whole[at])
 }
@@ -132,7 +132,7 @@ impl PublishedAddress {
     /// The answer to a query that came to this port, sealed if there is a key. `None`: the provider's name is
     /// too long.
     #[must_use]
-    pub fn encode(&self, question: &Question, port: u16, key: Option<&TenantKey>) -> Option<Vec<u8>> {
+    pub fn encode(&self, question: &Query, port: u16, key: Option<&TenantKey>) -> Option<Vec<u8>> {
         let mut head = head(TOLD, key.is_some());
         head[12..16].copy_from_slice(&self.format.to_le_bytes());
         head[16..24].copy_from_slice(&self.server.to_le_bytes());
@@ -151,7 +151,7 @@ impl PublishedAddress {
     /// See [`AnswerError`].
     pub fn decode(
         answer: &[u8],
-        question: &Question,
+        question: &Query,
         port: u16,
         key: Option<&TenantKey>,
     ) -> Result<Self, AnswerError> {
@@ -229,8 +229,8 @@ mod tests {
         SystemKey([6; 32]).tenant(TenantId(tenant))
     }
 
-    fn question() -> Question {
-        Question { tenant: 4, nonce: [9; 16] }
+    fn question() -> Query {
+        Query { tenant: 4, nonce: [9; 16] }
     }
 
     fn told() -> PublishedAddress {
@@ -262,7 +262,7 @@ mod tests {
         let read =
             |question, port, tenant| PublishedAddress::decode(&sealed, &question, port, Some(&key(tenant)));
         assert_eq!(read(question(), PORT, 4), Ok(told()));
-        let other = Question { nonce: [8; 16], ..question() };
+        let other = Query { nonce: [8; 16], ..question() };
         assert_eq!(read(other, PORT, 4), Err(AnswerError::Forged), "a recorded one");
         assert_eq!(read(question(), PORT + 1, 4), Err(AnswerError::Forged), "another target's");
         assert_eq!(read(question(), PORT, 5), Err(AnswerError::Forged), "another tenant's");
@@ -312,8 +312,8 @@ mod tests {
         ) {
             let address = Address::from_bytes(&bytes).expect("short enough");
             let told = PublishedAddress { server, provider, format, address };
-            let question = Question { tenant, nonce };
-            prop_assert_eq!(Question::decode(&question.encode()), Some(question));
+            let question = Query { tenant, nonce };
+            prop_assert_eq!(Query::decode(&question.encode()), Some(question));
             let mut answer = told.encode(&question, port, Some(&key(tenant))).expect("short names");
             prop_assert!(answer.len() <= ANSWER_MAX);
             prop_assert_eq!(PublishedAddress::decode(&answer, &question, port, Some(&key(tenant))), Ok(told));

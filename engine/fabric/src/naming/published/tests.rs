@@ -158,8 +158,8 @@ fn nonsense_and_silence_keep_nobody_from_being_told() {
     // More than may wait at a time, none of whom says anything.
     let silent: Vec<TcpStream> =
         (0..100).map(|_| TcpStream::connect((HOST, port)).expect("it listens")).collect();
-    let question = Question { tenant: 4, nonce: [1; 16] };
-    for wrong in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0xff; QUESTION_LEN], &question.encode()[..39]] {
+    let question = Query { tenant: 4, nonce: [1; 16] };
+    for wrong in [&b""[..], b"GET / HTTP/1.1\r\n\r\n", &[0xff; QUERY_LEN], &question.encode()[..39]] {
         assert_eq!(say(port, wrong), b"");
     }
     let later = {
@@ -190,14 +190,14 @@ fn nonsense_and_silence_keep_nobody_from_being_told() {
 }
 
 /// Somebody who takes one question and says this.
-fn liar(answer: impl FnOnce(Question) -> Vec<u8> + Send + 'static) -> (SocketAddr, JoinHandle<()>) {
+fn liar(answer: impl FnOnce(Query) -> Vec<u8> + Send + 'static) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind((HOST, 0)).expect("a port");
     let socket = listener.local_addr().expect("it has one");
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("an asker");
-        let mut bytes = [0; QUESTION_LEN];
+        let mut bytes = [0; QUERY_LEN];
         stream.read_exact(&mut bytes).expect("a question");
-        let answer = answer(Question::decode(&bytes).expect("a question"));
+        let answer = answer(Query::decode(&bytes).expect("a question"));
         // Whoever has heard enough hangs up.
         let _ = stream.write_all(&answer);
     });
@@ -215,7 +215,7 @@ fn told(provider: &str, format: u32) -> PublishedAddress {
 
 #[test]
 fn what_liars_tell_is_not_believed_and_said_to_be_what_it_is() {
-    let refused = |answer: Box<dyn FnOnce(Question, u16) -> Vec<u8> + Send>| {
+    let refused = |answer: Box<dyn FnOnce(Query, u16) -> Vec<u8> + Send>| {
         let (port_is, port) = std::sync::mpsc::channel();
         let (socket, thread) = liar(move |question| answer(question, port.recv().expect("told")));
         port_is.send(socket.port()).expect("it waits");
@@ -224,7 +224,7 @@ fn what_liars_tell_is_not_believed_and_said_to_be_what_it_is() {
         outcome.expect_err("a liar")
     };
     let sealed = |told: PublishedAddress, key: TenantKey| {
-        move |question: Question, port| told.encode(&question, port, Some(&key)).expect("short names")
+        move |question: Query, port| told.encode(&question, port, Some(&key)).expect("short names")
     };
     let honest = sealed(told("tcp", FI_SOCKADDR_IN), tenant(4));
     let (socket, thread) = liar(|_| Vec::new());
@@ -239,7 +239,7 @@ fn what_liars_tell_is_not_believed_and_said_to_be_what_it_is() {
     }));
     assert!(open.contains("not sealed"), "{open}");
     let recorded =
-        refused(Box::new(move |question, port| honest(Question { nonce: [0; 16], ..question }, port)));
+        refused(Box::new(move |question, port| honest(Query { nonce: [0; 16], ..question }, port)));
     assert!(recorded.contains("not sealed"), "{recorded}");
     for (provider, format) in [("verbs;ofi_rxm", FI_SOCKADDR_IN), ("tcp", FI_SOCKADDR_IN + 1)] {
         let other = refused(Box::new(sealed(told(provider, format), tenant(4))));

@@ -18,9 +18,9 @@ use weir_runtime::Handle;
 use weir_runtime::real::Executor;
 use weir_store::{FormatError, FormatOptions, OpenError, Owner, Store, StoreConfig};
 
-use crate::ending::while_wanted;
-use crate::waiting;
-use crate::witness::{FileWitness, Seen, Witness, witness_of};
+use crate::last_seen::{LastSeen, LastSeenFile, LastSeenRecord, last_seen_path};
+use crate::shutdown::unless_stopped;
+use crate::wait_log;
 
 /// Ending of a file that is being made.
 const UNFINISHED: &str = "new";
@@ -106,12 +106,12 @@ pub enum DataError {
     Format(#[from] FormatError),
     /// The engine is to end.
     #[error("the engine was asked to end before its targets were made; the next start makes them")]
-    Unwanted,
+    Stopped,
 }
 
 /// What the targets' files are made for.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct DataDirectory {
     /// The directory.
     pub folder: PathBuf,
     /// Name of the system.
@@ -139,7 +139,7 @@ fn is_there(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
 
-impl Layout {
+impl DataDirectory {
     /// The file of a target.
     #[must_use]
     pub fn path(&self, target: u32) -> PathBuf {
@@ -162,7 +162,7 @@ impl Layout {
     ///
     /// # Errors
     /// When the directory holds something else, files can't be made, or they are not wanted any more.
-    pub fn prepare(&self, is_unwanted: &dyn Fn() -> bool) -> Result<(), DataError> {
+    pub fn prepare(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), DataError> {
         let wrong = |source| DataError::Directory { path: self.folder.clone(), source };
         fs::create_dir_all(&self.folder).map_err(wrong)?;
         let names = self.names().map_err(wrong)?;
@@ -176,15 +176,15 @@ impl Layout {
             self.refuse_foreign(&names)?;
             if self.devices.is_empty() {
                 for target in 0..self.targets {
-                    self.make(target, is_unwanted)?;
+                    self.make(target, is_stopped)?;
                 }
             } else {
-                self.take_devices(is_unwanted)?;
+                self.take_devices(is_stopped)?;
             }
         }
         for target in (0..self.targets).filter(|_| !is_first) {
-            if FileWitness::new(witness_of(&self.path(target))).read() == Seen::GivenUp {
-                self.make_anew(target, is_unwanted)?;
+            if LastSeenFile::new(last_seen_path(&self.path(target))).read() == LastSeen::GivenUp {
+                self.make_anew(target, is_stopped)?;
             }
         }
         self.finish().map_err(wrong)?;
@@ -193,15 +193,15 @@ impl Layout {
 
     /// Formats and links the devices of a first start. Those that carry these very targets, because the directory was
     /// lost, are linked as they are.
-    fn take_devices(&self, is_unwanted: &dyn Fn() -> bool) -> Result<(), DataError> {
+    fn take_devices(&self, is_stopped: &dyn Fn() -> bool) -> Result<(), DataError> {
         let wrong = |source| DataError::Directory { path: self.folder.clone(), source };
         let executor = Executor::new().map_err(wrong)?;
         let rt = executor.handle();
         let mut contents = Vec::new();
         for (target, path) in (0..).zip(&self.devices) {
             let owner = self.owner(target);
-            let search = while_wanted(&rt, is_unwanted, content(&rt, path, &owner));
-            contents.push(executor.block_on(search).ok_or(DataError::Unwanted)??);
+            let search = unless_stopped(&rt, is_stopped, content(&rt, path, &owner));
+            contents.push(executor.block_on(search).ok_or(DataError::Stopped)??);
         }
         let pair = || {
             contents.iter().zip(&self.devices).map(|(content, path)| (content, path.display().to_string()))
@@ -213,9 +213,9 @@ impl Layout {
         }
         for ((target, path), content) in (0..).zip(&self.devices).zip(&contents) {
             if matches!(content, Content::Nothing) {
-                let opened = while_wanted(&rt, is_unwanted, when_free(&rt, target, path));
-                let device = watched(&rt, executor.block_on(opened).ok_or(DataError::Unwanted)??);
-                self.format(&executor, &device, target, is_unwanted)?;
+                let opened = unless_stopped(&rt, is_stopped, when_free(&rt, target, path));
+                let device = watched(&rt, executor.block_on(opened).ok_or(DataError::Stopped)??);
+                self.format(&executor, &device, target, is_stopped)?;
                 tracing::info!(device = device.name(), size = device.size(), target, "target formatted");
             }
             self.link(target, path).map_err(wrong)?;
@@ -226,28 +226,28 @@ impl Layout {
     /// Whether a file remembers a target of this engine.
     fn is_memory(&self, name: &str) -> bool {
         (0..self.targets)
-            .any(|target| witness_of(&self.path(target)).file_name().is_some_and(|file| file == name))
+            .any(|target| last_seen_path(&self.path(target)).file_name().is_some_and(|file| file == name))
     }
 
     /// Makes the store of a target that was given up, where nothing is in its place.
-    fn make_anew(&self, target: u32, is_unwanted: &dyn Fn() -> bool) -> Result<(), DataError> {
+    fn make_anew(&self, target: u32, is_stopped: &dyn Fn() -> bool) -> Result<(), DataError> {
         let wrong = |source| DataError::Directory { path: self.folder.clone(), source };
         let path = self.path(target);
         let Some(device) = self.devices.get(target as usize).cloned().or_else(|| fs::read_link(&path).ok())
         else {
-            return if is_there(&path) { Ok(()) } else { self.make(target, is_unwanted) };
+            return if is_there(&path) { Ok(()) } else { self.make(target, is_stopped) };
         };
         let executor = Executor::new().map_err(wrong)?;
         let rt = executor.handle();
         let found =
-            executor.block_on(while_wanted(&rt, is_unwanted, content(&rt, &device, &self.owner(target))));
+            executor.block_on(unless_stopped(&rt, is_stopped, content(&rt, &device, &self.owner(target))));
         // What is there is used as it is, or is no store.
-        if !matches!(found.ok_or(DataError::Unwanted)?, Ok(Content::Nothing)) {
+        if !matches!(found.ok_or(DataError::Stopped)?, Ok(Content::Nothing)) {
             return Ok(());
         }
-        let opened = while_wanted(&rt, is_unwanted, when_free(&rt, target, &device));
-        let device = watched(&rt, executor.block_on(opened).ok_or(DataError::Unwanted)??);
-        self.format(&executor, &device, target, is_unwanted)
+        let opened = unless_stopped(&rt, is_stopped, when_free(&rt, target, &device));
+        let device = watched(&rt, executor.block_on(opened).ok_or(DataError::Stopped)??);
+        self.format(&executor, &device, target, is_stopped)
     }
 
     /// Makes the link to a target's device under its temporary name.
@@ -290,7 +290,7 @@ impl Layout {
     }
 
     /// Makes a target's file under its temporary name. What an earlier attempt left there never held data.
-    fn make(&self, target: u32, is_unwanted: &dyn Fn() -> bool) -> Result<(), DataError> {
+    fn make(&self, target: u32, is_stopped: &dyn Fn() -> bool) -> Result<(), DataError> {
         let path = self.unfinished(target);
         let wrong = |source| DataError::Directory { path: self.folder.clone(), source };
         match fs::remove_file(&path) {
@@ -300,7 +300,7 @@ impl Layout {
         let executor = Executor::new().map_err(wrong)?;
         let rt = executor.handle();
         let device = watched(&rt, Rc::new(FileDevice::create(&rt, &path, self.size)?));
-        self.format(&executor, &device, target, is_unwanted)?;
+        self.format(&executor, &device, target, is_stopped)?;
         tracing::info!(path = %self.path(target).display(), size = self.size, "target formatted");
         Ok(())
     }
@@ -311,12 +311,12 @@ impl Layout {
         executor: &Executor,
         device: &Rc<dyn Device>,
         target: u32,
-        is_unwanted: &dyn Fn() -> bool,
+        is_stopped: &dyn Fn() -> bool,
     ) -> Result<(), DataError> {
         let (rt, options) = (executor.handle(), FormatOptions { owner: self.owner(target), log_bytes: None });
         let format = Store::format(&rt, device, &options);
-        let format = waiting::attended(&rt, target, device, "format", format);
-        executor.block_on(while_wanted(&rt, is_unwanted, format)).ok_or(DataError::Unwanted)??;
+        let format = wait_log::with_wait_log(&rt, target, device, "format", format);
+        executor.block_on(unless_stopped(&rt, is_stopped, format)).ok_or(DataError::Stopped)??;
         Ok(())
     }
 
@@ -334,7 +334,7 @@ impl Layout {
 
 /// Where it is remembered that the device of a target's file or link is faulty.
 #[must_use]
-pub fn verdict_of(target: &Path) -> PathBuf {
+pub fn fault_path(target: &Path) -> PathBuf {
     target.with_extension("faulty")
 }
 
@@ -359,10 +359,10 @@ async fn content(rt: &Handle, path: &Path, owner: &Owner) -> Result<Content, Dat
     let name = device.name().to_owned();
     let config = StoreConfig { background: false, scrub: None, stall_limit: None, ..StoreConfig::default() };
     let open = Store::open(rt, Rc::clone(&device), owner, config);
-    match waiting::attended(rt, target, &device, "search for a store", open).await {
+    match wait_log::with_wait_log(rt, target, &device, "search for a store", open).await {
         Ok(store) => {
             let pools = store.pools().len();
-            let closed = waiting::attended(rt, target, &device, "checkpoint", store.close()).await;
+            let closed = wait_log::with_wait_log(rt, target, &device, "checkpoint", store.close()).await;
             closed.map_err(|error| DataError::Close { device: name, reason: error.to_string() })?;
             Ok(Content::Target(pools))
         }
@@ -385,7 +385,7 @@ pub async fn open(rt: &Handle, target: u32, path: &Path) -> Result<Rc<dyn Device
 async fn when_free(rt: &Handle, target: u32, path: &Path) -> Result<Rc<dyn Device>, MediaError> {
     let until = rt.now() + BUSY_LIMIT;
     loop {
-        match waiting::open(rt, target, path) {
+        match wait_log::open(rt, target, path) {
             Err(MediaError::Busy { .. }) if rt.now() < until => rt.sleep(BUSY_PAUSE).await,
             opened => return opened,
         }

@@ -11,11 +11,11 @@ const KEEP_LIMIT: Duration = Duration::from_secs(30);
 
 /// Has handles kept until it is dropped.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct HandleKeepalive {
     _stop: Sender<()>,
 }
 
-impl Keeper {
+impl HandleKeepalive {
     /// Has handles kept that were opened by a client of a node; `None` for a client of no node.
     ///
     /// # Errors

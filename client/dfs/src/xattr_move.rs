@@ -37,14 +37,14 @@ type Stored = (Key, Vec<u8>);
 
 /// What a transaction does about the extended attributes of an inode at its new name.
 #[derive(Debug, Default)]
-pub(crate) struct Carried {
+pub(crate) struct MovedXattrs {
     /// Those that aren't there yet.
     pub values: Vec<Stored>,
     /// What has been left there of the same inode, and must not come back.
     pub stale: Vec<Key>,
 }
 
-impl Carried {
+impl MovedXattrs {
     /// What is written for it.
     pub(crate) fn writes(&self) -> impl Iterator<Item = AkeyWrite<'_>> {
         self.values.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value))
@@ -53,9 +53,9 @@ impl Carried {
 
 /// Bytes that a transaction has left.
 #[derive(Debug)]
-pub(crate) struct Room(usize);
+pub(crate) struct TransactionBudget(usize);
 
-impl Room {
+impl TransactionBudget {
     /// For a transaction that gives these inodes their new names.
     pub(crate) fn beside(renamed: &[&Node]) -> Self {
         let taken: usize = renamed.iter().map(|node| node.record.encode().len() + NAMES).sum();
@@ -93,13 +93,13 @@ impl Dfs {
     ///
     /// Nothing is known but what the transaction itself reads at the new name: others may put attributes there, and remove
     /// them, as they have the inode come and go.
-    pub(crate) async fn carry_xattrs(
+    pub(crate) async fn move_xattrs(
         &self,
         context: &Context,
         view: &Self,
         (source, moved, occupant): (&Node, &Node, Option<&Node>),
-        room: &mut Room,
-    ) -> Result<Option<Carried>> {
+        room: &mut TransactionBudget,
+    ) -> Result<Option<MovedXattrs>> {
         let values = view.xattr_values(context, source).await?;
         let there = view.xattr_values(context, moved).await?;
         let wrong = there.iter().filter(|stored| !values.contains(stored)).map(|(key, _)| key.clone());
@@ -108,7 +108,7 @@ impl Dfs {
         let stale: Vec<Key> = wrong.iter().filter(is_stale).cloned().collect();
         let missing: Vec<Stored> = values.into_iter().filter(|stored| !there.contains(stored)).collect();
         if room.take_both(&missing, &stale) {
-            return Ok(Some(Carried { values: missing, stale }));
+            return Ok(Some(MovedXattrs { values: missing, stale }));
         }
         if wrong.is_empty() {
             self.place_xattrs(context, moved, occupant, &missing).await?;
@@ -124,7 +124,7 @@ impl Dfs {
         &self,
         context: &Context,
         node: &Node,
-        room: &mut Room,
+        room: &mut TransactionBudget,
     ) -> Result<Option<Vec<Key>>> {
         Ok(Some(self.xattr_keys(context, node).await?).filter(|keys| room.take(keys)))
     }
@@ -177,7 +177,7 @@ impl Dfs {
         if occupant.is_some_and(|occupant| occupant.oid == node.oid()) {
             return Ok(false);
         }
-        let mut room = Room(COMMIT_MAX - FRAME - NAMES);
+        let mut room = TransactionBudget(COMMIT_MAX - FRAME - NAMES);
         let mut keys = view.xattr_keys(context, node).await?;
         keys.retain(unwanted);
         let keys = keys.into_iter().take(AKEYS_MAX);

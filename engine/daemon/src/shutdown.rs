@@ -1,4 +1,4 @@
-//! How an engine is asked to end: by SIGTERM or SIGINT, from the start of the process on.
+//! Shutdown of an engine: SIGTERM or SIGINT asks for it, from the start of the process on.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use weir_runtime::Handle;
 
-/// How often a step that waits for a device looks whether it is still wanted.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a step that waits for a device checks the stop flag.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The signals that end an engine. They are kept from when this is made until somebody asks for them: a process with number 1, as in
-/// a container, would not even be killed by them before.
+/// The signals that end an engine. A signal that arrives after this was made is kept until [`Signals::recv`] is called. Without this, a
+/// process with number 1, as in a container, would ignore the signals.
 pub struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -37,35 +37,35 @@ impl Signals {
     }
 }
 
-/// Tells the thread that makes the targets that nobody wants them any more.
+/// Tells the thread that makes the targets to stop.
 #[derive(Clone, Debug, Default)]
-pub struct Unwanted(Arc<AtomicBool>);
+pub struct StopFlag(Arc<AtomicBool>);
 
-impl Unwanted {
-    /// Says so.
+impl StopFlag {
+    /// Asks it to stop.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it was said.
+    /// Whether it was asked to stop.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Runs a step, and drops it between two transfers, or while one hangs, when it is not wanted any more; `None` then.
-pub async fn while_wanted<T>(
+/// Runs a step. Once `is_stopped`, drops the step between two transfers, or while one hangs, and returns `None`.
+pub async fn unless_stopped<T>(
     rt: &Handle,
-    is_unwanted: &dyn Fn() -> bool,
+    is_stopped: &dyn Fn() -> bool,
     work: impl Future<Output = T>,
 ) -> Option<T> {
     let mut work = pin!(work);
     loop {
         let step = core::future::poll_fn(|cx| {
-            if is_unwanted() { Poll::Ready(None) } else { work.as_mut().poll(cx).map(Some) }
+            if is_stopped() { Poll::Ready(None) } else { work.as_mut().poll(cx).map(Some) }
         });
-        if let Ok(done) = rt.timeout(LOOK_INTERVAL, step).await {
+        if let Ok(done) = rt.timeout(POLL_INTERVAL, step).await {
             return done;
         }
     }

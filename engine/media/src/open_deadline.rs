@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long the opening of a device may take, or a step of its creation: what a transfer may.
-pub(crate) struct Patience {
+pub(crate) struct OpenDeadline {
     path: PathBuf,
     operation: &'static str,
     until: Instant,
 }
 
-impl Patience {
+impl OpenDeadline {
     /// Begins now, with the opening of a device.
     pub(crate) fn with(path: &Path) -> Self {
         Self::of(path, "opened", HUNG)
@@ -116,7 +116,7 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo");
         assert!(made.success());
         for operation in ["opened", "created"] {
-            let patience = Patience::of(&path, operation, Duration::from_millis(5));
+            let patience = OpenDeadline::of(&path, operation, Duration::from_millis(5));
             let silent = path.clone();
             let error =
                 patience.wait("the first look", move || std::fs::File::open(silent)).expect_err("no writer");
@@ -165,6 +165,6 @@ mod tests {
 
     #[test]
     fn what_a_call_gives_is_handed_on() {
-        assert_eq!(Patience::with(Path::new("x")).wait("it", || 7).expect("in time"), 7);
+        assert_eq!(OpenDeadline::with(Path::new("x")).wait("it", || 7).expect("in time"), 7);
     }
 }

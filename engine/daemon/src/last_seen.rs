@@ -1,8 +1,8 @@
-//! What is remembered of a target's store apart from its device: which store it was, and how far it was. A blank device, an older one
-//! or another one in its place is told by that.
+//! The durable record of a target's store apart from its device: the identity of the store, and how far it had got. With it an engine
+//! recognises a blank device, an older copy, or another device in the place of the target's.
 //!
-//! On real engines it is a file beside the target's, `target-N.seen`. It is written when the store was opened, every few seconds
-//! while it changes, and when the target has stopped. What was acknowledged since it was written last it doesn't tell of.
+//! Real engines keep the record in a file beside the target's, `target-N.seen`. The record is written when the store is opened, every
+//! few seconds while the store changes, and when the target has stopped. It doesn't cover what was acknowledged after it was written.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -17,13 +17,13 @@ use weir_store::Mark;
 
 use crate::durable;
 
-/// What a file says whose target may have anything, and be made anew.
+/// Content of the file when the target's content was given up and the target may be made anew.
 const GIVEN_UP: &str = "given up";
 
-/// What is remembered of a target.
+/// The state in which a target's store was seen last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
-    /// Nothing.
+pub enum LastSeen {
+    /// Unknown.
     Nothing,
     /// How far its store was.
     Store(Mark),
@@ -31,38 +31,38 @@ pub enum Seen {
     GivenUp,
 }
 
-/// The memory of one target.
-pub trait Witness {
-    /// What is remembered.
-    fn read(&self) -> Seen;
+/// The durable record of one target's store.
+pub trait LastSeenRecord {
+    /// Reads the record.
+    fn read(&self) -> LastSeen;
 
-    /// Remembers how far the store is, soon.
+    /// Records how far the store is, soon.
     fn keep(&self, mark: &Mark);
 
-    /// Remembers how far the store is when it was closed, before this returns.
+    /// Records how far the store was when it was closed, before this returns.
     fn keep_last(&self, mark: &Mark);
 
-    /// Remembers that what the target held is given up.
+    /// Records that the target's content is given up.
     ///
     /// # Errors
     /// When that can't be made durable.
     fn give_up(&self) -> io::Result<()>;
 }
 
-/// Where it is remembered what a target's file or link had.
+/// The path of the record for a target's file or link.
 #[must_use]
-pub fn witness_of(target: &Path) -> PathBuf {
+pub fn last_seen_path(target: &Path) -> PathBuf {
     target.with_extension("seen")
 }
 
-/// A memory in a file of the data directory. A thread writes it, so that the target doesn't wait for the file system.
-pub struct FileWitness {
+/// A record in a file of the data directory. A thread writes it, so that the target doesn't wait for the file system.
+pub struct LastSeenFile {
     path: PathBuf,
     writer: RefCell<Option<(Sender<String>, JoinHandle<()>)>>,
 }
 
-impl FileWitness {
-    /// The memory that is kept in this file.
+impl LastSeenFile {
+    /// The record that is kept in this file.
     #[must_use]
     pub const fn new(path: PathBuf) -> Self {
         Self { path, writer: RefCell::new(None) }
@@ -92,13 +92,13 @@ fn text_of(mark: &Mark) -> String {
     text
 }
 
-fn parse(text: &str) -> Option<Seen> {
+fn parse(text: &str) -> Option<LastSeen> {
     if text.trim() == GIVEN_UP {
-        return Some(Seen::GivenUp);
+        return Some(LastSeen::GivenUp);
     }
     let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     let number = |name: &str| field(name)?.parse::<u64>().ok();
-    Some(Seen::Store(Mark {
+    Some(LastSeen::Store(Mark {
         store: field("store")?.parse().ok()?,
         generation: number("generation")?,
         stable: number("stable")?,
@@ -106,19 +106,19 @@ fn parse(text: &str) -> Option<Seen> {
     }))
 }
 
-impl Witness for FileWitness {
-    fn read(&self) -> Seen {
+impl LastSeenRecord for LastSeenFile {
+    fn read(&self) -> LastSeen {
         let text = match fs::read_to_string(&self.path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Seen::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return LastSeen::Nothing,
             Err(error) => {
                 tracing::warn!(path = %self.path.display(), %error, "how far a target's store was can't be read");
-                return Seen::Nothing;
+                return LastSeen::Nothing;
             }
         };
         parse(&text).unwrap_or_else(|| {
             tracing::warn!(path = %self.path.display(), "how far a target's store was can't be read: the file makes no sense");
-            Seen::Nothing
+            LastSeen::Nothing
         })
     }
 
@@ -127,7 +127,7 @@ impl Witness for FileWitness {
         if writer.is_none() {
             let (sender, texts) = channel::<String>();
             let path = self.path.clone();
-            let thread = Builder::new().name("witness".to_owned()).spawn(move || {
+            let thread = Builder::new().name("last-seen".to_owned()).spawn(move || {
                 while let Ok(mut text) = texts.recv() {
                     // Of several only the last one counts.
                     while let Ok(newer) = texts.try_recv() {
@@ -167,17 +167,17 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("target-0.seen");
         let mark = |stable| Mark { store: uuid::Uuid::from_u128(7), generation: 3, stable, newest: Epoch(9) };
-        let witness = FileWitness::new(path.clone());
-        assert_eq!(witness.read(), Seen::Nothing);
+        let last_seen = LastSeenFile::new(path.clone());
+        assert_eq!(last_seen.read(), LastSeen::Nothing);
         for stable in 0..100 {
-            witness.keep(&mark(stable));
+            last_seen.keep(&mark(stable));
         }
-        witness.keep_last(&mark(100));
-        assert_eq!(FileWitness::new(path.clone()).read(), Seen::Store(mark(100)));
-        witness.keep(&mark(101));
-        witness.give_up().expect("it is written");
-        assert_eq!(witness.read(), Seen::GivenUp);
+        last_seen.keep_last(&mark(100));
+        assert_eq!(LastSeenFile::new(path.clone()).read(), LastSeen::Store(mark(100)));
+        last_seen.keep(&mark(101));
+        last_seen.give_up().expect("it is written");
+        assert_eq!(last_seen.read(), LastSeen::GivenUp);
         fs::write(&path, "store of something").expect("written");
-        assert_eq!(witness.read(), Seen::Nothing);
+        assert_eq!(last_seen.read(), LastSeen::Nothing);
     }
 }

@@ -31,8 +31,8 @@ impl Machine {
         file.set_len(SIZE).expect("a sparse file");
     }
 
-    fn layout(&self, data: &str, devices: [&str; 2]) -> Layout {
-        Layout {
+    fn layout(&self, data: &str, devices: [&str; 2]) -> DataDirectory {
+        DataDirectory {
             folder: self.folder.path().join(data),
             system: "weir".to_owned(),
             rank: Rank(3),
@@ -44,7 +44,7 @@ impl Machine {
 }
 
 /// Opens a target as its thread does, and works with its store.
-fn with_store<T>(layout: &Layout, target: u32, work: impl AsyncFnOnce(&Store) -> T) -> T {
+fn with_store<T>(layout: &DataDirectory, target: u32, work: impl AsyncFnOnce(&Store) -> T) -> T {
     let executor = Executor::new().expect("an executor");
     let rt = executor.handle();
     executor.block_on(async {
@@ -57,13 +57,13 @@ fn with_store<T>(layout: &Layout, target: u32, work: impl AsyncFnOnce(&Store) ->
     })
 }
 
-fn add_pool(layout: &Layout, target: u32) {
+fn add_pool(layout: &DataDirectory, target: u32) {
     let pool = PoolId(uuid::Uuid::from_u128(9));
     with_store(layout, target, async |store| store.create_pool(pool, 32 << 20).await.map(drop))
         .expect("room");
 }
 
-fn pools(layout: &Layout, target: u32) -> usize {
+fn pools(layout: &DataDirectory, target: u32) -> usize {
     with_store(layout, target, async |store| store.pools().len())
 }
 
@@ -80,7 +80,7 @@ fn devices_are_formatted_once_and_found_again_under_other_names() {
     let layout = machine.layout("data", ["a", "d"]);
     layout.prepare(&|| false).expect("the link follows");
     assert_eq!(pools(&layout, 1), 1);
-    let files = Layout { devices: Vec::new(), ..machine.layout("data", ["a", "d"]) };
+    let files = DataDirectory { devices: Vec::new(), ..machine.layout("data", ["a", "d"]) };
     files.prepare(&|| false).expect("what is linked is used without the key, too");
     assert_eq!(pools(&files, 1), 1);
 }
@@ -92,7 +92,7 @@ fn a_device_that_another_process_is_about_to_let_go_of_is_waited_for() {
     let executor = Executor::new().expect("an executor");
     let held = weir_media::open(&executor.handle(), &machine.device("a")).expect("nobody has it");
     let (held, looks) = (std::cell::Cell::new(Some(held)), std::cell::Cell::new(0));
-    let is_unwanted = || {
+    let is_stopped = || {
         looks.set(looks.get() + 1);
         // The first look is before the first try.
         if looks.get() > 1 {
@@ -100,7 +100,7 @@ fn a_device_that_another_process_is_about_to_let_go_of_is_waited_for() {
         }
         false
     };
-    layout.prepare(&is_unwanted).expect("it is free in the end");
+    layout.prepare(&is_stopped).expect("it is free in the end");
     assert_eq!((pools(&layout, 0), pools(&layout, 1)), (0, 0));
 }
 
@@ -119,7 +119,7 @@ fn a_device_with_anything_on_it_is_left_as_it_is() {
     // Erased, it will do, although the first device carries a new target by now.
     machine.replace("b");
     layout.prepare(&|| false).expect("the first start goes on");
-    let other = Layout { rank: Rank(4), ..machine.layout("other", ["a", "b"]) };
+    let other = DataDirectory { rank: Rank(4), ..machine.layout("other", ["a", "b"]) };
     assert!(matches!(other.prepare(&|| false), Err(DataError::Open(_))), "another engine's targets");
 }
 
@@ -150,26 +150,26 @@ fn a_lost_directory_finds_its_devices_but_none_is_replaced_by_a_blank_one() {
 #[test]
 fn files_with_data_are_not_left_for_devices() {
     let machine = Machine::new();
-    let files = Layout { devices: Vec::new(), ..machine.layout("data", ["a", "b"]) };
+    let files = DataDirectory { devices: Vec::new(), ..machine.layout("data", ["a", "b"]) };
     files.prepare(&|| false).expect("files");
     let refused = machine.layout("data", ["a", "b"]).prepare(&|| false);
     assert!(matches!(refused, Err(DataError::File { .. })));
 }
 
 /// Breaks preparations off, each one step later than the one before, until one is done; how many were broken off.
-fn break_off(layout: &Layout) -> usize {
+fn break_off(layout: &DataDirectory) -> usize {
     for steps in 0_usize.. {
         let left = std::cell::Cell::new(steps);
-        let is_unwanted = || match left.get() {
+        let is_stopped = || match left.get() {
             0 => true,
             some => {
                 left.set(some - 1);
                 false
             }
         };
-        match layout.prepare(&is_unwanted) {
+        match layout.prepare(&is_stopped) {
             Ok(()) => return steps,
-            Err(DataError::Unwanted) => {}
+            Err(DataError::Stopped) => {}
             Err(error) => panic!("after {steps} steps: {error}"),
         }
     }
@@ -180,7 +180,7 @@ fn break_off(layout: &Layout) -> usize {
 fn what_is_broken_off_anywhere_is_made_by_a_later_start() {
     let machine = Machine::new();
     let devices = machine.layout("devices", ["a", "b"]);
-    let files = Layout { devices: Vec::new(), ..machine.layout("files", ["a", "b"]) };
+    let files = DataDirectory { devices: Vec::new(), ..machine.layout("files", ["a", "b"]) };
     for layout in [devices, files] {
         let broken = break_off(&layout);
         assert!(broken > 10, "only {broken} steps");

@@ -1,4 +1,4 @@
-//! What the start of a target waits for, said while it waits: a device that doesn't answer is to be seen from the log.
+//! Logs what the start of a target waits for while it waits, so that the log shows a device that doesn't answer.
 
 use std::path::Path;
 use std::pin::pin;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use weir_media::{Device, MediaError};
 use weir_runtime::Handle;
 
-/// How often it is said: most steps take milliseconds.
+/// How often a wait is logged. Most steps take milliseconds.
 pub const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
 fn notice(target: u32, device: &str, step: &str, waited: Duration) -> String {
@@ -24,18 +24,18 @@ fn doing(device: &dyn Device) -> String {
     format!("{under_way}; {} reads and {} writes have ended", stats.reads, stats.writes)
 }
 
-/// Runs a step of a target's start.
-pub async fn attended<T>(
+/// Runs a step of a target's start, and logs while it waits.
+pub async fn with_wait_log<T>(
     rt: &Handle,
     target: u32,
     device: &Rc<dyn Device>,
     step: &str,
     work: impl Future<Output = T>,
 ) -> T {
-    attended_by(rt, target, device, step, work, |text| tracing::warn!("{text}")).await
+    with_log(rt, target, device, step, work, |text| tracing::warn!("{text}")).await
 }
 
-async fn attended_by<T>(
+async fn with_log<T>(
     rt: &Handle,
     target: u32,
     device: &Rc<dyn Device>,
@@ -53,8 +53,13 @@ async fn attended_by<T>(
     }
 }
 
-/// Waits for what another thread does, such as with files of the data directory, whose drive may not answer.
-pub async fn elsewhere<T>(interval: Duration, say: impl Fn(Duration), work: impl Future<Output = T>) -> T {
+/// Waits for work on another thread, and calls `say` at each interval. The work may be on files of the data directory, whose drive may
+/// not answer.
+pub async fn on_other_thread<T>(
+    interval: Duration,
+    say: impl Fn(Duration),
+    work: impl Future<Output = T>,
+) -> T {
     let (mut work, begin) = (pin!(work), Instant::now());
     loop {
         match tokio::time::timeout(interval, work.as_mut()).await {
@@ -64,7 +69,7 @@ pub async fn elsewhere<T>(interval: Duration, say: impl Fn(Duration), work: impl
     }
 }
 
-/// Opens a target's device, which blocks the thread: another one says that it takes long.
+/// Opens a target's device. That blocks this thread; another thread logs when it takes long.
 ///
 /// # Errors
 /// As [`weir_media::open`].
@@ -130,7 +135,7 @@ mod tests {
         let error = world.try_block_on(&node, BOUND, async move {
             let say = |text: &str| notes.borrow_mut().push(text.to_owned());
             let work = work(rt.clone(), Rc::clone(&device));
-            attended_by(&rt, 2, &device, step, work, say).await.err()
+            with_log(&rt, 2, &device, step, work, say).await.err()
         });
         let error = error.expect("it ends").expect("the device doesn't answer");
         (error, said.take())
@@ -169,7 +174,7 @@ mod tests {
         let end = std::cell::Cell::new(Some(end));
         // The work ends only when something was said.
         let say = |_| assert!(end.take().is_none_or(|end| end.send(7).is_ok()));
-        let done = runtime.block_on(async { elsewhere(Duration::from_millis(1), say, ended).await });
+        let done = runtime.block_on(async { on_other_thread(Duration::from_millis(1), say, ended).await });
         assert_eq!(done, Ok(7));
     }
 

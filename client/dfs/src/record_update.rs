@@ -12,7 +12,7 @@ use crate::record::Record;
 use crate::transaction::Tries;
 
 /// The begin of a change: a transaction, the file system as it reads it, and the record.
-pub(crate) struct Amendment {
+pub(crate) struct RecordUpdate {
     transaction: Transaction,
     view: Dfs,
     record: Result<Record>,
@@ -20,10 +20,10 @@ pub(crate) struct Amendment {
 
 impl Dfs {
     /// Begins to change an inode's record.
-    pub(crate) async fn begin_amendment(&self, context: &Context, node: &Node) -> Amendment {
+    pub(crate) async fn begin_record_update(&self, context: &Context, node: &Node) -> RecordUpdate {
         let (transaction, view) = self.begin(context);
         let record = view.refetch(context, node).await;
-        Amendment { transaction, view, record }
+        RecordUpdate { transaction, view, record }
     }
 
     /// Changes an inode's record, together with what `more` does in the transaction. The first try goes on from `begun`.
@@ -31,32 +31,32 @@ impl Dfs {
     ///
     /// # Errors
     /// [`crate::Error::Stale`] when the entry is gone or names another inode, those of `more`; or an object error.
-    pub(crate) async fn amend(
+    pub(crate) async fn update_record(
         &self,
         context: &Context,
         node: &Node,
-        begun: Option<Amendment>,
+        begun: Option<RecordUpdate>,
         change: impl Fn(&mut Record),
         more: impl AsyncFn(&mut Transaction, &Self) -> Result<()>,
     ) -> Result<Record> {
         let (mut tries, mut next) = (Tries::new(context), begun);
         loop {
-            let amendment = match next.take() {
+            let update = match next.take() {
                 Some(begun) => begun,
-                None => self.begin_amendment(context, node).await,
+                None => self.begin_record_update(context, node).await,
             };
-            match self.try_amend(context, node, amendment, &change, &more).await {
+            match self.try_update_record(context, node, update, &change, &more).await {
                 Ok(record) => return Ok(record),
                 Err(error) => tries.again(context, error).await?,
             }
         }
     }
 
-    async fn try_amend(
+    async fn try_update_record(
         &self,
         context: &Context,
         node: &Node,
-        Amendment { mut transaction, view, record }: Amendment,
+        RecordUpdate { mut transaction, view, record }: RecordUpdate,
         change: impl Fn(&mut Record),
         more: impl AsyncFn(&mut Transaction, &Self) -> Result<()>,
     ) -> Result<Record> {

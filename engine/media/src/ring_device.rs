@@ -10,7 +10,7 @@ use std::rc::Rc;
 use weir_runtime::Handle;
 
 /// An open device, its bounds and its rings.
-pub(crate) struct Ringed<W: Wire> {
+pub(crate) struct RingDevice<W: Wire> {
     pub(crate) handle: Handle,
     pub(crate) name: String,
     pub(crate) file: Rc<OwnedFd>,
@@ -23,7 +23,7 @@ pub(crate) struct Ringed<W: Wire> {
     pub(crate) polled: Option<Rc<Ring<W>>>,
 }
 
-impl<W: Wire + 'static> Ringed<W> {
+impl<W: Wire + 'static> RingDevice<W> {
     /// The ring of reads and writes.
     pub(crate) fn transfers(&self) -> &Ring<W> {
         self.polled.as_deref().unwrap_or(&self.ring)
