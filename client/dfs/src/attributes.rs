@@ -42,6 +42,8 @@ pub struct Stat {
     pub mtime_ns: i64,
     /// Time of the last change of content or attributes.
     pub ctime_ns: i64,
+    /// Epoch of the newest change of the content.
+    pub newest: Epoch,
 }
 
 /// A new time.
@@ -192,6 +194,7 @@ fn assemble(record: &Record, Measure { size, epoch, real }: Measure) -> Stat {
         atime_ns: record.atime_ns,
         mtime_ns,
         ctime_ns: record.ctime_ns.max(changed),
+        newest: epoch,
     }
 }
 

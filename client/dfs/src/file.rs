@@ -48,6 +48,13 @@ impl File {
         *self.oid
     }
 
+    /// The same content as it was at an epoch. Engines keep what was replaced or removed for some seconds, and longer only for
+    /// snapshots; what they have given up by then is missing from the end, or a hole.
+    #[must_use]
+    pub fn at(&self, epoch: Epoch) -> Self {
+        Self { array: self.array.at(epoch), read_only: true, oid: Arc::clone(&self.oid) }
+    }
+
     /// Bytes of a chunk: what is in one is written by one request, which happens as a whole.
     #[must_use]
     pub fn chunk_size(&self) -> u64 {

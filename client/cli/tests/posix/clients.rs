@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
@@ -151,6 +152,56 @@ fn what_another_client_cuts_off_is_never_read_as_zeros() {
         assert!(bytes.len() >= end, "{} bytes of {end}", bytes.len());
         let zeros = bytes.iter().position(|byte| *byte != b'x');
         assert_eq!(zeros, None, "of {} bytes, the file ends at {end}", bytes.len());
+    }
+}
+
+/// Zeros in what a file of `x` was read to be.
+fn has_zeros(bytes: &[u8]) -> bool {
+    bytes.iter().any(|byte| *byte != b'x')
+}
+
+#[test]
+fn several_programs_that_read_side_by_side_get_no_zeros_for_what_another_client_cuts_off() {
+    let system = system();
+    let (one, other) = (system.mount("home", &[]), system.mount("home", &[]));
+    for end in [0, 5000, 100_000, MIB + 1].repeat(15) {
+        fs::write(one.path("f"), whole()).expect("written");
+        let cut = OpenOptions::new().write(true).open(one.path("f")).expect("opened");
+        let opens: Vec<File> = (0..4).map(|_| File::open(other.path("f")).expect("opened")).collect();
+        let (path, start) = (other.path("f"), Barrier::new(opens.len() + 2));
+        let zeros = std::thread::scope(|scope| {
+            let readers: Vec<_> = opens
+                .iter()
+                .enumerate()
+                .map(|(index, open)| {
+                    let start = &start;
+                    scope.spawn(move || {
+                        start.wait();
+                        let mut bytes = vec![1; 64 << 10];
+                        // Each begins elsewhere.
+                        let offsets = (0..48).map(|block| ((block + 12 * index) % 48) as u64 * (64 << 10));
+                        offsets.into_iter().any(|offset| {
+                            let read = open.read_at(&mut bytes, offset).expect("read");
+                            has_zeros(&bytes[..read])
+                        })
+                    })
+                })
+                .collect();
+            let opener = scope.spawn(|| {
+                start.wait();
+                (0..10).any(|_| has_zeros(&fs::read(&path).expect("read")))
+            });
+            start.wait();
+            cut.set_len(end as u64).expect("cut");
+            let found = readers.into_iter().map(|reader| reader.join().expect("no panic"));
+            found.chain([opener.join().expect("no panic")]).collect::<Vec<_>>()
+        });
+        assert_eq!(zeros, [false; 5], "the file ends at {end}; the last one opens it again and again");
+        assert_eq!(
+            fs::read(other.path("f")).expect("read").len(),
+            end,
+            "who opens it later gets the new end"
+        );
     }
 }
 

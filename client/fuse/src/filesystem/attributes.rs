@@ -102,6 +102,7 @@ pub fn of_new(node: &Node) -> Stat {
         atime_ns,
         mtime_ns,
         ctime_ns,
+        newest: Epoch::ZERO,
     }
 }
 
@@ -111,10 +112,16 @@ pub fn without_privilege(mode: u32) -> u32 {
     mode & !(SET_USER_ID | group)
 }
 
-/// Stamp of attributes.
+/// The stamp of attributes.
 pub fn stamp(stat: &Stat) -> ContentStamp {
     let stored = stat.blocks.saturating_mul(BLOCK);
-    ContentStamp { size: stat.size, stored, mtime_ns: stat.mtime_ns, ctime_ns: stat.ctime_ns }
+    ContentStamp {
+        size: stat.size,
+        stored,
+        mtime_ns: stat.mtime_ns,
+        ctime_ns: stat.ctime_ns,
+        newest: Some(stat.newest),
+    }
 }
 
 /// Changes that the kernel asks for.
@@ -216,7 +223,7 @@ impl Shared {
     /// Takes note of attributes after they were changed from here.
     fn learn_changed(&self, inode: &Inode, node: &Node, stat: &Stat) {
         let mut known = inode.lock();
-        known.told = Some(stamp(stat));
+        (known.told, known.before_cut) = (Some(stamp(stat)), None);
         inode.gathering.learn_end(stat.size);
         self.inodes.note_record(&mut known, node);
     }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use fuser::{FopenFlags, WriteFlags};
-use weir_client::Context;
+use weir_client::{Context, Epoch};
 use weir_dfs::{Error, Node, SetAttributes, Stat};
 
 use super::attributes::{now_ns, stamp, without_privilege};
@@ -13,6 +14,10 @@ use super::inodes::{ContentStamp, Inode, Moment};
 use super::reads::Reading;
 use super::worker::{Fault, Served, Shared};
 use crate::spec::Cache;
+
+/// For how long what another client has cut off is read here as it was: longer than the kernel goes by a size that it was told,
+/// shorter than engines keep history.
+const KEPT: Duration = Duration::from_secs(2);
 
 /// An open file as the kernel is told of it.
 #[derive(Clone, Copy, Debug)]
@@ -93,8 +98,8 @@ impl Shared {
             // Written to from here meanwhile: what the page cache holds then has no stamp yet.
             let is_newest = known.is_newest(asked);
             known.cached = is_newest.then_some(fresh);
-            known.told = if is_newest { Some(fresh) } else { told };
             if is_newest {
+                known.tell(fresh);
                 inode.gathering.learn_end(fresh.size);
             }
             (known.node.clone(), kept, told)
@@ -202,6 +207,15 @@ impl Shared {
         let end = offset.saturating_add(read as u64);
         if read < into.len() && known.is_none_or(|size| end < size) {
             self.ensure_there(context, &open.inode)?;
+        }
+        if read < into.len()
+            && let Some(whole) =
+                reading.and_then(|_| Self::read_before_cut(context, &open, offset, read, into))
+        {
+            self.metrics.read(whole as u64);
+            return Ok(whole);
+        }
+        if read < into.len() && known.is_none_or(|size| end < size) {
             // Somebody else has cut it off.
             open.inode.lock().told = None;
         }
@@ -211,6 +225,37 @@ impl Shared {
         }
         self.metrics.read(read as u64);
         Ok(read)
+    }
+
+    /// Completes a read that comes out short with what stood behind the new end before another client cut the file off. Returns how
+    /// many bytes there are then. `None` where that isn't needed or not known any more: the kernel takes the end from the answer.
+    ///
+    /// The kernel heeds a short answer only if it has learned nothing else of the file since it sent the request. With several
+    /// handles it may have, and would show zeros up to the size that it believes in: old content is right until it learns the new
+    /// one.
+    fn read_before_cut(
+        context: &Context,
+        open: &OpenFile,
+        offset: u64,
+        read: usize,
+        into: &mut [u8],
+    ) -> Option<usize> {
+        let end = offset + read as u64;
+        let before = {
+            let known = open.inode.lock();
+            (known.opens > 1).then(|| known.believed_longer(end, KEPT))??
+        };
+        let kept = u64::try_from(KEPT.as_nanos()).ok()?;
+        let since = Epoch(context.latest_epoch().wall_ns().checked_sub(kept)?);
+        let mut old = vec![0; into.len()];
+        // A failure leaves the short answer.
+        let file = open.file.at(since.max(before.newest?));
+        let whole = context
+            .block_on(file.read(context, offset, &mut old, None))
+            .ok()
+            .filter(|whole| *whole > read)?;
+        into[read..whole].copy_from_slice(&old[read..whole]);
+        Some(whole)
     }
 
     /// Where from `offset` on the file has data, or a hole (lseek with `SEEK_DATA` or `SEEK_HOLE`).
@@ -252,7 +297,7 @@ impl Shared {
         let mapped = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let written = if open.gathers {
             self.gather(context, &open, offset, data, mapped)
-                .inspect(|()| self.note_written(&open, offset, data, now_ns()))
+                .inspect(|()| self.note_written(&open, offset, data, now_ns(), None))
         } else {
             self.write_through(context, &open, offset, data)
         };
@@ -279,12 +324,13 @@ impl Shared {
             open.inode.lock().cached = None;
         }
         let (offset, epoch) = written?;
-        self.note_written(open, offset, data, i64::try_from(epoch.wall_ns()).unwrap_or(i64::MAX));
+        let mtime_ns = i64::try_from(epoch.wall_ns()).unwrap_or(i64::MAX);
+        self.note_written(open, offset, data, mtime_ns, Some(epoch));
         Ok(())
     }
 
     /// Takes note of what the kernel knows after a write.
-    fn note_written(&self, open: &OpenFile, offset: u64, data: &[u8], mtime_ns: i64) {
+    fn note_written(&self, open: &OpenFile, offset: u64, data: &[u8], mtime_ns: i64, newest: Option<Epoch>) {
         let mut known = open.inode.lock();
         self.inodes.note_write(&mut known);
         known.cached = None;
@@ -294,7 +340,7 @@ impl Shared {
             let size = size.max(end);
             // What replaces stored bytes counts twice until the engines are asked.
             let stored = stored.saturating_add(data.len() as u64).min(size);
-            known.told = Some(ContentStamp { size, stored, mtime_ns, ctime_ns });
+            known.told = Some(ContentStamp { size, stored, mtime_ns, ctime_ns, newest });
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use weir_client::Epoch;
 use weir_dfs::{Kind, Node, Removed, SetAttributes};
@@ -29,6 +30,8 @@ pub struct ContentStamp {
     pub mtime_ns: i64,
     /// Time of the last change of content or attributes.
     pub ctime_ns: i64,
+    /// Epoch of the newest change of the content. `None` after a write from here whose epoch isn't known.
+    pub newest: Option<Epoch>,
 }
 
 /// A moment in the order of this mount's changes. What engines are asked at a moment may be answered without the changes
@@ -59,6 +62,8 @@ pub struct InodeState {
     pub cached: Option<ContentStamp>,
     /// What the kernel was told last about the content.
     pub told: Option<ContentStamp>,
+    /// What it was told before, and when another client's cut was noticed.
+    pub before_cut: Option<(ContentStamp, Instant)>,
     /// When name or record were changed from here last; of a directory, when it lost a name.
     pub changed: Moment,
     /// When content was written from here last.
@@ -88,6 +93,23 @@ impl InodeState {
         if self.changed <= asked {
             self.node.record.clone_from(&node.record);
         }
+    }
+
+    /// Takes note of what the engines say and the kernel is told.
+    pub fn tell(&mut self, stamp: ContentStamp) {
+        if let Some(told) = self.told.replace(stamp)
+            && told.size > stamp.size
+        {
+            self.before_cut = Some((told, Instant::now()));
+        }
+    }
+
+    /// What the kernel may still believe of a file that ends at `end`: that it is longer, because another client has cut it off
+    /// within a time.
+    pub fn believed_longer(&self, end: u64, within: Duration) -> Option<ContentStamp> {
+        let recent =
+            self.before_cut.filter(|(_, noticed)| noticed.elapsed() < within).map(|(stamp, _)| stamp);
+        self.told.into_iter().chain(recent).filter(|stamp| stamp.size > end).max_by_key(|stamp| stamp.size)
     }
 
     /// Whether it has that name, or had it last.
@@ -126,7 +148,7 @@ impl Inode {
         known.learn_record(node, asked);
         let is_newest = known.is_newest(asked);
         if is_newest {
-            known.told = Some(stamp);
+            known.tell(stamp);
             self.gathering.learn_end(stamp.size);
         }
         is_newest
@@ -193,6 +215,7 @@ impl Inodes {
     /// Notes a change of content from here, whether the engines have it or it waits here.
     pub fn note_write(&self, known: &mut InodeState) {
         known.written = self.next_moment();
+        known.before_cut = None;
     }
 
     fn next_moment(&self) -> Moment {
@@ -224,8 +247,8 @@ impl Inodes {
             (known.removed, known.nameless) = (None, None);
             (known.shared, known.renamed) = (false, false);
         }
-        if known.is_newest(asked) {
-            known.told = stamp.or(known.told);
+        if let Some(stamp) = stamp.filter(|_| known.is_newest(asked)) {
+            known.tell(stamp);
         }
         drop(known);
         Arc::clone(inode)
@@ -282,6 +305,7 @@ fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
         lost: false,
         cached: None,
         told: None,
+        before_cut: None,
         changed: Moment::default(),
         written: Moment::default(),
     };
@@ -359,7 +383,8 @@ pub mod tests {
         assert!(inode.lock().nameless.is_none());
     }
 
-    const OLD: ContentStamp = ContentStamp { size: 3, stored: 3, mtime_ns: 5, ctime_ns: 5 };
+    const OLD: ContentStamp =
+        ContentStamp { size: 3, stored: 3, mtime_ns: 5, ctime_ns: 5, newest: Some(Epoch(5)) };
 
     #[test]
     fn an_answer_from_before_a_rename_from_here_does_not_bring_the_old_name_back() {
