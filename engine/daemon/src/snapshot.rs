@@ -7,7 +7,7 @@ use weir_fabric::Capabilities;
 use weir_group::Roster;
 use weir_media::health::DeviceHealth;
 use weir_object::LatencyCounts;
-use weir_pool::{OPERATIONS, TargetPool};
+use weir_pool::{OPERATIONS, PoolService, TargetPool};
 use weir_proto::Der;
 use weir_proto::group::MemberState;
 use weir_rpc::membership::swim::SwimStats;
@@ -216,7 +216,9 @@ pub async fn take(target: &Target) -> TargetFigures {
             reserved: space.reserved,
         };
         figures.shards.insert(label, shard);
-        if let Some(served) = served(&pool).await {
+        if let Some(service) = target.pools.own_service(pool.id())
+            && let Some(served) = served(&service).await
+        {
             figures.served.push(served);
         }
     }
@@ -245,8 +247,7 @@ fn count_containers(pool: &TargetPool, label: &str, room: &mut usize, figures: &
     }
 }
 
-async fn served(pool: &TargetPool) -> Option<ServedPool> {
-    let service = pool.service()?;
+async fn served(service: &PoolService) -> Option<ServedPool> {
     let record = service.pool().ok()?;
     let gathered = service.gathered(POOL_AGE).await.ok()?;
     let (total, free) = gathered.total_and_free();

@@ -18,6 +18,9 @@ const RECORD_VERSION: u8 = 2;
 /// The version before pools belonged to tenants.
 const RECORD_VERSION_FIRST: u8 = 1;
 
+/// The pool that holds the engines' own records.
+pub const SYSTEM_POOL: PoolId = PoolId(uuid::Uuid::nil());
+
 /// Scope of what every target knows of a pool.
 pub(crate) const SCOPE_TARGET: &[u8] = b"target";
 /// Name of the pool's own record.

@@ -12,7 +12,6 @@ use weir_proto::pool::{
 use weir_proto::{Capability, ContainerId, Rights};
 
 use super::{Container, PoolService, SPACE_AGE_MAX};
-use crate::directory::Made;
 use crate::error::Failed;
 use crate::record::{self, ContainerRecord, SCOPE_CONTAINER};
 
@@ -43,6 +42,22 @@ const OIDS_PER_MS: u64 = 1 << 20;
 
 /// Where what is skipped ends, whatever the clock says: the other half of all ids is left.
 const SKIPPED_MAX: u64 = 1 << 63;
+
+/// What somebody asked to be made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Made<T> {
+    /// It.
+    pub it: T,
+    /// It was there before the request.
+    pub existed: bool,
+}
+
+impl<T> Made<T> {
+    /// Made for this request.
+    pub(crate) const fn now(it: T) -> Self {
+        Self { it, existed: false }
+    }
+}
 
 impl Container {
     /// Goes on behind all object ids that may have been given out up to this time, in nanoseconds since 1970, whatever the record

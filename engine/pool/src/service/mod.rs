@@ -3,20 +3,24 @@
 //! It runs on target 0 of the pool's service rank. Its state is in memory and in attributes of that target's shard;
 //! every change is one atomic batch of attributes that is durable before it is answered or visible. This is also
 //! the seam for replication: a batch is what a log of several replicas would carry.
+//!
+//! The room calls the pool on its target, stored records, and other engines. The pools of a target start it and hand it the
+//! requests of clients and targets; management and metrics call it directly.
 
 mod attributes;
 mod background;
 mod containers;
 mod destroy;
 mod devices;
+mod grants;
 mod handles;
 mod quota;
 mod snapshots;
 #[cfg(test)]
 mod tests;
 
-pub use containers::CHUNK_SIZE_DEFAULT;
 pub(crate) use containers::check_class;
+pub use containers::{CHUNK_SIZE_DEFAULT, Made};
 pub use handles::OpenHandle;
 
 use std::cell::{Cell, RefCell};

@@ -11,9 +11,9 @@ use weir_proto::{Rank, Rights, opcode};
 use weir_runtime::join_all;
 
 use super::containers::check_quota;
+use super::grants::{enlarge, ungranted};
 use super::{Container, PoolService};
 use crate::error::Failed;
-use crate::grants::{enlarge, ungranted};
 
 /// Longest wait for one target to give back what it doesn't use.
 const RECLAIM_LIMIT: Duration = Duration::from_secs(2);

@@ -1,4 +1,9 @@
-//! The pools that a target holds shards of, and what the pool service and the directory ask of it.
+//! The pools that a target holds shards of, the services that run on it, and what it answers to other engines. The room calls
+//! both, and the shelter for maps that the device can't take. Requests of clients, the directory, the I/O service and the daemon
+//! call it.
+
+mod lookup;
+mod notice;
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -12,12 +17,10 @@ use weir_proto::pool::{
 use weir_proto::{Clock, PoolId, Rank, opcode};
 use weir_store::{Shard, Store};
 
-use crate::directory::SYSTEM_POOL;
 use crate::error::Failed;
-use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_TARGET};
+use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_TARGET, SYSTEM_POOL};
 use crate::service::PoolService;
-use crate::shelter::MapShelter;
-use crate::target::TargetPool;
+use crate::target::{MapShelter, TargetPool};
 
 /// The pools of one target.
 pub struct TargetPools {
@@ -29,10 +32,12 @@ pub struct TargetPools {
     /// Why what the target held is not on its device, if so. The store is an empty one then, which takes nothing.
     lost: Option<String>,
     pools: RefCell<HashMap<PoolId, Rc<TargetPool>>>,
+    /// Services of those whose service runs here.
+    services: RefCell<HashMap<PoolId, Rc<PoolService>>>,
     /// Pools that count on this target, which has nothing of them.
-    pub(crate) missed: RefCell<BTreeSet<PoolId>>,
+    missed: RefCell<BTreeSet<PoolId>>,
     /// Pools whose services have shown a map that can't be right, and were not told so yet.
-    pub(crate) contradicted: RefCell<BTreeSet<PoolId>>,
+    contradicted: RefCell<BTreeSet<PoolId>>,
 }
 
 impl TargetPools {
@@ -57,6 +62,7 @@ impl TargetPools {
             shelter,
             lost,
             pools: RefCell::default(),
+            services: RefCell::default(),
             missed: RefCell::default(),
             contradicted: RefCell::default(),
         });
@@ -139,7 +145,14 @@ impl TargetPools {
     /// When the pool is not known here or its service runs elsewhere.
     pub fn service(&self, pool: PoolId) -> Result<Rc<PoolService>, Failed> {
         let known = self.get(pool)?;
-        known.service().ok_or_else(|| Failed::Elsewhere { pool, service: known.record.borrow().service })
+        let elsewhere = || Failed::Elsewhere { pool, service: known.record.borrow().service };
+        self.own_service(pool).ok_or_else(elsewhere)
+    }
+
+    /// The service of a pool, when it runs here.
+    #[must_use]
+    pub fn own_service(&self, pool: PoolId) -> Option<Rc<PoolService>> {
+        self.services.borrow().get(&pool).map(Rc::clone)
     }
 
     fn start(&self, mut record: PoolRecord, shard: Shard) -> Result<Rc<TargetPool>, Failed> {
@@ -158,7 +171,7 @@ impl TargetPools {
         if here {
             let (engines, spread) = (Rc::clone(&self.engines), Rc::clone(&self.spread));
             let service = PoolService::open(&pool, engines, spread, Rc::clone(&self.clock))?;
-            *pool.service.borrow_mut() = Some(service);
+            self.services.borrow_mut().insert(pool.id(), service);
         }
         self.pools.borrow_mut().insert(pool.id(), Rc::clone(&pool));
         Ok(pool)
@@ -225,9 +238,10 @@ impl TargetPools {
         self.in_service()?;
         let known = self.pools.borrow().get(&request.pool).map(Rc::clone);
         if let Some(pool) = known {
-            if let Some(service) = pool.service() {
+            if let Some(service) = self.own_service(request.pool) {
                 service.stop(request.only_if_empty)?;
             }
+            self.services.borrow_mut().remove(&request.pool);
             self.pools.borrow_mut().remove(&request.pool);
             tracing::info!(pool = %request.pool, label = pool.label(), "pool shard destroyed");
         }

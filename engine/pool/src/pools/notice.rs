@@ -7,8 +7,8 @@ use weir_proto::pool::{DeviceNotice, PoolMap, TargetPoolMap, TargetState};
 use weir_proto::{PoolId, Rank, TargetIndex, opcode};
 use weir_runtime::join_all;
 
+use super::TargetPools;
 use crate::error::Failed;
-use crate::pools::TargetPools;
 
 /// Longest wait for a pool service to take note of a device: it writes its map down and does not wait for others.
 const NOTICE_LIMIT: Duration = Duration::from_secs(5);
@@ -121,7 +121,7 @@ impl TargetPools {
     ) -> Result<Vec<TargetPoolMap>, Failed> {
         let (mut newer, mut refused) = (Vec::new(), None);
         for pool in self.all() {
-            let Some(service) = pool.service() else { continue };
+            let Some(service) = self.own_service(pool.id()) else { continue };
             // The target asks again; the other pools' services must not wait for this one.
             if let Err(error) = service.judge_device(rank, &notice).await {
                 refused.get_or_insert(error);

@@ -9,8 +9,9 @@ use weir_proto::pool::{EngineReport, PoolMap, PoolTarget, TargetPoolCreate, Targ
 use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, TenantId, opcode};
 use weir_runtime::join_all;
 
-use crate::directory::{Directory, DirectoryEntry, EntryState, SYSTEM_POOL};
+use super::{Directory, DirectoryEntry, EntryState};
 use crate::error::Failed;
+use crate::record::SYSTEM_POOL;
 
 /// Least bytes of a pool on one target: room for the service's records and a few requests of the largest payload.
 pub(crate) const SHARE_MIN: u64 = 32 * 1024 * 1024;

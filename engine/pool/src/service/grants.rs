@@ -15,7 +15,7 @@ const STEP_MIN: u64 = 16 * 1024 * 1024;
 const SHARE_DIVISOR: u64 = 2;
 
 /// Quota that no target has. `grants` without limit (given before the quota was set) count as nothing.
-pub(crate) fn ungranted(quota: u64, grants: &BTreeMap<u32, Option<u64>>) -> u64 {
+pub(super) fn ungranted(quota: u64, grants: &BTreeMap<u32, Option<u64>>) -> u64 {
     let given = grants.values().flatten().fold(0_u64, |sum, grant| sum.saturating_add(*grant));
     quota.saturating_sub(given)
 }
@@ -26,7 +26,7 @@ const SMALL_DIVISOR: u64 = 8;
 
 /// What a target that holds `used` bytes and is short of `wanted` gets in total, when `free` bytes are not granted
 /// and the target has `granted`. Less than `used + wanted` means that the quota doesn't suffice.
-pub(crate) fn enlarge(granted: u64, used: u64, wanted: u64, free: u64, targets: usize) -> u64 {
+pub(super) fn enlarge(granted: u64, used: u64, wanted: u64, free: u64, targets: usize) -> u64 {
     let needed = used.saturating_add(wanted).saturating_sub(granted);
     let targets = u64::try_from(targets.max(1)).unwrap_or(u64::MAX);
     let generous = (free / SHARE_DIVISOR / targets).max(STEP_MIN.min(free / SMALL_DIVISOR));

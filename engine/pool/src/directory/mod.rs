@@ -3,6 +3,14 @@
 //! The system's lowest rank keeps it, in attributes of a small pool of its own. What a creation or destruction is
 //! going to do is durable before its first step, and every step is idempotent: after a crash the directory takes up
 //! what was begun. A creation that can't succeed is taken back.
+//!
+//! The room calls stored records, the pools of a target for what has become of its device, and other engines over the tree. The
+//! daemon's management calls it; a target's pools ask it by requests only.
+
+mod absent;
+mod plan;
+
+pub use plan::PoolSpec;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -21,23 +29,21 @@ use weir_runtime::join_all;
 use weir_runtime::sync::Semaphore;
 use weir_store::{Shard, Store};
 
-use crate::absent::Absent;
 use crate::error::Failed;
-use crate::plan::{PoolSpec, SHARE_MIN, compare, share_of};
 use crate::pools::TargetPools;
-use crate::record::{self, FirstPoolRecord, SCOPE_DIRECTORY, Stored};
-
-/// The pool that holds the engines' own records.
-pub const SYSTEM_POOL: PoolId = PoolId(Uuid::nil());
+use crate::record::{self, FirstPoolRecord, SCOPE_DIRECTORY, SYSTEM_POOL, Stored};
+use crate::service::Made;
+use absent::Absent;
+use plan::{SHARE_MIN, compare, share_of};
 
 /// Bytes of the system pool: ten thousand entries of a KiB, with the index around them.
 const SYSTEM_POOL_SIZE: u64 = 32 * 1024 * 1024;
 
 /// Longest wait for one target to create or destroy its shard: a few writes to its log.
-pub(crate) const STEP_LIMIT: Duration = Duration::from_secs(10);
+const STEP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause between attempts to finish what was begun while an engine was down.
-pub(crate) const RETRY_PAUSE: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// How far a pool is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -83,29 +89,13 @@ impl Stored for DirectoryEntry {
     type First = FirstEntry;
 }
 
-/// What somebody asked to be made.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Made<T> {
-    /// It.
-    pub it: T,
-    /// It was there before the request.
-    pub existed: bool,
-}
-
-impl<T> Made<T> {
-    /// Made for this request.
-    pub(crate) const fn now(it: T) -> Self {
-        Self { it, existed: false }
-    }
-}
-
 /// The list of pools.
 pub struct Directory {
-    pub(crate) engines: Rc<Engines>,
-    pub(crate) spread: Rc<Spread>,
-    pub(crate) shard: Shard,
-    pub(crate) absent: Absent,
-    pub(crate) entries: RefCell<BTreeMap<PoolId, DirectoryEntry>>,
+    engines: Rc<Engines>,
+    spread: Rc<Spread>,
+    shard: Shard,
+    absent: Absent,
+    entries: RefCell<BTreeMap<PoolId, DirectoryEntry>>,
     /// One change at a time for each label.
     turns: RefCell<HashMap<String, Semaphore>>,
 }
@@ -138,7 +128,7 @@ impl Directory {
         directory.answer_engines();
         let rt = directory.engines.runtime().clone();
         rt.spawn(take_up(Rc::downgrade(&directory), rt.clone()));
-        rt.spawn(crate::absent::catch_up(Rc::downgrade(&directory), rt.clone()));
+        rt.spawn(absent::catch_up(Rc::downgrade(&directory), rt.clone()));
         Ok(directory)
     }
 
@@ -224,7 +214,7 @@ impl Directory {
         self.finish_creation(entry).await.map(Made::now)
     }
 
-    pub(crate) fn turn(&self, label: &str) -> Semaphore {
+    fn turn(&self, label: &str) -> Semaphore {
         let mut turns = self.turns.borrow_mut();
         // Whoever holds or waits for a turn has a clone; the others are not needed any more.
         turns.retain(|_, turn| turn.available() == 0 || turn.waiting() > 0);
@@ -376,7 +366,7 @@ impl Directory {
     }
 
     /// Has the targets of some engines change their share of a pool.
-    pub(crate) async fn resize_on(&self, ranks: &[Rank], pool: PoolId, size: u64) -> Vec<AskError> {
+    async fn resize_on(&self, ranks: &[Rank], pool: PoolId, size: u64) -> Vec<AskError> {
         let request = TargetPoolResize { pool, size };
         self.spread.tell(ranks, opcode::TARGET_POOL_RESIZE, &request, STEP_LIMIT).await
     }

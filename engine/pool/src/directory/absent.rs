@@ -16,9 +16,9 @@ use weir_proto::{Der, PoolId, Rank, opcode};
 use weir_runtime::{Handle, join_all};
 use weir_store::{AttributeChange, Shard};
 
-use crate::directory::{Directory, DirectoryEntry, EntryState, RETRY_PAUSE, STEP_LIMIT};
+use super::{Directory, DirectoryEntry, EntryState, RETRY_PAUSE, STEP_LIMIT};
 use crate::error::Failed;
-use crate::record::{self, SCOPE_REMNANT, Stored};
+use crate::record::{self, SCOPE_REMNANT, SYSTEM_POOL, Stored};
 
 /// Pools whose engines are told at the same time: each takes as long as the slowest of its engines.
 const PARALLEL: usize = 16;
@@ -51,7 +51,7 @@ impl Absent {
         let mut remnants = BTreeMap::new();
         for (name, bytes) in record::load_scope(shard, SCOPE_REMNANT) {
             let pool = Uuid::from_slice(&name).map(PoolId).map_err(|error| Failed::Record {
-                pool: crate::directory::SYSTEM_POOL,
+                pool: SYSTEM_POOL,
                 what: "the name of what is left of a pool",
                 reason: error.to_string(),
             })?;

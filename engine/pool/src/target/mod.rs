@@ -1,0 +1,219 @@
+//! One pool on one target: what the target stores of it, its containers, and what the pool service says of them. The room calls
+//! the store, stored records, and other engines where it asks the pool service. Services, the pools of a target and the I/O
+//! service call it.
+
+mod container;
+mod containers;
+mod shelter;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use container::{CounterSet, ErrorCounts, OPERATIONS, Operation, TargetContainer};
+pub use shelter::MapShelter;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_group::{Engines, Refusal};
+use weir_proto::limits::HANDLE_LEASE_NS;
+use weir_proto::pool::{PoolMap, TargetPoolSpace};
+use weir_proto::{Capability, Clock, ContainerId, Der, PoolId, Rank, Rights, TargetIndex};
+use weir_runtime::sync::Semaphore;
+use weir_store::Shard;
+
+use crate::error::{Failed, capability_der};
+use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_TARGET};
+use containers::Learning;
+
+/// One pool on one target.
+pub struct TargetPool {
+    pub(crate) record: RefCell<PoolRecord>,
+    pub(crate) shard: Shard,
+    engines: Rc<Engines>,
+    clock: Rc<Clock>,
+    containers: RefCell<HashMap<ContainerId, Rc<TargetContainer>>>,
+    learning: RefCell<HashMap<ContainerId, Rc<Learning>>>,
+    /// Whether the list of pools is known to have it. A pool that was here when the engine started may have been
+    /// destroyed while the engine was away.
+    pub(crate) is_listed: Cell<bool>,
+    /// The record is stored whole, by one change at a time, so that none takes another one back.
+    recording: Semaphore,
+    /// Where the map is kept while the device can't take it, when the pool's service runs here.
+    shelter: Option<Rc<dyn MapShelter>>,
+}
+
+impl TargetPool {
+    /// `shelter` keeps the map while the device can't, when the pool's service runs here.
+    pub(crate) fn new(
+        record: PoolRecord,
+        shard: Shard,
+        engines: Rc<Engines>,
+        clock: Rc<Clock>,
+        shelter: Option<Rc<dyn MapShelter>>,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            record: RefCell::new(record),
+            shard,
+            engines,
+            clock,
+            containers: RefCell::default(),
+            learning: RefCell::default(),
+            is_listed: Cell::new(false),
+            recording: Semaphore::new(1),
+            shelter,
+        })
+    }
+
+    /// Identity of the pool.
+    #[must_use]
+    pub fn id(&self) -> PoolId {
+        self.record.borrow().pool
+    }
+
+    /// Label of the pool.
+    #[must_use]
+    pub fn label(&self) -> String {
+        self.record.borrow().label.clone()
+    }
+
+    /// Its part of the store.
+    #[must_use]
+    pub const fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// Containers that this target knows.
+    #[must_use]
+    pub fn containers(&self) -> Vec<Rc<TargetContainer>> {
+        self.containers.borrow().values().map(Rc::clone).collect()
+    }
+
+    /// Checks a container handle. One keyed hash of less than a block (about 100 ns) costs no more than a lookup
+    /// in a cache of verified handles would.
+    ///
+    /// # Errors
+    /// When the seal is wrong, a right is missing, or the handle is one of a pool.
+    pub fn authorize(&self, capability: &Capability, needed: Rights) -> Result<ContainerId, Refusal> {
+        let refuse = |der, message| Refusal { der, object: format!("pool {}", self.label()), message };
+        capability
+            .check(&self.record.borrow().secret, needed)
+            .map_err(|error| refuse(capability_der(&error), error.to_string()))?;
+        capability.container.ok_or_else(|| {
+            let message =
+                "a pool handle does not open objects; open a container and use its handle".to_owned();
+            refuse(Der::NO_HDL, message)
+        })
+    }
+
+    /// Refuses requests that were placed with an older pool map.
+    ///
+    /// # Errors
+    /// When the client's map is older than the target's.
+    pub fn check_map(&self, version: u32) -> Result<(), Refusal> {
+        let record = self.record.borrow();
+        let known = record.map.version;
+        if version >= known {
+            return Ok(());
+        }
+        let label = &record.label;
+        Err(Refusal {
+            der: Der::STALE,
+            object: format!("pool {label}"),
+            message: format!(
+                "the client's map of pool {label} has version {version}, now it is {known}; fetch it again"
+            ),
+        })
+    }
+
+    /// Whether a target is one of the pool's. A pool has those that it was made with for life, in every version of its
+    /// map.
+    #[must_use]
+    pub fn has_target(&self, place: (Rank, TargetIndex)) -> bool {
+        let record = self.record.borrow();
+        record.map.targets.iter().any(|target| (target.rank, target.index) == place)
+    }
+
+    /// Takes over a newer pool map.
+    ///
+    /// # Errors
+    /// When it can't be stored. On a device that is out of use it goes by the map all the same, once the shelter has it
+    /// when the pool's service runs here: nobody else can tell which versions were given out.
+    pub(crate) async fn set_map(&self, map: PoolMap) -> Result<(), Failed> {
+        let _permit = self.recording.acquire().await;
+        let mut record = self.record.borrow().clone();
+        if map.version <= record.map.version {
+            return Ok(());
+        }
+        record.map = map;
+        let own = (self.engines.own_rank(), self.engines.own_index());
+        let is_down = record.map.down().any(|target| (target.rank, target.index) == own);
+        match self.store_record(&record).await {
+            Err(error) if !is_down => return Err(error),
+            Err(error) => {
+                tracing::warn!(pool = record.label, %error, "a pool map could not be stored");
+                self.take_shelter(&record)?;
+            }
+            Ok(()) => self.leave_shelter(),
+        }
+        tracing::info!(pool = record.label, version = record.map.version, "a newer pool map is used");
+        self.record.borrow_mut().map = record.map;
+        Ok(())
+    }
+
+    fn take_shelter(&self, record: &PoolRecord) -> Result<(), Failed> {
+        let Some(shelter) = &self.shelter else { return Ok(()) };
+        shelter.keep(record.pool, &record::encode(&record.map)).map_err(|error| Failed::Shelter {
+            pool: record.pool,
+            what: "written to",
+            reason: error.to_string(),
+        })
+    }
+
+    fn leave_shelter(&self) {
+        let Some(shelter) = &self.shelter else { return };
+        // What is left there is older than what the device has from now on, and counts no more.
+        if let Err(error) = shelter.forget(self.id()) {
+            tracing::warn!(pool = self.label(), %error, "an old pool map can't be removed from the data directory");
+        }
+    }
+
+    /// Takes note of a new size.
+    ///
+    /// # Errors
+    /// When it can't be stored.
+    pub(crate) async fn set_size(&self, size: u64) -> Result<(), Failed> {
+        let _permit = self.recording.acquire().await;
+        let record = PoolRecord { size, ..self.record.borrow().clone() };
+        self.store_record(&record).await?;
+        self.record.borrow_mut().size = size;
+        Ok(())
+    }
+
+    async fn store_record(&self, record: &PoolRecord) -> Result<(), Failed> {
+        let change = record::change(SCOPE_TARGET, NAME_POOL, Some(record::encode(record)));
+        Ok(self.shard.change_attributes(&[change]).await?)
+    }
+
+    /// Space of its part of the store, by container, and the containers in use.
+    pub(crate) fn space(&self) -> TargetPoolSpace {
+        let space = self.shard.space();
+        let live = space.containers.iter().filter(|summary| !summary.destroying);
+        TargetPoolSpace {
+            total: space.total,
+            free: space.free,
+            containers: live.map(|summary| (summary.container, summary.counted)).collect(),
+            active: self.active(),
+        }
+    }
+
+    /// Containers that clients have used of late.
+    fn active(&self) -> Vec<ContainerId> {
+        let now = self.engines.runtime().now();
+        let lease = Duration::from_nanos(HANDLE_LEASE_NS);
+        let fresh = |at| now.saturating_duration_since(at) < lease;
+        let known = self.containers.borrow();
+        known.values().filter(|one| one.used_at.get().is_some_and(fresh)).map(|one| one.id).collect()
+    }
+}
