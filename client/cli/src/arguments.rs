@@ -1,44 +1,25 @@
-//! The arguments of all three programs.
+//! The arguments of all three programs: their commands, put together from those that the rooms below define. Nothing imports
+//! them but the crate's root, which parses them and performs the command.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 
-use crate::container::ContainerCommand;
 use crate::dev::DevCommand;
 use crate::fabric::FabricCommand;
-use crate::file_system::FsCommand;
-use crate::kv::KvCommand;
 use crate::mount::{MountArguments, UmountArguments};
-use crate::pool::PoolCommand;
+use crate::storage::container::ContainerCommand;
+use crate::storage::file_system::FsCommand;
+use crate::storage::kv::KvCommand;
+use crate::storage::pool::PoolCommand;
+use crate::storage::system::SystemCommand;
 use crate::store::StoreCommand;
-use crate::system::SystemCommand;
 
 /// Longest time to wait for engines, in seconds: a week, which is for ever to whoever waits.
 const TIMEOUT_MAX: u64 = 7 * 24 * 3600;
-
-/// A name as it was given, unless it is empty: mostly a script's variable that is not set, which must not look like an
-/// object that does not exist.
-///
-/// # Errors
-/// When it is empty.
-pub fn name(text: &str) -> Result<String, String> {
-    if text.is_empty() {
-        Err("an empty name names nothing; give one".to_owned())
-    } else {
-        Ok(text.to_owned())
-    }
-}
-
-/// A name of any bytes, which need not be text.
-pub fn raw_name() -> impl TypedValueParser<Value = OsString> {
-    let check = |given: OsString| if given.is_empty() { name("").map(OsString::from) } else { Ok(given) };
-    OsStringValueParser::new().try_map(check)
-}
 
 /// Whether these arguments ask for JSON, also when they can't be parsed.
 pub fn ask_for_json(arguments: &[OsString]) -> bool {

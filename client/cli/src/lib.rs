@@ -1,21 +1,18 @@
 //! The command line: `weir`, and under the names `daos` and `dmg` the part of their commands that Weir serves.
 
 mod arguments;
-mod container;
-pub mod dev;
+mod attach;
+mod connection;
+mod dev;
 mod error;
 mod fabric;
-mod file_system;
-mod kv;
-mod management;
+mod local;
 mod mount;
 mod output;
-mod pool;
-mod probe;
-mod session;
-mod size;
+mod secret;
+mod storage;
 mod store;
-mod system;
+mod values;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -26,9 +23,10 @@ use clap::{CommandFactory, Parser};
 use serde_json::json;
 
 use arguments::{Common, Daos, DaosCommand, Dmg, DmgCommand, Weir, WeirCommand};
+use connection::{System, find_attach, runtime};
 use error::CliError;
-use management::System;
 use output::{Answer, Output};
+use storage::{container, file_system, kv, pool, system};
 
 /// Runs the command line that these arguments are, the first of which names the program.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -104,15 +102,13 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
             manage(named, common, async |system| pool::run(command, system).await)
         }
         WeirCommand::Container { command } if container::is_fabric(&command) => {
-            container::run_fabric(command, &management::find_attach(named)?, patience, output)
+            container::run_fabric(command, &find_attach(named)?, patience, output)
         }
         WeirCommand::Container { command } => {
             manage(named, common, async |system| container::run(command, system).await)
         }
-        WeirCommand::Kv { command } => kv::run(command, &management::find_attach(named)?, patience, output),
-        WeirCommand::Fs { command } => {
-            file_system::run(command, &management::find_attach(named)?, patience, output)
-        }
+        WeirCommand::Kv { command } => kv::run(command, &find_attach(named)?, patience, output),
+        WeirCommand::Fs { command } => file_system::run(command, &find_attach(named)?, patience, output),
         WeirCommand::Fabric { command } => fabric::run(&command, named, patience, output),
         WeirCommand::Mount(arguments) => mount::mount(&arguments, named, patience, output),
         WeirCommand::Umount(arguments) => mount::unmount(&arguments),
@@ -139,16 +135,9 @@ fn manage(
     common: &Common,
     work: impl AsyncFnOnce(&System) -> Result<Answer, CliError>,
 ) -> Result<Answer, CliError> {
-    let path = management::find_attach(named)?;
+    let path = find_attach(named)?;
     runtime()?.block_on(async {
         let system = System::open(&path, Duration::from_secs(common.timeout))?;
         work(&system).await
     })
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| CliError::io("start the asynchronous runtime", error))
 }

@@ -1,4 +1,5 @@
-//! `mount` and `umount`: a mount by this command itself, without the node's mount daemon.
+//! `mount` and `umount`: a mount by this command itself, without the node's mount daemon. The room calls connections for the
+//! attach file. The crate's root performs its commands, and `weir dev` mounts what its manifests name.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -15,10 +16,10 @@ use weir_fuse::report::{FailureKind, Identity, MountFailure, Report};
 use weir_fuse::serve;
 use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_log, parse_threads};
 
-use crate::arguments;
+use crate::connection;
 use crate::error::CliError;
-use crate::management;
 use crate::output::{Answer, Output};
+use crate::values;
 
 /// How long an unmount waits for the container's handle to be given back: engines that are away may make it longer.
 const CLOSE_LIMIT: Duration = Duration::from_secs(30);
@@ -27,10 +28,10 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(30);
 #[derive(Args, Debug, Clone)]
 pub struct MountArguments {
     /// Pool, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub pool: String,
     /// Container, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub container: String,
     /// Existing directory to mount at.
     pub directory: PathBuf,
@@ -86,7 +87,7 @@ pub fn mount(
     patience: Duration,
     output: Output,
 ) -> Result<Answer, CliError> {
-    let attach = management::find_attach(named)?;
+    let attach = connection::find_attach(named)?;
     let attach =
         std::path::absolute(&attach).map_err(|error| CliError::io(attach.display().to_string(), error))?;
     let target = arguments.directory.canonicalize().map_err(|error| {
@@ -245,7 +246,7 @@ pub fn unmount(arguments: &UmountArguments) -> Result<Answer, CliError> {
     let answer = Answer::done(format!("{} unmounted", target.display()));
     // What is detached goes on for the programs that use it.
     let Some(process) = serving.filter(|_| !arguments.lazy) else { return Ok(answer) };
-    let ended = runtime()?.block_on(process.wait_gone(CLOSE_LIMIT)).unwrap_or(false);
+    let ended = connection::runtime()?.block_on(process.wait_gone(CLOSE_LIMIT)).unwrap_or(false);
     if ended {
         return Ok(answer);
     }
@@ -255,13 +256,6 @@ pub fn unmount(arguments: &UmountArguments) -> Result<Answer, CliError> {
         process.pid
     );
     Ok(Answer::done(text))
-}
-
-fn runtime() -> Result<tokio::runtime::Runtime, CliError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| CliError::io("start the runtime", error))
 }
 
 /// The process that serves a mount, by its arguments: `weir mount` starts it with the target as the last of them, and

@@ -6,10 +6,10 @@ use std::time::Duration;
 use weir_management::v1::{ContainerCreateRequest, PoolCreateRequest, PoolInfo};
 
 use super::supervisor::Plan;
+use crate::connection::System;
 use crate::error::CliError;
-use crate::management::System;
-use crate::size::Size;
-use crate::{container, pool};
+use crate::storage::{container, pool};
+use crate::values::Size;
 
 /// Limit of each call.
 pub(super) const APPLY_LIMIT: Duration = Duration::from_mins(1);

@@ -1,12 +1,10 @@
 //! `weir dev`: the same engine without Kubernetes. N engines on loopback, pools and containers from the same manifests,
-//! mounts.
+//! mounts. The room calls the system's folder, connections, and the commands for storage and mounts. Nothing but the arguments
+//! calls it.
 
 mod apply;
-pub mod identity;
-mod lock;
 mod manifest;
 mod quantity;
-mod settings;
 mod supervisor;
 mod trust;
 
@@ -26,13 +24,13 @@ use weir_management::v1::{
     ContainerCreateRequest, ContainerType, PoolCreateRequest, PoolInfo, SystemQueryResponse,
 };
 
+use crate::connection::{System, runtime};
 use crate::error::CliError;
-use crate::management::{System, default_dev_folder};
+use crate::local::{Folder, Lock, Running, Settings, default_folder, in_quotes, quoted};
 use crate::output::{Answer, Output, table};
-use crate::size::Size;
-use crate::{pool, runtime, system};
+use crate::storage::{pool, system};
+use crate::values::{self, Size};
 use manifest::{Manifests, MountRequest};
-use settings::{Folder, Running, Settings};
 use supervisor::Plan;
 
 /// First words of the line by which a detached supervisor says that the system is up.
@@ -69,7 +67,7 @@ pub struct DirArguments {
 
 impl DirArguments {
     fn folder(&self) -> Result<Folder, CliError> {
-        let path = self.dir.clone().unwrap_or_else(default_dev_folder);
+        let path = self.dir.clone().unwrap_or_else(default_folder);
         let folder = std::path::absolute(&path)
             .map(Folder)
             .map_err(|error| CliError::io(path.display().to_string(), error))?;
@@ -97,10 +95,10 @@ pub struct UpArguments {
     #[arg(long = "device")]
     devices: Vec<PathBuf>,
     /// libfabric provider [default: tcp, or what the manifest says].
-    #[arg(long, value_parser = crate::arguments::name)]
+    #[arg(long, value_parser = values::name)]
     provider: Option<String>,
     /// Have `weir fabric bench` measure the engines by this provider, too. May be given several times.
-    #[arg(long = "probe", value_parser = crate::arguments::name)]
+    #[arg(long = "probe", value_parser = values::name)]
     probes: Vec<String>,
     /// Manifest with the cluster, pools and containers to be there; other kinds are ignored. May be given several times.
     /// Without any, a pool "tank" with a file system "home" is made.
@@ -165,30 +163,6 @@ pub fn run(command: DevCommand, output: Output) -> Result<Answer, CliError> {
     }
 }
 
-/// Refuses to ask engines that nobody has started, instead of waiting for them. An attach file that is not in a folder of
-/// `weir dev` says nothing of who runs.
-///
-/// # Errors
-/// When the folder has a system of which no process is there.
-pub fn ensure_runs(attach: &Path) -> Result<(), CliError> {
-    let Some(path) = attach.parent() else { return Ok(()) };
-    let folder = Folder(path.to_owned());
-    // What can't be read belongs to somebody else.
-    let Ok(Some(_)) = folder.settings() else { return Ok(()) };
-    let runs = match folder.running() {
-        Ok(Some(running)) => {
-            running.supervisor.is_alive() || running.members.iter().any(|member| member.process.is_alive())
-        }
-        Ok(None) => false,
-        Err(_) => true,
-    };
-    if runs {
-        return Ok(());
-    }
-    let (shown, start) = (folder.0.display(), folder.command("up"));
-    Err(CliError::Dead(format!("no system runs in {shown}: start it with `{start}`")))
-}
-
 fn plan(arguments: &UpArguments, folder: Folder) -> Result<Plan, CliError> {
     let is_new = folder.is_new()?;
     let mut manifests = Manifests::load(&arguments.apply)?;
@@ -227,7 +201,7 @@ fn refuse_second(folder: &Folder) -> Result<(), CliError> {
 }
 
 /// Makes a folder this process' own, in which no system runs any more.
-fn take(folder: &Folder) -> Result<lock::Lock, CliError> {
+fn take(folder: &Folder) -> Result<Lock, CliError> {
     refuse_second(folder)?;
     trust::make(&folder.0)?;
     let Some(lock) = folder.lock()? else {
@@ -373,7 +347,7 @@ fn supervise(arguments: &UpArguments, folder: Folder, output: Output) -> Result<
 
 fn hints(folder: &Folder, detached: bool) -> String {
     let stop = if detached { format!(": {}", folder.command("down")) } else { " Ctrl-C".to_owned() };
-    format!("use it with: export WEIR_ATTACH={}\nstop with{stop}", settings::quoted(&folder.attach()))
+    format!("use it with: export WEIR_ATTACH={}\nstop with{stop}", quoted(&folder.attach()))
 }
 
 /// Starts the supervisor in the background and relays what it says until the system is up.
@@ -615,7 +589,7 @@ fn env(folder: &Folder) -> Result<Answer, CliError> {
         )));
     }
     // Quoted whatever it is: a script may rely on it.
-    let quoted = settings::in_quotes(&attach);
+    let quoted = in_quotes(&attach);
     Ok(Answer::new(json!({"WEIR_ATTACH": attach}), format!("export WEIR_ATTACH={quoted}\n")))
 }
 

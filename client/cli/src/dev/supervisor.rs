@@ -20,11 +20,12 @@ use weir_management::v1::EngineHealth;
 
 use super::apply::{APPLY_LIMIT, apply};
 use super::manifest::{Manifests, MountRequest};
-use super::settings::{Folder, Member, Running, Settings};
+use crate::connection::System;
 use crate::error::{CliError, exit};
-use crate::management::System;
+use crate::local::{Folder, Member, Running, Settings};
+use crate::mount;
 use crate::output::lines;
-use crate::{container, mount, pool, system};
+use crate::storage::{container, pool, system};
 
 /// Pause between looks whether engines are up: small beside the second or so that they take.
 const READY_PAUSE: Duration = Duration::from_millis(15);

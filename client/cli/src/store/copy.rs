@@ -24,9 +24,10 @@ use weir_store::{
 };
 
 use super::{finding_json, open_error};
+use crate::connection::runtime;
 use crate::error::CliError;
 use crate::output::{Answer, Output, Stream, fields};
-use crate::size::Size;
+use crate::values::Size;
 
 /// How often it is shown how far a copy is.
 const SHOWN_EVERY: Duration = Duration::from_millis(250);
@@ -179,7 +180,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     let stopped = Arc::new(AtomicBool::new(false));
     let noted = Arc::clone(&stopped);
     let failed = |error| CliError::io("watch signals", error);
-    let runtime = crate::runtime()?;
+    let runtime = runtime()?;
     let (mut interrupt, mut terminate) = {
         let _context = runtime.enter();
         let watch = |kind| signal(kind).map_err(failed);

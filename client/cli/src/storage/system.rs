@@ -8,10 +8,10 @@ use weir_management::v1::{
     SystemQueryResponse,
 };
 
+use crate::connection::System;
 use crate::error::CliError;
-use crate::management::System;
 use crate::output::{Answer, table};
-use crate::size::Size;
+use crate::values::Size;
 
 /// The engines as a whole.
 #[derive(Subcommand, Debug, Clone)]

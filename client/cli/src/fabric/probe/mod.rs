@@ -13,9 +13,10 @@ use weir_fabric::Addressing;
 use weir_probe::{Figures, Plan, REQUEST_LEN, TRANSFER_LEN, Turn};
 use weir_rpc::{Peer, RpcError};
 
+use crate::connection;
 use crate::error::CliError;
-use crate::management;
 use crate::output::{Answer, table};
+use crate::values;
 
 pub use local::serve;
 
@@ -36,7 +37,7 @@ pub struct BenchArguments {
     in_flight: u16,
     /// Fabric providers to measure by, separated by commas; the first is compared with the others [default: the attach
     /// file's].
-    #[arg(long, value_delimiter = ',', value_parser = crate::arguments::name)]
+    #[arg(long, value_delimiter = ',', value_parser = values::name)]
     provider: Vec<String>,
     /// Measure between two processes of this machine instead of to engines [providers: tcp unless named].
     #[arg(long)]
@@ -154,7 +155,7 @@ fn to_engines(
     named: Option<&Path>,
     patience: Duration,
 ) -> Result<Vec<Side>, CliError> {
-    let attach = Attach::load(Some(&management::find_attach(named)?)).map_err(weir_client::Error::from)?;
+    let attach = Attach::load(Some(&connection::find_attach(named)?)).map_err(weir_client::Error::from)?;
     let default = [attach.provider.clone()];
     let providers = if arguments.provider.is_empty() { &default[..] } else { &arguments.provider };
     let own = Side::open(&attach, None)?;

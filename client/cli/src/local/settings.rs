@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 use weir_fuse::mountinfo;
 use weir_fuse::process::ProcessRecord;
 
-use super::identity::{IdentityFiles, LOOPBACK, write_private};
+use super::default_folder;
+use super::identity::{IdentityFiles, LOOPBACK};
+use crate::attach::{AttachFile, EngineEntry, TlsEntry};
 use crate::error::CliError;
-use crate::management::{AttachFile, EngineEntry, TlsEntry, default_dev_folder};
-use crate::size::Size;
+use crate::secret::write_private;
+use crate::values::Size;
 
 /// Name of the system.
 const SYSTEM: &str = "weir";
@@ -278,7 +280,7 @@ impl Folder {
     /// How a command of `weir dev` is typed for this folder.
     #[must_use]
     pub fn command(&self, words: &str) -> String {
-        if self.0 == default_dev_folder() {
+        if self.0 == default_folder() {
             return format!("weir dev {words}");
         }
         format!("weir dev {words} --dir {}", quoted(&self.0))
@@ -616,7 +618,7 @@ mod tests {
         let command = |path: &str| Folder(path.into()).command("down");
         assert_eq!(command("/tmp/a-b"), "weir dev down --dir /tmp/a-b");
         assert_eq!(command("/tmp/a b'c"), "weir dev down --dir '/tmp/a b'\\''c'");
-        assert_eq!(Folder(default_dev_folder()).command("down --wipe"), "weir dev down --wipe");
+        assert_eq!(Folder(default_folder()).command("down --wipe"), "weir dev down --wipe");
     }
 
     #[test]

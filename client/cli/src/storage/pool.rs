@@ -8,11 +8,10 @@ use weir_management::v1::{
     PoolState,
 };
 
-use crate::arguments;
+use crate::connection::System;
 use crate::error::CliError;
-use crate::management::System;
 use crate::output::{Answer, fields, table};
-use crate::size::Size;
+use crate::values::{self, Size};
 
 /// Pools.
 #[derive(Subcommand, Debug, Clone)]
@@ -37,7 +36,7 @@ pub enum PoolCommand {
 #[derive(Args, Debug, Clone)]
 pub struct PoolName {
     /// Pool, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub pool: String,
 }
 
@@ -45,7 +44,7 @@ pub struct PoolName {
 #[derive(Args, Debug, Clone)]
 pub struct PoolCreate {
     /// Label of the pool.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub label: String,
     /// Size over all engines, e.g. 10GiB or 10G.
     #[arg(short = 'z', long, allow_hyphen_values = true)]
@@ -68,7 +67,7 @@ pub struct PoolCreate {
 #[derive(Args, Debug, Clone)]
 pub struct PoolResize {
     /// Pool, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub pool: String,
     /// New size over all engines.
     #[arg(short = 'z', long, allow_hyphen_values = true)]
@@ -79,7 +78,7 @@ pub struct PoolResize {
 #[derive(Args, Debug, Clone)]
 pub struct PoolDestroy {
     /// Pool, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub pool: String,
     /// Destroy its containers too.
     #[arg(short, long, visible_alias = "recursive")]

@@ -11,12 +11,10 @@ use weir_client::{Context, Rights};
 use weir_dfs::{Dfs, Kind, Node};
 use weir_fuse::report::{FailureKind, MountFailure};
 
-use crate::arguments;
-use crate::dev::identity::base64;
+use crate::connection::session::{self, Session};
 use crate::error::CliError;
 use crate::output::{self, Answer, Output, fields, name_of, table};
-use crate::session::{self, Session};
-use crate::size::Size;
+use crate::values::{self, Size, base64};
 
 /// Entries asked for at a time.
 const STEP: usize = 1024;
@@ -43,10 +41,10 @@ pub enum FsCommand {
 #[derive(Args, Debug, Clone)]
 pub struct FileSystem {
     /// Pool, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub pool: String,
     /// Container, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub container: String,
 }
 

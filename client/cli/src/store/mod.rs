@@ -1,4 +1,5 @@
-//! `store` commands: a target's file or device, offline.
+//! `store` commands: a target's file or device, offline. The room calls output and the store's offline tools, no engine. The
+//! arguments name its commands; the crate's root performs them.
 
 mod copy;
 mod dump;
@@ -18,7 +19,7 @@ use weir_store::{Depth, Finding, InspectError, Inspector, Report};
 
 use crate::error::CliError;
 use crate::output::{Answer, Output, fields, table};
-use crate::size::Size;
+use crate::values::Size;
 use copy::CopyArguments;
 use dump::DumpArguments;
 

@@ -13,9 +13,11 @@ use weir_probe::Listener;
 use weir_proto::TenantId;
 use weir_proto::capability::SystemKey;
 
-use crate::dev::identity::{LOOPBACK, base64, random_key};
 use crate::error::CliError;
+use crate::local::LOOPBACK;
 use crate::output::Answer;
+use crate::secret::random_key;
+use crate::values::base64;
 
 /// What the server says once it listens; another line says why it doesn't.
 const READY: &str = "ready";

@@ -14,13 +14,11 @@ use weir_management::v1::{
     ContainerQueryRequest, ContainerQueryResponse, ContainerSetQuotaRequest, ContainerType,
 };
 
-use crate::arguments;
+use super::pool::was_there;
+use crate::connection::{System, session};
 use crate::error::CliError;
-use crate::management::System;
 use crate::output::{Answer, Output, fields, lines, table};
-use crate::pool::was_there;
-use crate::session;
-use crate::size::Size;
+use crate::values::{self, Size};
 
 /// Containers.
 #[derive(Subcommand, Debug, Clone)]
@@ -32,7 +30,7 @@ pub enum ContainerCommand {
     #[command(visible_aliases = ["ls", "l"])]
     List {
         /// Pool, by label or UUID.
-        #[arg(value_parser = arguments::name)]
+        #[arg(value_parser = values::name)]
         pool: String,
     },
     /// Show a container.
@@ -65,10 +63,10 @@ pub enum ContainerCommand {
 #[derive(Args, Debug, Clone)]
 pub struct ContainerName {
     /// Pool, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub pool: String,
     /// Container, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub container: String,
 }
 
@@ -87,10 +85,10 @@ pub enum Type {
 #[derive(Args, Debug, Clone)]
 pub struct ContainerCreate {
     /// Pool, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub pool: String,
     /// Label of the container.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub label: String,
     /// What it holds.
     #[arg(short, long = "type", value_enum, ignore_case = true, default_value = "posix")]
@@ -141,7 +139,7 @@ pub struct AttributeNames {
     #[command(flatten)]
     name: ContainerName,
     /// Names of attributes.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub attributes: Vec<String>,
 }
 

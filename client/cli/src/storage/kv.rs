@@ -10,11 +10,10 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use weir_client::{Anchor, Conditions, Container, Kv, ObjectId, Rights, kind};
 
-use crate::arguments;
-use crate::dev::identity::base64;
+use crate::connection::session::{self, Session};
 use crate::error::CliError;
 use crate::output::{self, Answer, Output, lines, name_of};
-use crate::session::{self, Session};
+use crate::values::{self, base64};
 
 /// Keys asked for in one request.
 const PAGE_KEYS: u32 = 512;
@@ -41,13 +40,13 @@ pub enum KvCommand {
 #[derive(Args, Debug, Clone)]
 pub struct KvObject {
     /// Pool, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub pool: String,
     /// Container, by label or UUID.
-    #[arg(value_parser = arguments::name)]
+    #[arg(value_parser = values::name)]
     pub container: String,
     /// Object: its full id as "hi.lo", or a number of your choice.
-    #[arg(value_parser = arguments::name, allow_negative_numbers = true)]
+    #[arg(value_parser = values::name, allow_negative_numbers = true)]
     pub object: String,
 }
 
@@ -57,7 +56,7 @@ pub struct KvKey {
     #[command(flatten)]
     object: KvObject,
     /// Key.
-    #[arg(value_parser = arguments::raw_name())]
+    #[arg(value_parser = values::raw_name())]
     pub key: OsString,
 }
 

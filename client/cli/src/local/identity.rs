@@ -1,8 +1,5 @@
 //! Certificates and the system key of a `weir dev` system, and the files that engines and clients read.
 
-use std::fs;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -11,6 +8,8 @@ use rcgen::{
 };
 
 use crate::error::CliError;
+use crate::secret::{random_key, write_private};
+use crate::values::base64;
 
 /// Address that every engine of `weir dev` listens at.
 pub const LOOPBACK: &str = "127.0.0.1";
@@ -30,16 +29,6 @@ pub struct IdentityFiles {
     pub client_key: PathBuf,
     /// System key, in base64.
     pub system_key: PathBuf,
-}
-
-/// A new system key.
-///
-/// # Errors
-/// When the kernel gives no random numbers.
-pub fn random_key() -> Result<[u8; 32], CliError> {
-    let mut key = [0; 32];
-    let read = fs::File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key));
-    read.map(|()| key).map_err(|error| CliError::io("/dev/urandom", error))
 }
 
 impl IdentityFiles {
@@ -106,71 +95,11 @@ impl IdentityFiles {
     }
 }
 
-/// Writes a file that only its owner can read, in one step.
-///
-/// # Errors
-/// When it cannot be written.
-pub fn write_private(path: &Path, content: &[u8]) -> Result<(), CliError> {
-    let write = || -> io::Result<()> {
-        if let Some(folder) = path.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        let fresh = path.with_extension("new");
-        // What a write that was cut off has left; a link that somebody else has put there is not followed, but goes.
-        match fs::remove_file(&fresh) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-        file.write_all(content)?;
-        drop(file);
-        fs::rename(&fresh, path)
-    };
-    write().map_err(|error| CliError::io(format!("write {}", path.display()), error))
-}
-
-/// Standard base64 (RFC 4648 section 4).
-#[must_use]
-pub fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for chunk in bytes.chunks(3) {
-        let word =
-            (0..3).fold(0_u32, |word, index| (word << 8) | u32::from(chunk.get(index).copied().unwrap_or(0)));
-        for position in 0..4 {
-            let digit = DIGITS[(word >> (18 - 6 * position)) as usize & 63];
-            text.push(if position <= chunk.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
-
-    #[test]
-    fn base64_is_the_standard_one() {
-        for (bytes, text) in
-            [(&b""[..], ""), (b"f", "Zg=="), (b"fo", "Zm8="), (b"foo", "Zm9v"), (b"\xff\xfe\xfd", "//79")]
-        {
-            assert_eq!(base64(bytes), text);
-        }
-    }
-
-    #[test]
-    fn no_link_is_followed_where_a_private_file_is_written() {
-        let folder = tempfile::tempdir().expect("made");
-        let (victim, path) = (folder.path().join("victim"), folder.path().join("system.key"));
-        fs::write(&victim, "mine").expect("written");
-        for link in [folder.path().join("system.new"), path.clone()] {
-            std::os::unix::fs::symlink(&victim, link).expect("made");
-        }
-        write_private(&path, b"secret").expect("written");
-        assert_eq!(fs::read(&victim).expect("read"), b"mine");
-        assert!(fs::symlink_metadata(&path).expect("there").is_file());
-        assert_eq!(fs::read(&path).expect("read"), b"secret");
-    }
 
     #[test]
     fn an_identity_is_made_once_and_accepted_by_both_ends() {

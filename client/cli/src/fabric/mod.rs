@@ -1,4 +1,7 @@
-//! `fabric` commands.
+//! `fabric` commands: what the data path offers, keys of tenants, and its measurement. The room calls connections, and the local
+//! system's address and secrets for a peer of its own. The arguments name its commands; the crate's root performs them.
+
+mod probe;
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,11 +15,13 @@ use weir_fabric::{Capabilities, Offer};
 use weir_proto::TenantId;
 use weir_proto::capability::SystemKey;
 
-use crate::dev::identity::{base64, write_private};
+use crate::attach::AttachFile;
+use crate::connection;
 use crate::error::CliError;
-use crate::management::{self, AttachFile};
 use crate::output::{Answer, Output, fields, table};
-use crate::probe::{self, BenchArguments};
+use crate::secret::write_private;
+use crate::values::base64;
+use probe::BenchArguments;
 
 /// File name of a tenant's key beside its attach file.
 const TENANT_KEY: &str = "tenant.key";
@@ -72,7 +77,7 @@ fn info(named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
         reason: error.to_string(),
     })?;
     output.timing("asking the providers", started);
-    let attach = match management::find_attach(named) {
+    let attach = match connection::find_attach(named) {
         Err(_) if named.is_none() => None,
         found => Some(found),
     };
@@ -93,7 +98,7 @@ fn info(named: Option<&Path>, output: Output) -> Result<Answer, CliError> {
 
 /// Derives a tenant's key, and writes what its clients need: addresses and that key, nothing of the system's.
 fn give_out(named: Option<&Path>, tenant: TenantId, folder: &Path) -> Result<Answer, CliError> {
-    let path = management::find_attach(named)?;
+    let path = connection::find_attach(named)?;
     let attach = AttachFile::load(&path)?;
     let key_file = attach.system_key_file.ok_or_else(|| CliError::AttachFile {
         path: path.clone(),
