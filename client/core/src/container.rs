@@ -34,7 +34,7 @@ pub(crate) const OID_RANGE: u64 = 1024;
 /// one of ten billion cases one of these.
 const DRAWS_MAX: usize = 50;
 
-/// How often an open container is kept: a third of the time for which a handle counts of which nobody has said where it is.
+/// How often an open container is kept: a third of the time for which a handle without a known node counts.
 pub const KEEP_EVERY: Duration = Duration::from_nanos(HANDLE_LEASE_NS / 3);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -103,9 +103,9 @@ impl Container {
         Ok(container)
     }
 
-    /// Says where this client is, if that is known ([`crate::context::ContextOptions::node`]): its handle then counts until it is
-    /// given back, or whoever runs the nodes says that it is gone. To be said again every [`KEEP_EVERY`], so that who looks sees
-    /// that the client lives.
+    /// Reports the node of this client, if it is known ([`crate::context::ContextOptions::node`]). Its handle then
+    /// counts until it is given back, or until Kubernetes or an operator says that the node is gone. To be repeated
+    /// every [`KEEP_EVERY`], which shows that the client lives.
     ///
     /// # Errors
     /// When the pool service refuses or does not answer in time; an engine of an older release knows nothing of it.

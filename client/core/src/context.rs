@@ -1,4 +1,4 @@
-//! What one thread needs to reach the engines.
+//! The state with which one thread reaches the engines.
 
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
@@ -43,8 +43,8 @@ pub struct ContextOptions {
     pub uid: u32,
     /// Group that pool connects are made as.
     pub gid: u32,
-    /// The node that this client is on, for whoever runs the nodes: containers that are opened are kept until they are closed
-    /// ([`crate::Container::keep`]). `None`: a client of no node that anybody could call gone.
+    /// The node that this client is on. Containers that are opened are kept until they are closed
+    /// ([`crate::Container::keep`]), or until the node is known to be gone. `None`: a client of no known node.
     pub node: Option<String>,
 }
 
@@ -63,8 +63,8 @@ impl Default for ContextOptions {
 ///
 /// An implementation makes buffers that refer to the memory it is given. The context uses such a buffer only while the
 /// operation that borrows the memory runs; when the operation fails without an answer, it does not return before the
-/// engine must have given up. Whoever drops its future doesn't wait for that: then the memory has to stay as it is until
-/// the engine has been asked, or for two seconds after the deadline, or until the context has ended.
+/// engine must have given up. A caller that drops its future doesn't wait for that. Then the memory has to stay as it
+/// is until the engine has been asked, or for two seconds after the deadline, or until the context has ended.
 pub trait Lender {
     /// A buffer that is this memory, to be read.
     fn source(&self, memory: &[u8]) -> Buffer;
@@ -75,7 +75,7 @@ pub trait Lender {
 /// How often a client asks for a newer pool map because a target is out of service: as often as a target looks at its device.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// A context that sends nothing for this long gives back the memory that lies ready for its next transfers, if anybody drives it
+/// A context that sends nothing for this long gives back the memory for its next transfers, if its executor runs
 /// meanwhile.
 const REST_AFTER: Duration = Duration::from_secs(5);
 

@@ -1,4 +1,4 @@
-//! What can go wrong in a client operation.
+//! Errors of client operations.
 
 use core::time::Duration;
 

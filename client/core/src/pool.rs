@@ -1,4 +1,4 @@
-//! Pools: connecting to them and asking about them.
+//! Pools: connections and queries.
 
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ impl Pool {
         };
         let deadline = context.until();
         let mut reply = context.ask_any(&info, &body, deadline).await?;
-        // An engine that points elsewhere knows who runs the service; that one answers for itself.
+        // An engine that points elsewhere knows which engine runs the service; that one answers for itself.
         for _ in 0..SERVICE_HOPS_MAX {
             match reply {
                 ConnectReply::Connected { capability, label, map, service, object_class } => {

@@ -1,4 +1,4 @@
-//! One request to one engine: encoding, payload, retries, and what their failure means.
+//! One request to one engine: encoding, payload, retries, and the meaning of their failure.
 
 use core::cell::Cell;
 use core::fmt;
@@ -41,7 +41,7 @@ impl<'a> RequestInfo<'a> {
     }
 }
 
-/// Who is asked.
+/// The receiver of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reach {
     /// The pool service of an engine, which its first target serves.
@@ -235,7 +235,7 @@ impl Context {
                         open.retain(|open| *open != rank);
                         unknown = Some(error);
                     }
-                    // What it says is of this round; who is told has waited for all of them.
+                    // The error is of this round; the caller has waited for all of them.
                     Err(Error::Unavailable { operation, subject, server, cause, .. }) => {
                         let server = match silent {
                             0 => server,
@@ -259,11 +259,11 @@ impl Context {
         }
     }
 
-    /// Asks for a pool map newer than `version`, unless it did a moment ago: for who meets a target that is out of service and
-    /// must not wait. Whether there is a newer one.
+    /// Asks for a pool map newer than `version`, unless it did a moment ago. For a caller that meets a target out of
+    /// service and must not wait. Returns whether there is a newer one.
     pub(crate) async fn look_for_map(&self, pool: &Pool, version: u32) -> bool {
         if self.may_look_for_map(pool) {
-            // Whoever runs the service may be away, too.
+            // The engine that runs the service may be away, too.
             // Boxed, since it is rare and part of every request's future.
             let _ = Box::pin(self.runtime().timeout(LOOK_LIMIT, pool.query(self))).await;
         }

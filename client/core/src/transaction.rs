@@ -30,9 +30,9 @@ const PAUSE: (Duration, Duration) = (Duration::from_micros(200), Duration::from_
 
 /// Reads of a container's state at one epoch, and changes that are made there together when it commits.
 ///
-/// What it reads it has to read through [`Transaction::view`], which doesn't show its own changes. Any of its requests may
-/// fail with [`Der::TX_RESTART`], since somebody else has read or changed the same: then nothing has happened, and all of it
-/// is to be done again in a new transaction; see [`Restarts`].
+/// All reads have to go through [`Transaction::view`], which doesn't show the transaction's own changes. Any of its
+/// requests may fail with [`Der::TX_RESTART`], since another client has read or changed the same. Then nothing has
+/// happened, and all of it is to be done again in a new transaction; see [`Restarts`].
 #[derive(Debug)]
 pub struct Transaction {
     container: Container,
@@ -290,14 +290,15 @@ impl Restarts {
         Error::Restarted { operation, subject, waited, cause }
     }
 
-    /// Returns when a transaction may be done again, for who decides himself how long that goes on. Each time it is later.
+    /// Returns when a transaction may be done again, for a caller that decides itself how long that goes on. Each time
+    /// it is later.
     pub async fn wait(&mut self, context: &Context) {
         let pause = self.next_pause(context);
         rest(context, pause).await;
     }
 
     fn next_pause(&mut self, context: &Context) -> Duration {
-        // Those who have met each other should not meet again.
+        // Transactions that have met each other should not meet again.
         let span = u64::try_from(self.pause.as_nanos()).unwrap_or(u64::MAX).max(1);
         let pause = self.pause / 2 + Duration::from_nanos(context.runtime().random_u64() % span);
         self.pause = (self.pause * 2).min(PAUSE.1);

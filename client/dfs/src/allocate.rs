@@ -1,4 +1,4 @@
-//! Room for a part of a file, before it is written.
+//! Reserved room for a range of a file (fallocate).
 
 use weir_client::Context;
 use weir_client::array::Range;

@@ -1,8 +1,8 @@
 //! Directory entries: one dkey each, with the inode record and a guard under two akeys.
 //!
-//! The guard is an akey whose name holds the inode's object id. Every change of an entry is conditional on the guard
-//! of the inode that it means, or a transaction that has read the record, so that a change which was decided on an old look
-//! at the entry can't hit an entry that was removed, or replaced by another inode, meanwhile.
+//! The guard is an akey whose name holds the inode's object id. Every change of an entry is conditional on the guard of
+//! the inode that it means, or on a transaction that has read the record. So a change that was decided on an old state
+//! of the entry can't hit an entry that was removed or replaced meanwhile.
 
 use weir_client::{AkeyRead, AkeyWrite, Conditions, Context, Object};
 use weir_proto::{Der, Key, ObjectId};
@@ -56,7 +56,7 @@ impl Node {
         if self.is_directory() { Ok(()) } else { Err(Error::NotDirectory(self.shown())) }
     }
 
-    /// Its name for people. The root has none of its own: what it is stored under is nothing that anybody has named.
+    /// Its name for messages. The root has none of its own: it is stored under a name that no user has given.
     pub(crate) fn shown(&self) -> String {
         if self.inode_number() == 1 { "/".to_owned() } else { shown(&self.name) }
     }

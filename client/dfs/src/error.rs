@@ -1,4 +1,4 @@
-//! What can go wrong in a file-system operation, and the errno that stands for it.
+//! Errors of file-system operations, and their errno.
 
 /// A failed file-system operation.
 #[derive(Clone, Debug, thiserror::Error)]

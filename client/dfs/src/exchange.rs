@@ -16,7 +16,7 @@ type EntryName<'a> = (&'a Node, &'a [u8]);
 impl Dfs {
     /// Exchanges two entries of any kind (`RENAME_EXCHANGE`). Returns the two inodes under their new names.
     ///
-    /// All of it happens at once, or nothing, whoever looks meanwhile and whoever dies.
+    /// All of it happens at once, or nothing, whatever other clients do meanwhile and whichever of them crash.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Invalid`] for a directory into its own subtree; [`Error::ReadOnly`]; or an object
@@ -87,8 +87,8 @@ impl Dfs {
             Err(error) => return Err(error.into()),
         }
         for node in left {
-            // Nobody sees them, since their keys name the inode: where that fails, or this client dies before, they take space
-            // until whatever has that name is removed, or the inode comes back there.
+            // They are invisible, since their keys name the inode. Where removing them fails, or this client dies
+            // before, they take space until the entry of that name is removed, or the inode comes back there.
             drop(self.leave_xattrs(context, node).await);
         }
         Ok(Some(exchanged))

@@ -99,8 +99,8 @@ impl File {
         Ok(self.array.write(context, &[range], &[data]).await?)
     }
 
-    /// As [`File::write`] where the file ends at `end` or behind it: what lengthens it is written chunk by chunk, so that who
-    /// reads meanwhile finds a beginning, and so does who comes after a failure.
+    /// As [`File::write`] where the file ends at `end` or behind it: what lengthens it is written chunk by chunk, so
+    /// that a concurrent reader finds a beginning, and so does a reader after a failure.
     ///
     /// # Errors
     /// As [`File::write`].
@@ -131,8 +131,8 @@ impl File {
         (offset / chunk * chunk).saturating_add(chunk).min(offset.saturating_add(PAYLOAD_MAX))
     }
 
-    /// Writes all of `data` behind the end, in one piece, whoever else appends at the same moment. Returns where, and its
-    /// epoch; it is on stable media when this returns.
+    /// Writes all of `data` behind the end, in one piece, while other clients may append. Returns where, and its epoch;
+    /// it is on stable media when this returns.
     ///
     /// # Errors
     /// As [`File::write`].

@@ -58,7 +58,7 @@ impl Dfs {
         let object = Object::open(container, directory_id(SUPERBLOCK_OID))?;
         match object.update(context, &akey(SUPERBLOCK_NAME)?, Conditions::AKEY_INSERT, &writes).await {
             Ok(_) => Ok(()),
-            // Formatted already, perhaps by somebody at the same time.
+            // Formatted already, perhaps by another client at the same time.
             Err(error) if error.is(Der::EXIST) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -187,7 +187,7 @@ impl Dfs {
         self.epoch
     }
 
-    /// What stands for an entry that isn't stored: the root of a blank container has no record until somebody formats it.
+    /// Stands for an entry that isn't stored: the root of a blank container has no record until a client formats it.
     pub(crate) fn unstored(&self, parent: ObjectId) -> Option<Record> {
         (self.is_blank && parent == self.root.parent).then(|| self.root.record.clone())
     }

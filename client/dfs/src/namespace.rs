@@ -149,7 +149,7 @@ impl Dfs {
             target: target.to_vec(),
         };
         match self.add(context, directory, name, &record).await {
-            // Whoever made the directory may have died before all of it was there.
+            // The client that made the directory may have died before all of it was there.
             Err(Error::Stale(_)) => {
                 self.ensure_alive(context, directory).await?;
                 self.add(context, directory, name, &record).await?;
@@ -164,8 +164,8 @@ impl Dfs {
         if record.kind != Kind::Directory {
             return self.insert_entry(context, directory.oid(), name, record).await;
         }
-        // First, though both could go at once: who sees the entry may move or remove the directory, and what comes after that
-        // would undo it.
+        // First, though both could go at once: a client that sees the entry may move or remove the directory, and what
+        // comes after that would undo it.
         self.link_parent(context, record.oid, directory.oid()).await?;
         let inserted = self.insert_entry(context, directory.oid(), name, record).await;
         // What is left behind otherwise is one reference.
@@ -226,8 +226,8 @@ impl Dfs {
         }
     }
 
-    /// Removes the entry of anything but a directory. The content stays until [`Dfs::reclaim`], so that who has it
-    /// open can go on reading.
+    /// Removes the entry of anything but a directory. The content stays until [`Dfs::reclaim`], so that a process that
+    /// has it open can go on reading.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::ReadOnly`]; or an object error.
@@ -294,8 +294,8 @@ impl Dfs {
         }
     }
 
-    /// Writes a directory's reference to its parent, which whoever made it may have died before, provided that it has its
-    /// entry: both go together.
+    /// Writes a directory's reference to its parent, which is missing when its creator died too early. It is written
+    /// only if the directory has its entry: both go together.
     async fn try_link(&self, context: &Context, directory: &Node) -> Result<()> {
         let (mut transaction, view) = self.begin(context);
         match view.refetch(context, directory).await {
@@ -321,7 +321,7 @@ impl Dfs {
     }
 }
 
-/// How often a removal looks again when somebody else changes the entry at the same time.
+/// How often a removal looks again when another client changes the entry at the same time.
 const RACES_MAX: usize = 16;
 
 /// The dkey of a directory's reference to its parent; no entry can have this name.

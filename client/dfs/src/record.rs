@@ -1,4 +1,4 @@
-//! Inode records: what stands under a directory entry.
+//! Inode records, which are stored under directory entries.
 
 use serde::{Deserialize, Serialize};
 use weir_proto::{Epoch, ObjectId};

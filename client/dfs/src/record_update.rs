@@ -1,7 +1,7 @@
 //! Changing inode records.
 //!
-//! A change is made of a record as it was read, and writes all of its fields. It is a transaction, so that nothing of what
-//! others change at the same moment is lost.
+//! A change starts from a record as it was read, and writes all of its fields. It is a transaction, so that no
+//! concurrent change is lost.
 
 use weir_client::{AkeyWrite, Conditions, Context, Transaction};
 

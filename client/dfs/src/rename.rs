@@ -36,7 +36,7 @@ impl Dfs {
     /// Renames an entry, within a directory or to another one. Returns the inode under its new name, and the one
     /// that was replaced.
     ///
-    /// All of it happens at once, or nothing, whoever looks meanwhile and whoever dies.
+    /// All of it happens at once, or nothing, whatever other clients do meanwhile and whichever of them crash.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Exists`] under [`Replace::Refuse`]; [`Error::IsDirectory`],
@@ -126,7 +126,7 @@ impl Dfs {
             self.link_parent_within(&mut transaction, source.oid(), to.directory.oid())?;
         }
         if let Some(target) = target.as_ref().filter(|target| target.is_directory()) {
-            // Who adds an entry to it meets this.
+            // A client that adds an entry to it meets this.
             transaction.punch(&self.object(target.oid())?)?;
         }
         self.remove_within(&mut transaction, &source)?;
@@ -163,7 +163,7 @@ impl Dfs {
         directory: &Node,
     ) -> Result<()> {
         match view.ensure_outside(context, moved, directory.oid()).await {
-            // Whoever made the directory may have died before all of it was there.
+            // The client that made the directory may have died before all of it was there.
             Err(Error::Stale(gone)) => {
                 self.ensure_alive(context, directory).await?;
                 Err(Error::Stale(gone))

@@ -20,7 +20,7 @@ pub(crate) const SUPERBLOCK_OID: ObjectId = ObjectId { hi: RESERVED, lo: 0 };
 /// The root directory.
 pub(crate) const ROOT_OID: ObjectId = ObjectId { hi: RESERVED, lo: 1 };
 
-/// Leases of clients, and who may grant locks.
+/// Leases of clients, and the right to grant locks.
 pub(crate) const CLIENTS_OID: ObjectId = ObjectId { hi: RESERVED, lo: 2 };
 
 /// Content without a name that clients may have open.

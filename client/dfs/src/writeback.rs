@@ -1,4 +1,4 @@
-//! Bringing to the engines what a caller has gathered for a file: content first, then attributes.
+//! Sending to the engines what a caller has gathered for a file: content first, then attributes.
 
 use weir_client::{Context, Epoch};
 

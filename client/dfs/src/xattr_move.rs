@@ -1,4 +1,4 @@
-//! Extended attributes on their way to another name of their inode.
+//! Moving extended attributes to another name of their inode.
 
 use weir_client::{AkeyWrite, Conditions, Context};
 use weir_proto::limits::AKEYS_MAX;
@@ -129,11 +129,11 @@ impl Dfs {
         Ok(Some(self.xattr_keys(context, node).await?).filter(|keys| room.take(keys)))
     }
 
-    /// Puts extended attributes of an inode to a name that it hasn't yet: nobody sees them while it hasn't.
+    /// Stores extended attributes of an inode under a name that it doesn't have yet: they are invisible until it has.
     ///
-    /// When somebody else has given it that name meanwhile, they may be older than those that it has there. With somebody in
-    /// its place that is found out; else by what stands there already, and then an attribute that was removed in just this
-    /// time may come back.
+    /// When another client has given it that name meanwhile, they may be older than those that it has there. That is
+    /// found out when another inode has the name, and otherwise by what is stored there already. Then an attribute that
+    /// was removed in just this time may come back.
     async fn place_xattrs(
         &self,
         context: &Context,
@@ -152,7 +152,7 @@ impl Dfs {
             let conditions = Conditions::PER_AKEY.union(self.of_directory(node.parent));
             match object.update(context, &dkey, conditions, &writes).await {
                 Ok(_) => {}
-                // Somebody else does the same, or has done it.
+                // Another client does the same, or has done it.
                 Err(error) if error.is(Der::EXIST) => return Ok(()),
                 Err(error) if error.is(Der::NONEXIST) && occupant.is_some() => return Ok(()),
                 Err(error) if error.is(Der::NONEXIST) => {
@@ -191,8 +191,8 @@ impl Dfs {
         Ok(true)
     }
 
-    /// Removes all extended attributes that stand for an inode under a name that it hasn't any more: nobody sees them, but they
-    /// take space.
+    /// Removes all extended attributes of an inode that are stored under a name that it doesn't have any more: they are
+    /// invisible, but take space.
     pub(crate) async fn leave_xattrs(&self, context: &Context, node: &Node) -> Result<()> {
         let mut tries = Tries::new(context);
         loop {

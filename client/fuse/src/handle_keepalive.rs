@@ -1,4 +1,4 @@
-//! Keeping a mount's handles: whoever runs the nodes learns from them where a container is in use.
+//! Keeps the handles of a mount alive. From them Kubernetes and operators learn which nodes use a container.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};

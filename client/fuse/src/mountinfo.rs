@@ -1,4 +1,4 @@
-//! What is mounted where, as `/proc/self/mountinfo` tells.
+//! The mount table, from `/proc/self/mountinfo`.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

@@ -1,4 +1,4 @@
-//! Names a process so that the name stays true across a restart of whoever started it: a process id together with the
+//! Identifies a process, also across a restart of the process that started it: by its process id together with the
 //! start time that the kernel gives it, since ids are used again.
 
 use std::fs;

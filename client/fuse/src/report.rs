@@ -1,5 +1,5 @@
-//! What a mount's process tells whoever started it: one line of JSON on its standard output once it serves or has
-//! failed, and a snapshot of its state whenever somebody connects to its control socket.
+//! Reports of a mount's process: one line of JSON on its standard output once it serves or has failed, and a snapshot
+//! of its state for each connection to its control socket.
 
 use std::fmt;
 

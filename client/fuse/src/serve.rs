@@ -1,4 +1,4 @@
-//! One mount's process: opens the container, mounts, serves until the file system is gone.
+//! One mount's process: opens the container, mounts it, and serves requests until the file system is unmounted.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -47,7 +47,7 @@ pub fn init_log(level: &str) {
         Ok(quiet) => filter.add_directive(quiet),
         Err(_) => filter,
     };
-    // Whoever reads standard error may go away before the mount does; complaints about that would end the process.
+    // The reader of standard error may go away before the mount does; complaints about that would end the process.
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
@@ -122,7 +122,7 @@ fn serve(
         served.threads.finish();
         // The other end is gone only when the process ends anyway.
         let _ = ended.send(outcome);
-        // As long as anything here holds the device, the kernel lets those wait who use the mount.
+        // As long as this process holds the device, the kernel makes programs that use the mount wait.
         served.forget_notifier();
     });
     thread.map_err(|error| {
@@ -136,7 +136,7 @@ fn serve(
             format!("{} was mounted but is not served: {error}", spec.target.display()),
         ));
     }
-    // Before anybody is told of the mount, so that a first question is answered.
+    // Before the mount is announced, so that a first question is answered.
     let control = control.and_then(|path| listen(&path));
     tracing::info!(target = %spec.target.display(), pool = spec.pool, container = spec.container,
         open_micros = identity.open_micros, "serving");
@@ -275,7 +275,8 @@ fn dfs_failure(error: &weir_dfs::Error) -> MountFailure {
     }
 }
 
-/// Mounts and shakes hands with the kernel.
+/// Mounts. Root opens `/dev/fuse`, hands the descriptor to `mount(2)` and serves requests from it; an ordinary user does so through
+/// `fusermount3`.
 fn mount(
     spec: &MountSpec,
     options: MountOptions,
@@ -423,7 +424,7 @@ async fn spare_memory(shared: &Shared) {
     }
 }
 
-/// Unmounts on a signal: cleanly when nobody uses the mount, else by detaching it and giving its users a moment.
+/// Unmounts on a signal: cleanly when no process uses the mount, else by detaching it and giving its users a moment.
 async fn leave(
     spec: &MountSpec,
     end: &mut tokio::sync::oneshot::Receiver<io::Result<()>>,

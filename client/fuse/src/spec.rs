@@ -1,4 +1,4 @@
-//! What to mount, where and how.
+//! The specification of a mount: what, where and how.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -63,7 +63,7 @@ pub const VOLUME_NAME_MAX: usize = 256;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// The page cache holds data between opens while nobody else changed the file; attributes live up to a second.
+    /// The page cache holds data between opens while no other client changed the file; attributes live up to a second.
     #[default]
     CloseToOpen,
     /// Every read and every lookup asks the engines.

@@ -299,7 +299,7 @@ pub extern "C" fn daos_event_parent_barrier(ev: *mut daos_event_t) -> c_int {
     })
 }
 
-/// Says that nobody waits for an operation any more; it runs to its end nevertheless.
+/// Says that no caller waits for an operation any more; it runs to its end nevertheless.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_event_abort(ev: *mut daos_event_t) -> c_int {
     guarded(|| state_of(ev).map(|_| ()))

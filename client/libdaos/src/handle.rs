@@ -1,5 +1,4 @@
-//! Handles: numbers that stand for what is open. A number is never used twice, so that one that was closed is found
-//! to be so.
+//! Handles: numbers that stand for open objects. A number is never reused, so that use of a closed handle is detected.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,10 @@
 //! Start and end of the library, and the context of each thread.
 //!
-//! A forked child has copies of everything: of endpoints whose sockets its parent goes on using, of handles, and of locks that
-//! threads hold which don't exist in it. It leaves all of that as it is, for ever: closing its copy of a socket's registration or
-//! of an endpoint would end the parent's. So what the library holds is one value of a life of the process, and a fork begins
-//! another life, in which nothing is started until `daos_init` or `daos_reinit` makes a value of its own.
+//! A forked child has copies of everything: of endpoints whose sockets its parent goes on using, of handles, and of
+//! locks that threads hold which don't exist in the child. The child must leave all of that untouched: closing its copy
+//! of a socket's registration or of an endpoint would end the parent's. So the library's state is one value for each
+//! life of the process. A fork begins another life, in which nothing is started until `daos_init` or `daos_reinit`
+//! makes a new value.
 
 use core::cell::RefCell;
 use core::ffi::c_int;
@@ -158,7 +159,7 @@ impl Lender for CallersMemory {
     }
 
     fn sink(&self, memory: &mut [u8]) -> Buffer {
-        // SAFETY: as above; the borrow is exclusive, so nobody else looks at the memory meanwhile.
+        // SAFETY: as above; the borrow is exclusive, so no other code looks at the memory meanwhile.
         unsafe { Buffer::from_raw(NonNull::from(&mut *memory).cast(), memory.len()) }
     }
 }

@@ -156,7 +156,7 @@ impl Queue {
     pub fn complete(&self, event: &Arc<EventState>, result: c_int) {
         let mut progress = lock(&self.progress);
         progress.running.remove(&event.number());
-        // The result is stored before anybody can see that the event is complete.
+        // The result is stored before any thread can see that the event is complete.
         for done in event.finish(result) {
             if done.is_top() {
                 progress.completed.push_back(done);
@@ -166,7 +166,7 @@ impl Queue {
         self.changed.notify_all();
     }
 
-    /// Takes an event that nobody will poll for any more from the completed ones.
+    /// Takes an event that will not be polled for any more from the completed ones.
     pub fn withdraw(&self, event: &Arc<EventState>) {
         lock(&self.progress).completed.retain(|other| other.number() != event.number());
     }

@@ -48,7 +48,7 @@ enum Phase {
     Open(Transaction),
     /// Its commit is under way, or it is about to begin anew.
     Busy,
-    /// Somebody else was first: it has to be started again.
+    /// Another client was first: it has to be started again.
     Failed,
     /// It has happened.
     Committed,

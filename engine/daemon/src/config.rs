@@ -63,13 +63,13 @@ const STALL_LIMIT_MAX: u64 = 86_400;
 /// for some milliseconds must not look dead.
 const MEMBERSHIP_PERIOD_MIN: Duration = Duration::from_millis(100);
 
-/// Longest time of the membership protocol; beyond it a dead engine is not noticed while anybody waits for it.
+/// Longest time of the membership protocol; beyond it a dead engine is not noticed within the time that clients wait.
 const MEMBERSHIP_TIME_MAX: Duration = Duration::from_mins(10);
 
 /// libfabric providers that this build can use.
 pub const PROVIDERS: [&str; 4] = ["tcp", "shm", "verbs", "cxi"];
 
-/// Heading of the settings that nobody sets by hand outside a measurement: each has a default that fits the provider.
+/// Heading of the settings that are set by hand only for measurements: each has a default that fits the provider.
 const EXPERT: &str = "Expert settings of the fabric";
 
 /// The storage engine of a Weir system.

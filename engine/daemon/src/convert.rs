@@ -1,4 +1,4 @@
-//! Between the management protocol and the pool service's types.
+//! Conversions between the management protocol's and the pool service's types.
 
 use std::collections::{BTreeMap, HashMap};
 

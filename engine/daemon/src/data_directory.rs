@@ -347,7 +347,7 @@ fn target_of(name: &str) -> Option<u32> {
     number.parse().ok()
 }
 
-/// A device on which nobody waits for ever.
+/// A device with a limit on every wait.
 fn watched(rt: &Handle, device: Rc<dyn Device>) -> Rc<dyn Device> {
     Rc::new(Watched::new(rt, device))
 }

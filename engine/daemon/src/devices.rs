@@ -1,4 +1,4 @@
-//! A target's device: what is remembered of it, and who is told when it can't be used.
+//! A target's device: the records kept of it, and the reports to pool services when it can't be used.
 
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
@@ -123,7 +123,7 @@ impl RecordState {
 struct News {
     /// Whether the device was faulty when something was said of it last.
     said: Option<bool>,
-    /// To whom it is to be said.
+    /// The ranks to tell.
     untold: BTreeSet<Rank>,
     /// When it is said again, and how long after that once more.
     next: Option<(Instant, Duration)>,

@@ -1,4 +1,4 @@
-//! Small files that say over a power failure what they said before, whole.
+//! Small files that are replaced atomically: after a power failure a file has its old or its new content, whole.
 
 use std::fs;
 use std::io::{self, Write};

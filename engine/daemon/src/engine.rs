@@ -185,7 +185,7 @@ async fn serve_during<T: Send + 'static>(
         async move { source.answer(&path).await }
     }));
     let (answer, answered) = tokio::sync::oneshot::channel();
-    // Whoever waits for it lives as long as the process.
+    // The waiting task lives as long as the process.
     let thread =
         std::thread::Builder::new().name("prepare".to_owned()).spawn(move || drop(answer.send(work())));
     thread.map_err(EngineError::Runtime)?;
@@ -254,7 +254,7 @@ impl Engine {
                 processor,
             };
             let sender = sender.clone();
-            // Nobody listens any more only when the process is ending.
+            // The receiver is gone only when the process is ending.
             targets.push(TargetThread::start(settings, move |event| drop(sender.send(event)))?);
         }
         *page.remotes.borrow_mut() = targets.iter().map(|target| target.remote.clone()).collect();
@@ -507,7 +507,7 @@ mod tests {
             let page = Rc::new(MetricsSource::of(0, "tcp", 1, SystemTime::now()));
             let stop = StopFlag::default();
             let (is_stopped, (begun, has_begun)) = (stop.clone(), tokio::sync::oneshot::channel());
-            // Targets are made for as long as somebody wants them.
+            // Targets are made until the stop flag is set.
             let work = serve_during(listener, &page, move || {
                 begun.send(()).expect("the engine waits");
                 while !is_stopped.is_set() {

@@ -1,4 +1,4 @@
-//! The gRPC services: each method is handed to target 0 as bytes and answered there.
+//! The gRPC services. Each method is passed to target 0 as bytes and answered there.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

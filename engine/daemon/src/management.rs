@@ -22,8 +22,8 @@ use crate::convert;
 /// an engine down, takes there, and some more.
 const FORWARD_LIMIT: Duration = Duration::from_secs(40);
 
-/// The same for one that the others hold dead. It may have come back this moment; what takes longer is asked again, as every
-/// request may be, once it is known to be back. Whoever asks waits for no longer than ten seconds for an answer.
+/// The same for one that the others hold dead. It may have come back this moment. What takes longer is asked again once
+/// it is known to be back, as every request may be. A caller waits at most ten seconds for an answer.
 const DEAD_FORWARD_LIMIT: Duration = Duration::from_secs(4);
 
 /// Longest wait for a pool's service when pools are listed.
@@ -35,7 +35,7 @@ const REPORT_LIMIT: Duration = Duration::from_secs(2);
 /// Longest wait for the report of an engine that the others hold dead: it may have come back this moment.
 const DEAD_REPORT_LIMIT: Duration = Duration::from_millis(500);
 
-/// How old the figures in an answer may be: they are gathered anew, since whoever asks has just changed something.
+/// How old the figures in an answer may be: they are gathered anew, since the caller has just changed something.
 const SPACE_AGE_MAX: Duration = Duration::ZERO;
 
 /// Handles of a container that a query tells, at most: they fit a message.

@@ -79,7 +79,7 @@ pub fn start(rt: &Handle, engines: &Rc<Engines>, config: SwimConfig) -> Rc<Membe
     membership
 }
 
-/// Whoever sealed a message must be who speaks in it.
+/// The sender that sealed a message must be the member that it speaks for.
 fn is_genuine(engines: &Weak<Engines>, sealed_by: Rank, from: Rank) -> Result<(), Rejection> {
     if sealed_by == from {
         return Ok(());

@@ -1,5 +1,5 @@
-//! The engine's metrics in Prometheus text format (`docs/reference/metrics.md`), made anew for each scrape from
-//! figures that the targets hand over.
+//! The engine's metrics in Prometheus text format (`docs/reference/metrics.md`), made anew for each scrape from figures
+//! of the targets.
 
 mod fabric;
 mod membership;

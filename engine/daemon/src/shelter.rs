@@ -1,4 +1,4 @@
-//! Maps of pools beside a target's device, in files of the data directory: `target-N.map-POOL`, with the pool's UUID.
+//! Pool maps beside a target's device, in files of the data directory: `target-N.map-POOL`, with the pool's UUID.
 
 use std::fs;
 use std::io;

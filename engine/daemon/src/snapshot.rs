@@ -1,4 +1,4 @@
-//! Figures of a target as plain data that crosses threads: what the metrics exporter asks targets for.
+//! Figures of a target as plain data that crosses threads. The metrics exporter asks targets for them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -120,7 +120,7 @@ pub struct TargetFigures {
     pub fabric: Option<Capabilities>,
     /// Pools whose service runs here.
     pub served: Vec<ServedPool>,
-    /// Who else is alive; only target 0 knows.
+    /// Which engines are alive; only target 0 knows.
     pub membership: Option<MembershipFigures>,
 }
 

@@ -1,4 +1,4 @@
-//! What SPDK needs of the machine, looked at before it is started: it tells of what is missing only on standard error, and
+//! Requirements of SPDK, checked before it is started: SPDK itself reports what is missing only on standard error, and
 //! in its own words.
 
 use std::fs;
@@ -38,14 +38,14 @@ pub enum SpdkError {
         /// PCI address.
         address: String,
     },
-    /// A drive that the kernel has, or nobody.
+    /// A drive that the kernel has, or no driver.
     #[error(
         "the drive at {address} {holder}: give it to vfio-pci or uio_pci_generic (SPDK's scripts/setup.sh does), or leave SPDK out and name its character device, such as /dev/ng0n1, in `devices`"
     )]
     Held {
         /// PCI address.
         address: String,
-        /// Who has it.
+        /// The driver that has it.
         holder: String,
     },
     /// Huge pages.
@@ -137,7 +137,8 @@ fn free_huge_pages(sysfs: &Path) -> u64 {
 mod tests {
     use super::*;
 
-    /// A machine with a drive of the kernel at 1, one of vfio-pci at 2, one of nobody at 3, and 64 MiB of huge pages.
+    /// A machine with a drive of the kernel at 1, one of vfio-pci at 2, one without a driver at 3, and 64 MiB of huge
+    /// pages.
     fn machine(folder: &Path) {
         for (number, driver) in [(1, Some("nvme")), (2, Some("vfio-pci")), (3, None)] {
             let device = folder.join(format!("bus/pci/devices/0000:0{number}:00.0"));

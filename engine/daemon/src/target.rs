@@ -179,7 +179,7 @@ impl Target {
         self.management.as_ref()
     }
 
-    /// Who else is alive; only target 0 takes part for its engine.
+    /// Which engines are alive; only target 0 takes part for its engine.
     #[must_use]
     pub const fn membership(&self) -> Option<&Rc<Membership>> {
         self.membership.as_ref()
@@ -209,8 +209,8 @@ impl Target {
         self.stopping.get()
     }
 
-    /// Begins nothing more, finishes what is under way and writes a checkpoint. Who asks for something meanwhile is told to come
-    /// again.
+    /// Begins nothing more, finishes what is under way and writes a checkpoint. Requests that arrive meanwhile are told
+    /// to come again.
     ///
     /// # Errors
     /// When the device fails; what was acknowledged is safe all the same.
@@ -219,7 +219,7 @@ impl Target {
         self.rpc.drain();
         if let Some(membership) = &self.membership {
             let told = membership.leave();
-            // Whoever doesn't hear it finds out by itself.
+            // Engines that don't hear it find out by themselves.
             let _ = self.rt.timeout(LEAVE_LIMIT, told).await;
         }
         let until = self.rt.now() + DRAIN_LIMIT;

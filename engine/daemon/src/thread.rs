@@ -239,7 +239,7 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
             let watched: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
             Ok(watched)
         }
-        // Somebody uses it: this engine may be there already.
+        // Another program uses it: this engine may be there already.
         Err(source @ MediaError::Busy { .. }) => return Err(ThreadError::Media { target, source }),
         // The engine's other targets must not miss it.
         Err(error) => Err(error.to_string()),

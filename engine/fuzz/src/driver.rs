@@ -18,7 +18,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(20);
 /// How often the watching thread looks.
 const WATCH_STEP: Duration = Duration::from_millis(500);
 
-/// Name of the file that holds the input being run, for whoever finds the process dead.
+/// Name of the file that holds the input being run, for the parent that finds the process dead.
 pub const CURRENT: &str = "current";
 
 /// Exit code of a process that was ended because of a hang.

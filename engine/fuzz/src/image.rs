@@ -1,4 +1,4 @@
-//! Stores to be damaged, and what is done with a damaged one. Places are those of `docs/reference/format.md`.
+//! Stores to be damaged, and the damage done to them. Offsets are those of `docs/reference/format.md`.
 
 use core::ops::ControlFlow;
 use core::time::Duration;

@@ -1,5 +1,5 @@
-//! The management protocol: generated types, errors that carry DER codes, and how both ends agree on mutual TLS.
-//! And the listeners of daemons: that of management, and that of pages for probes and scrapers.
+//! The management protocol: generated types, errors that carry DER codes, mutual TLS of both ends. Also the listeners
+//! of daemons: for management, and for pages for probes and scrapers.
 
 mod connections;
 mod error;

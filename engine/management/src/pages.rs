@@ -207,7 +207,7 @@ mod tests {
         beside_server(NEVER, async |address| {
             let slow = connect(address.ip(), address).await;
             let silent = crowd([127, 0, 0, 2].into(), address).await;
-            // Whoever is let in behind them has seen all of them come.
+            // A connection that is admitted behind them has seen all of them come.
             assert!(get(connect([127, 0, 0, 3].into(), address).await).await.is_ok());
             assert_eq!(get(slow).await.expect("an answer"), "HTTP/1.1 200 OK");
             drop(silent);

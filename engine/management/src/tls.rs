@@ -99,7 +99,7 @@ impl TlsFiles {
         Ok(self.endpoint(address)?.connect_lazy())
     }
 
-    /// The management service at `address` (`host:port`), for who says himself how long connecting to it may take:
+    /// The management service at `address` (`host:port`), for a caller that bounds the time to connect by itself:
     /// `CONNECT_TIMEOUT` doesn't bound the TLS handshake.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ pub struct DmaBuf {
 enum Backing {
     Heap,
     Pool(Rc<PoolState>),
-    /// Somebody else's, which stays as long as this is held.
+    /// Memory of another owner, which stays as long as this is held.
     Lent(#[expect(dead_code, reason = "held for its drop")] Rc<dyn Any>),
 }
 
@@ -31,10 +31,11 @@ impl DmaBuf {
         Self { memory, capacity, len, backing: Backing::Pool(pool) }
     }
 
-    /// A part of somebody's memory: `len` bytes, whole blocks, at a multiple of [`BLOCK`].
+    /// A part of another owner's memory: `len` bytes, whole blocks, at a multiple of [`BLOCK`].
     ///
     /// # Safety
-    /// They must be initialised, stay as long as `owner` is held, and be used by nobody else as long as the buffer lives.
+    /// They must be initialised, stay as long as `owner` is held, and be used by no other code as long as the buffer
+    /// lives.
     pub(crate) unsafe fn of_owner(memory: NonNull<u8>, len: usize, owner: Rc<dyn Any>) -> Self {
         Self { memory, capacity: len, len, backing: Backing::Lent(owner) }
     }
@@ -133,7 +134,7 @@ pub(crate) unsafe fn release(memory: NonNull<u8>, len: usize) {
 }
 
 /// Bytes to be written, kept alive by shared ownership: a [`DmaBuf`], or any other memory (registered RMA buffers)
-/// behind an `Rc`. Nobody can get `&mut` to the memory through safe code while a slice exists.
+/// behind an `Rc`. Safe code can't get `&mut` to the memory while a slice exists.
 #[derive(Clone)]
 pub struct Slice {
     owner: Rc<dyn AsRef<[u8]>>,

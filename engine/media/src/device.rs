@@ -1,4 +1,4 @@
-//! The block-device seam.
+//! The trait of a block device.
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::features::Features;
@@ -179,8 +179,9 @@ pub trait Device {
         let _ = reason;
     }
 
-    /// From now on transfers may take as long as they do; one that takes longer than `limit` makes the device count as faulty
-    /// until it ends. Without this a transfer that hangs is given up, where somebody watches ([`crate::health::Watched`]).
+    /// From now on transfers may take as long as they do. One that takes longer than `limit` makes the device count as
+    /// faulty until it ends. Without this a transfer that hangs is given up, where the device is monitored
+    /// ([`crate::health::Watched`]).
     fn bear_stalls(&self, limit: Duration) {
         let _ = limit;
     }
@@ -190,7 +191,7 @@ pub trait Device {
         None
     }
 
-    /// How the device is doing; `None` when nobody watches it ([`crate::health::Watched`]).
+    /// How the device is doing; `None` when it isn't monitored ([`crate::health::Watched`]).
     fn health(&self) -> Option<DeviceHealth> {
         None
     }

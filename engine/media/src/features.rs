@@ -1,4 +1,4 @@
-//! What of io_uring a device uses beyond plain transfers.
+//! Features of io_uring that a device uses beyond plain transfers.
 
 use core::fmt;
 

@@ -167,7 +167,7 @@ fn is_storage(kind: FileType) -> bool {
 }
 
 /// Opens a file or a block device. `None`: it is something else. Pipes are told apart before, because opening one waits
-/// for somebody at its other end.
+/// for a process at its other end.
 fn open_storage(options: &OpenOptions, path: &Path) -> io::Result<Option<File>> {
     if !is_storage(std::fs::metadata(path)?.file_type()) {
         return Ok(None);
@@ -253,8 +253,8 @@ impl FileDevice {
         Self::with_file(handle, path, opened?, wanted)
     }
 
-    /// Opens an existing file or block device for reading only. Others may read it at the same time, but nobody may
-    /// have it open for writing. A file system without `O_DIRECT` will do.
+    /// Opens an existing file or block device for reading only. Other processes may read it at the same time, but none
+    /// may have it open for writing. A file system without `O_DIRECT` will do.
     ///
     /// # Errors
     /// When it can't be opened, is something else, or another process writes to it.
@@ -424,7 +424,7 @@ fn seek_data(file: &OwnedFd, from: u64) -> io::Result<Option<(u64, u64)>> {
     }
 }
 
-/// The next range of a file at or after `from` that may hold data. Who waits for it bounds the wait.
+/// The next range of a file at or after `from` that may hold data. The caller bounds the wait.
 async fn next_data(file: &RingDevice<FileWire>, from: u64) -> Result<Option<(u64, u64)>, MediaError> {
     if from >= file.size {
         return Ok(None);

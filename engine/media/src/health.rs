@@ -6,16 +6,15 @@
 //! be lost), after many errors (reads of the same place are one), after a transfer that hung for long, or when the drive
 //! calls itself unreliable.
 //!
-//! A faulty device is not used any more: every transfer is refused with [`MediaError::Faulty`], also of background work, so
-//! that nothing builds on what it may have lost. It stays so as long as it is open, because what it did once it does again;
-//! whoever opens devices remembers the verdict and repeats it ([`Device::condemn`]) until somebody says that the device was
-//! repaired or replaced.
+//! A faulty device is not used any more: every transfer is refused with [`MediaError::Faulty`], also of background
+//! work, so that nothing builds on data that the device may have lost. The device stays faulty as long as it is open,
+//! because a fault recurs. The caller that opens devices keeps the record of the fault and repeats it
+//! ([`Device::condemn`]) until an operator says that the device was repaired or replaced.
 //!
-//! What becomes of a transfer that hangs depends on who waits. While a store is opened, and in tools, it ends with the same
-//! error after [`HUNG`], and the device is faulty: nobody waits for ever for a device that doesn't answer. A store that serves
-//! bears stalls ([`Device::bear_stalls`]): its transfers wait until they end, since a disk that is slow, or a host that is
-//! starved, loses nothing. Beyond a limit the device counts as faulty until the transfer ends; that is the one verdict which
-//! is lifted.
+//! Two rules apply to a transfer that hangs. While a store is opened, and in tools, it ends with the same error after
+//! [`HUNG`], and the device is faulty: no caller waits for ever. A store that serves bears stalls
+//! ([`Device::bear_stalls`]): its transfers wait until they end, since a slow disk, or a host without processor time,
+//! loses nothing. Beyond a limit the device counts as faulty until the transfer ends. No other fault ends by itself.
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{Device, DeviceStats, IoFuture, MediaError};
@@ -124,7 +123,7 @@ struct Flight {
     operation: Operation,
     offset: u64,
     len: u64,
-    /// Who waits for its end.
+    /// The caller that waits for its end.
     waker: Option<Waker>,
     /// It has taken [`HUNG`], and is given up.
     hung: bool,
@@ -300,10 +299,10 @@ impl HealthMonitor {
         self.in_flight.first_key_value().map(|(_, flight)| (now - flight.begin, flight))
     }
 
-    /// Takes note of the transfers that hang and are given up, and tells who waits for them. When to look again; `None`:
-    /// nothing is left that could come to hang.
+    /// Takes note of the transfers that hang and are given up, and wakes their callers. Returns when to look again;
+    /// `None`: nothing is left that could hang.
     fn expire(&mut self, now: Instant) -> (Option<Instant>, Vec<Waker>) {
-        // What a device that is out of use still does is of no use to anybody.
+        // Transfers of a device that is out of use serve no caller.
         let gives_up = self.stall_limit.is_none() || self.fault.is_some();
         let mut told = Vec::new();
         for flight in self.in_flight.values_mut() {
@@ -319,7 +318,7 @@ impl HealthMonitor {
         (None, told)
     }
 
-    /// Whether a transfer is given up. Who waits for it is told when it is.
+    /// Whether a transfer is given up. Its caller is woken when it is.
     fn hangs(&mut self, serial: u64, waker: &Waker) -> bool {
         let Some(flight) = self.in_flight.get_mut(&serial) else { return false };
         if !flight.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -411,7 +410,7 @@ impl Watched {
         watched
     }
 
-    /// The answer to who wants to use a device that is faulty.
+    /// The answer to a caller that wants to use a faulty device.
     fn refusal<T: 'static>(&self) -> Option<IoFuture<T>> {
         let reason = self.fault()?;
         self.judge.borrow_mut().refused += 1;
@@ -502,7 +501,7 @@ impl Watch {
 }
 
 impl Drop for Watch {
-    /// Nobody waits any more: what the transfer takes can't be known.
+    /// No caller waits any more: the time of the transfer can't be known.
     fn drop(&mut self) {
         if let Some(serial) = self.serial.take() {
             self.judge.borrow_mut().in_flight.remove(&serial);
@@ -524,7 +523,7 @@ impl Device for Watched {
     }
 
     fn lend(&self, offset: u64, len: usize) -> Option<Slice> {
-        // Who asks a faulty device is told so by the read.
+        // A caller of a faulty device gets the error from the read.
         if self.fault().is_some() { None } else { self.inner.lend(offset, len) }
     }
 

@@ -1,4 +1,4 @@
-//! Memory of somebody else's that devices fill.
+//! Memory of another owner that devices read data into.
 
 use crate::buffer::DmaBuf;
 use crate::device::BLOCK;
@@ -42,8 +42,8 @@ impl<M: Lasting> Landing<M> {
         let part = unsafe { self.start.add(self.taken) };
         self.taken += len;
         let owner = Rc::clone(&self.memory);
-        // SAFETY: initialised and there while the owner is held, as `Lasting` promises; nobody uses the owner before all parts
-        // are gone (`into_memory`), and no byte is in two parts.
+        // SAFETY: initialised and there while the owner is held, as `Lasting` promises. No code uses the owner before
+        // all parts are gone (`into_memory`), and no byte is in two parts.
         Some(unsafe { DmaBuf::of_owner(part, len, owner) })
     }
 

@@ -17,7 +17,7 @@ const SEGMENT: usize = 64 * 1024;
 /// memory by huge pages as it is written, so that what isn't costs nothing.
 const LARGE_SEGMENT: usize = 32 << 20;
 
-/// Size from which a device is large: it holds a target's data, and nobody copies it.
+/// Size from which a device is large: it holds a target's data, and is never copied.
 const LARGE_DEVICE: u64 = 256 << 20;
 
 /// Sparse content of a device: a segment that was never written reads as zeros and takes no memory. Clones share the

@@ -66,7 +66,7 @@ fn claim(path: &Path) -> Result<Option<File>, MediaError> {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
             Err(MediaError::Busy { device: block.display().to_string() })
         }
-        // Containers often have the character device only; who isn't allowed the block device can't claim it.
+        // Containers often have the character device only. A process without access to the block device can't claim it.
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => {
             Ok(None)
         }

@@ -1,4 +1,4 @@
-//! Calls of the operating system that last as long as a device keeps them waiting.
+//! Calls of the operating system with a deadline: a device may delay them for any time.
 
 use crate::device::MediaError;
 use crate::file::open_error;
@@ -46,7 +46,7 @@ impl OpenDeadline {
     ) -> Result<T, MediaError> {
         let (answer, answered) = mpsc::channel();
         let thread = std::thread::Builder::new().name("device-open".to_owned());
-        // Nobody listens any more only when it is too late.
+        // The receiver is gone only when it is too late.
         let started = thread.spawn(move || drop(answer.send(call())));
         started
             .map_err(|error| open_error(&self.path, self.operation, format!("no thread for it: {error}")))?;
@@ -63,8 +63,8 @@ impl OpenDeadline {
     }
 }
 
-/// Makes a call on a thread of its own, so that an executor isn't kept waiting by it. Whoever doesn't wait any longer leaves the
-/// thread behind; what the call gives then is dropped as soon as it ends.
+/// Makes a call on a thread of its own, so that the executor doesn't wait for it. A caller that stops waiting leaves
+/// the thread behind. The result is dropped then as soon as the call ends.
 ///
 /// # Errors
 /// When there is no thread for it, or the call panics.
@@ -76,11 +76,11 @@ pub(crate) async fn apart<T: Send + 'static>(call: impl FnOnce() -> T + Send + '
         let _wake = Wake(told);
         // A local of its own, which goes before the other one does.
         let answer = answer;
-        // Nobody listens any more only when it is too late.
+        // The receiver is gone only when it is too late.
         drop(answer.send(call()));
     })?;
     poll_fn(|context| {
-        // Whoever comes to the answer later finds the waker.
+        // A caller that comes to the answer later finds the waker.
         *waiting.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
         match answered.try_recv() {
             Ok(value) => Poll::Ready(Ok(value)),
@@ -91,7 +91,7 @@ pub(crate) async fn apart<T: Send + 'static>(call: impl FnOnce() -> T + Send + '
     .await
 }
 
-/// Wakes who waits when the thread ends, however.
+/// Wakes the waiting caller when the thread ends, however it ends.
 struct Wake(Arc<Mutex<Option<Waker>>>);
 
 impl Drop for Wake {

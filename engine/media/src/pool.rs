@@ -1,9 +1,9 @@
 //! Memory for transfers from a pool of bounded size.
 //!
 //! A pool takes its memory in chunks, never more of them than its limit needs, and hands out parts whose lengths are
-//! powers of two (a buddy allocator in each chunk). Because the chunks stay where they are, a device can have the kernel
-//! keep their pages at hand ([`crate::Device::register`]). They lie on huge pages where the system gives them, and parts
-//! are handed out where others are already, so that few of those are touched.
+//! powers of two (a buddy allocator in each chunk). Because the chunks stay where they are, a device can register them
+//! with the kernel, which keeps their pages pinned ([`crate::Device::register`]). They are on huge pages where the
+//! system gives them. Parts are handed out from pages that are in use already, so that few pages are touched.
 
 use crate::buffer::{DmaBuf, round_up};
 use crate::device::BLOCK;
@@ -22,7 +22,7 @@ pub(crate) const CHUNK: usize = BLOCK << CHUNK_ORDER;
 /// Blocks of a chunk.
 const LEAVES: usize = 1 << CHUNK_ORDER;
 
-/// Bounds the memory of transfers: whoever asks for more than is left waits.
+/// Bounds the memory of transfers: a caller that asks for more than is left waits.
 #[derive(Clone)]
 pub struct DmaPool {
     state: Rc<PoolState>,
@@ -47,7 +47,7 @@ unsafe fn unmap(memory: NonNull<u8>, len: usize) {
     drop(unsafe { Mapping::from_start(memory, len) });
 }
 
-/// A pool's memory and who waits for it.
+/// A pool's memory and the callers that wait for it.
 pub(crate) struct PoolState {
     source: Source,
     limit: usize,
@@ -209,7 +209,7 @@ impl DmaPool {
         self.state.limit
     }
 
-    /// How often somebody had to wait for memory.
+    /// How often a caller had to wait for memory.
     #[must_use]
     pub fn waits(&self) -> u64 {
         self.state.waits.get()

@@ -1,4 +1,4 @@
-//! A word to the processor about what is going to be read.
+//! Hints to the processor about memory that is read next.
 
 /// Bytes of a line of the processor's cache.
 const LINE: usize = 64;

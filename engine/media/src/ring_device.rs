@@ -1,4 +1,4 @@
-//! What every device behind a ring of io_uring does alike: transfers are checked, begun, and told of by name.
+//! Common parts of all devices behind an io_uring: transfers are checked and begun, and errors name them.
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{DeviceStats, IoFuture, MediaError, check_transfer};

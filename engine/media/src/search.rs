@@ -1,4 +1,4 @@
-//! Whether a device holds anything, as a format asks before it takes one.
+//! Whether a device holds any data. A format asks this before it takes a device.
 
 use crate::buffer::DmaBuf;
 use crate::device::MediaError;

@@ -214,7 +214,8 @@ impl SimDisk {
         state.current.flip_bit(offset, bit);
     }
 
-    /// Flips one bit on its way to who reads this byte next; the content stays. Said twice, that happens to the next two reads.
+    /// Flips one bit in the result of the next read of this byte; the content stays. Called twice, this affects the
+    /// next two reads.
     pub fn misread(&self, offset: u64, bit: u8) {
         self.state.borrow_mut().misread.push((offset, bit));
     }

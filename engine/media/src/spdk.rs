@@ -156,8 +156,8 @@ pub fn start(options: &SpdkOptions) -> Result<(), MediaError> {
     let (memory, huge) = (options.memory_mib, c_int::from(options.has_huge_pages));
     let thread = std::thread::Builder::new().name("spdk".to_owned()).spawn(move || {
         let mut json = json;
-        // SAFETY: the texts end with a zero and live through the call, which copies what it keeps; `json` is as long as
-        // is said. Nobody else starts SPDK, since `STARTED` is locked and says that it doesn't run.
+        // SAFETY: the texts end with a zero and live through the call, which copies what it keeps. `json` is as long as
+        // is said. No other thread starts SPDK, since `STARTED` is locked and says that it doesn't run.
         let result = unsafe {
             weir_spdk_start(
                 config.as_ptr(),
@@ -205,7 +205,7 @@ extern "C" fn end_tending() {
     *ENDING.lock().unwrap_or_else(PoisonError::into_inner) = true;
 }
 
-/// A directory that nobody else may enter.
+/// A directory that no other user may enter.
 fn private_folder() -> io::Result<PathBuf> {
     let template = std::env::temp_dir().join("weir-spdk-XXXXXX");
     let mut path = template.into_os_string().into_encoded_bytes();
@@ -361,7 +361,7 @@ impl Queue {
     ) {
         self.count(|stats| stats.end(&transfer, len as u64, result.is_ok()));
         if let Transfer::Write { data, .. } = &mut transfer {
-            // Whoever waits for this memory may be the one who will look at the outcome only afterwards.
+            // The task that waits for this memory may be the one that looks at the outcome only afterwards.
             data.clear();
         }
         let waker = {

@@ -1,8 +1,8 @@
 //! One io_uring instance as an event source: submission in batches, completions to futures.
 //!
-//! What is begun between two turns of the executor is told to the kernel in one call, and the same call takes what has
-//! completed meanwhile. How a transfer is put into an entry of the ring is the [`Wire`]'s: plain reads and writes of a
-//! file ([`crate::file`]), or commands for an NVMe drive ([`crate::nvme`]).
+//! All transfers that begin between two turns of the executor are submitted in one system call. The same call takes
+//! completions. The [`Wire`] decides how a transfer is put into an entry of the ring: plain reads and writes of a file
+//! ([`crate::file`]), or commands for an NVMe drive ([`crate::nvme`]).
 
 mod regions;
 mod stable;
@@ -412,7 +412,7 @@ impl<W: Wire> Ring<W> {
         });
         let mut transfer = entry.transfer;
         if let Transfer::Write { data, .. } = &mut transfer {
-            // Whoever waits for this memory may be the one who will look at the outcome only afterwards.
+            // The task that waits for this memory may be the one that looks at the outcome only afterwards.
             data.clear();
         }
         let waker = {

@@ -1,4 +1,4 @@
-//! What a drive counts about itself: NVMe's SMART / health information log.
+//! Counters of a drive about itself: NVMe's SMART / health information log.
 
 /// Bytes of the log page (NVM Express Base Specification 2.0, figure 207).
 pub(crate) const LOG_BYTES: usize = 512;

@@ -1,7 +1,8 @@
 //! Memory for transfers, mapped on huge pages where the system gives them.
 //!
-//! Whoever moves data between processes or to a device without a copy has the kernel find and hold each page of it.
-//! On huge pages that is one look for 2 MiB instead of 512. The pools of fabric and media take their memory here.
+//! For a transfer between processes or to a device without a copy, the kernel has to find and pin each page of the
+//! memory. On huge pages that is one look-up for 2 MiB instead of 512. The pools of fabric and media take their memory
+//! here.
 #![expect(unsafe_code, reason = "memory is mapped and unmapped")]
 
 mod spares;
@@ -77,7 +78,7 @@ impl Mapping {
         let before = whole.start.addr().get().wrapping_neg() % HUGE;
         // SAFETY: the caller's mapping is longer than `len` by `HUGE` less a page, and `before` no more than that.
         let (start, end) = unsafe { (whole.start.add(before), whole.start.add(before + len)) };
-        // SAFETY: the edges of the mapping, which nobody has seen.
+        // SAFETY: the edges of the mapping, which no other code has seen.
         unsafe {
             unmap(whole.start, before);
             unmap(end, whole.len - before - len);
@@ -85,7 +86,7 @@ impl Mapping {
         Self { start, len }
     }
 
-    /// Where it begins. The bytes are initialised, and nobody else's as long as the mapping lives.
+    /// Where it begins. The bytes are initialised, and have no other user as long as the mapping lives.
     #[must_use]
     pub const fn start(&self) -> NonNull<u8> {
         self.start
@@ -116,7 +117,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: its own pages, which nobody uses any more.
+        // SAFETY: its own pages, which are not used any more.
         unsafe { unmap(self.start, self.len) };
     }
 }
@@ -125,8 +126,8 @@ impl Drop for Mapping {
 /// put away.
 ///
 /// # Safety
-/// `place` gives the same bytes each time: initialised, there until the value is dropped, and not used by anybody meanwhile
-/// but through the value.
+/// `place` gives the same bytes each time: initialised, there until the value is dropped, and used meanwhile only
+/// through the value.
 pub unsafe trait Lasting: 'static {
     /// Where its bytes begin, and how many they are.
     fn place(&mut self) -> (NonNull<u8>, usize);
@@ -154,7 +155,7 @@ unsafe impl<T: Lasting, K: 'static> Lasting for (T, K) {
 }
 
 /// # Safety
-/// The pages must be the caller's, and used by nobody any more.
+/// The pages must be the caller's, and not used any more.
 unsafe fn unmap(start: NonNull<u8>, len: usize) {
     if len > 0 {
         // SAFETY: passed on to the caller. Failure would mean that they are not mapped, or that the system has no memory to

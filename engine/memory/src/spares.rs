@@ -1,4 +1,4 @@
-//! Places of what has ended, for what begins next, so that nothing is allocated for it.
+//! Allocations of finished objects, reused by the next ones.
 
 use core::cell::RefCell;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 /// Most that are kept: two clients with all their credits.
 const KEPT_MAX: usize = 64;
 
-/// What nobody uses, some of it.
+/// Some of the unused allocations.
 #[derive(Debug)]
 pub struct Shelf<T>(RefCell<Vec<T>>);
 
@@ -39,7 +39,7 @@ impl<T> Shelf<T> {
     }
 }
 
-/// Places that nobody uses.
+/// Unused allocations.
 #[derive(Debug)]
 pub struct Spares<T>(Shelf<Rc<T>>);
 
@@ -63,7 +63,7 @@ impl<T: Default> Spares<T> {
     pub fn take(&self, fill: impl FnOnce(&mut T)) -> Rc<T> {
         let mut place = self.0.take().unwrap_or_default();
         if Rc::get_mut(&mut place).is_none() {
-            // Somebody looks at it still.
+            // Another owner still uses it.
             place = Rc::default();
         }
         if let Some(place) = Rc::get_mut(&mut place) {

@@ -81,8 +81,8 @@ impl IoService {
         Ok(body)
     }
 
-    /// A reply whose data goes to the client's memory. Where the client compares it, nobody here does: that takes as long as
-    /// all else together, and memory that was looked at may take longer to read to.
+    /// A reply whose data goes to the client's memory. Where the client compares checksums, this side doesn't:
+    /// comparing takes as long as everything else together, and memory that was read may take longer to transfer from.
     ///
     /// The data leaves when nothing is held any more of what was found: how long it takes is the client's affair, and
     /// meanwhile no room would come free on the device.
@@ -110,7 +110,7 @@ impl IoService {
     }
 }
 
-/// Who compares the data of a fetch.
+/// Which side compares the data of a fetch.
 const fn comparison(opcode: u16) -> Comparison {
     if opcode::is_compared_by_client(opcode) { Comparison::ByReader } else { Comparison::Here }
 }

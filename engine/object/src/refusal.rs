@@ -1,4 +1,4 @@
-//! Errors of the store as clients see them: with the names of pool, container and target.
+//! Errors of the store as clients get them, with the names of pool, container and target.
 
 use weir_pool::{Failed, TargetPools};
 use weir_proto::{Der, PoolId};

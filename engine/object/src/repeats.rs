@@ -1,9 +1,9 @@
 //! Changes that a client sends again after this target was restarted.
 //!
-//! While a target runs, its RPC layer executes each request once however often it comes. To keep that promise over
-//! a restart, a change stores the identity of its request, with the epoch that it had, in the same log record. An identity is forgotten, along
-//! with a later change, once the client says that it has finished with the request; those of clients that have
-//! fallen silent are swept when the request's deadline has passed.
+//! While a target runs, its RPC layer executes each request once, however often it comes. To keep that promise over a
+//! restart, a change stores the identity of its request, with the epoch that it had, in the same log record. A later
+//! change of the client removes the identity once the client says that it has finished with the request. Identities of
+//! silent clients are swept when the request's deadline has passed.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -163,8 +163,8 @@ pub struct Executed {
 }
 
 impl Repeats {
-    /// What became of a change that was executed before the target was restarted, or before its client was silent for so long
-    /// that the RPC layer has forgotten it. `None`: it was not executed, or nobody may send it again.
+    /// The result of a change that was executed before the target was restarted, or before its client was silent for so
+    /// long that the RPC layer has forgotten it. `None`: it was not executed, or no client may send it again.
     pub fn executed(&self, pool: &TargetPool, request: &Request) -> Option<Executed> {
         let kept = self.with(pool, |repeats| repeats.get(identity(request)))?;
         Some(Executed { epoch: kept.epoch.map(|epoch| Epoch(epoch.get())) })

@@ -1,4 +1,4 @@
-//! Keeping room for records that are written later, and giving it up.
+//! Reserving room for records that are written later, and giving it up.
 
 use core::ops::Range;
 

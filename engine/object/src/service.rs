@@ -1,4 +1,4 @@
-//! The I/O service: wiring, and what all operations have in common.
+//! The I/O service: wiring, and what all operations share.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;

@@ -51,7 +51,7 @@ impl IoService {
         let access = self.reach(permit, update.map_version, request.deadline()).await?;
         self.counted(Operation::Update, &access, async |place| {
             if access.container.is_short_of_room() {
-                // Nobody sends its data over and over while there is no room for it.
+                // A client doesn't send its data over and over while there is no room for it.
                 let check = async || access.pool.shard().check_room_for(access.container.id, len);
                 within_quota((&access.pool, &access.container), len, place, check).await?;
             }
@@ -69,7 +69,7 @@ impl IoService {
     /// its client ask for it under another number, and it would happen twice.
     fn answer_again(&self, permit: &Permit, request: &Request) -> Option<Body> {
         let executed = self.repeats.executed(&permit.pool, request)?;
-        // Who has not been told the epoch is told a later one.
+        // A client that has not been told the epoch is told a later one.
         let epoch = executed.epoch.unwrap_or_else(|| self.epoch());
         Some(codec::encode(&UpdateReply { epoch }))
     }

@@ -1,8 +1,8 @@
 //! Measuring the data path: round trips, rates and transfers, as requests make them.
 //!
-//! [`serve`] answers what is needed for it, at a target or anywhere else. A [`Listener`] does nothing else: it lets an
-//! engine be measured by another fabric provider than the one that its targets speak, and is the other side of a
-//! measurement within one machine. [`measure`] is one turn of a measurement, of which [`Figures`] are made.
+//! [`serve`] answers measurements, at a target or anywhere else. A [`Listener`] only does that. With it an engine can
+//! be measured by another fabric provider than its targets', and it is the other side of a measurement within one
+//! machine. [`measure`] is one round of a measurement; [`Figures`] are computed from several.
 
 mod listener;
 mod measure;

@@ -229,7 +229,7 @@ mod tests {
         assert!(Figures::of(&[]).median.is_nan());
     }
 
-    /// A port that nobody uses at the moment.
+    /// A port that no process uses at the moment.
     fn free_port() -> u16 {
         let socket = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         socket.local_addr().expect("bound").port()

@@ -1,4 +1,4 @@
-//! What a server answers for measurements.
+//! The server's side of measurements.
 
 use std::rc::Rc;
 
@@ -25,7 +25,7 @@ pub fn serve(rpc: &Rpc) {
         Rc::new(move |request: Request| async move {
             let len = bounded(request.bulk_room());
             let mut payload = request.payload(len).await?;
-            // The memory may have held somebody's data.
+            // The memory may have held another client's data.
             payload.fill(0);
             request.push(0, &payload, len).await?;
             Ok(Vec::new())

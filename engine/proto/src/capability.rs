@@ -1,7 +1,7 @@
 //! Capabilities: what a client may do with a pool or container, sealed by the pool's secret.
 //!
-//! The pool service issues them at connect and open. A target checks the seal by itself, in constant time and
-//! without asking anybody, so that I/O survives a restart of any engine. The secret never leaves the engines.
+//! The pool service issues them at connect and open. A target checks the seal by itself, in constant time and without a
+//! message, so that I/O survives a restart of any engine. The secret never leaves the engines.
 
 use serde::{Deserialize, Serialize};
 

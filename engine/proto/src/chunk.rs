@@ -1,11 +1,11 @@
-//! Chunks: the pieces of data that have a checksum each.
+//! Chunks: the ranges of data that have a checksum each.
 //!
-//! The client computes a CRC-32C for each chunk of what it writes, and these very checksums are stored and come back to
-//! readers. So both sides have to cut alike. An extent is first cut into *parts* at record indexes that are multiples of
-//! [`PART_BYTES_MAX`] / record size, because parts are what a target stores. A part's chunks end at record indexes that
-//! are multiples of chunk size / record size: extents that overlap or adjoin have the same boundaries, and what is read
-//! along them is covered by checksums that the writer computed. Single values, and records larger than a chunk, are cut
-//! from their start.
+//! The client computes a CRC-32C for each chunk of what it writes. These very checksums are stored and returned to
+//! readers, so both sides have to cut alike. An extent is first cut into *parts* at record indexes that are multiples
+//! of [`PART_BYTES_MAX`] / record size, because a target stores parts. A part's chunks end at record indexes that are
+//! multiples of chunk size / record size. So extents that overlap or adjoin have the same boundaries, and a read along
+//! them is covered by checksums that the writer computed. Single values, and records larger than a chunk, are cut from
+//! their start.
 
 use core::ops::Range;
 

@@ -132,8 +132,8 @@ der! {
 }
 
 impl Der {
-    /// Whether a refusal is about the moment, not about the request: who gives it starts, stops, is overloaded, is about to
-    /// have room, or needs another engine that is away. The same request may succeed soon.
+    /// Whether a refusal is about the moment, not about the request: the server starts, stops, is overloaded, is about
+    /// to have room, or needs another engine that is away. The same request may succeed soon.
     #[must_use]
     pub const fn is_passing(self) -> bool {
         matches!(
@@ -149,7 +149,8 @@ impl Der {
         )
     }
 
-    /// What a refusal that was about the moment is about when the moment has lasted for longer than anybody waits.
+    /// The lasting error that replaces a refusal about the moment when the moment has lasted longer than any caller
+    /// waits.
     #[must_use]
     pub const fn lasting(self) -> Option<Self> {
         match self {

@@ -19,7 +19,7 @@ pub enum MemberState {
     Unknown,
     /// It answers.
     Alive,
-    /// It did not answer somebody; it has some seconds to say that it is alive.
+    /// It did not answer another member; it has some seconds to say that it is alive.
     Suspect,
     /// It did not answer and did not object.
     Dead,
@@ -44,20 +44,20 @@ impl MemberState {
 /// News of a member.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct MemberUpdate {
-    /// Who it is about.
+    /// The member that it is about.
     pub rank: Rank,
     /// Which life of that member: only the member itself raises it, so the higher one is the truer one.
     pub incarnation: u64,
     /// What is said.
     pub state: MemberState,
-    /// Who says so first-hand.
+    /// The members that say so first-hand.
     pub by: Rank,
 }
 
 /// "Are you there?", with news. The reply is a [`GroupAck`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupPing {
-    /// Who asks.
+    /// The sender.
     pub from: Rank,
     /// The asker's incarnation.
     pub incarnation: u64,
@@ -70,7 +70,7 @@ pub struct GroupPing {
 /// "I am", with news.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupAck {
-    /// Who answers.
+    /// The member that answers.
     pub from: Rank,
     /// The answerer's incarnation.
     pub incarnation: u64,
@@ -83,7 +83,7 @@ pub struct GroupAck {
 /// "Is that one there? It does not answer me." The reply is a [`GroupRelayReply`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupRelay {
-    /// Who is to be asked.
+    /// The member to be asked.
     pub target: Rank,
     /// How long the relay may wait for it, in milliseconds.
     pub limit_ms: u32,
@@ -103,7 +103,7 @@ pub struct GroupRelayReply {
 /// Asks for a page of the table of members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct GroupSync {
-    /// Who asks.
+    /// The sender.
     pub from: Rank,
     /// Number of entries to pass over.
     pub start: u32,
@@ -143,7 +143,7 @@ pub struct GroupList {
 }
 
 impl From<Vec<EngineInfo>> for GroupList {
-    /// A list that nobody has numbered has as its version how many engines there are: systems grow.
+    /// A list without a number has the number of its engines as its version: systems grow.
     fn from(engines: Vec<EngineInfo>) -> Self {
         Self { version: engines.len() as u64, engines }
     }
@@ -164,9 +164,9 @@ pub struct GroupOffer {
 /// The shape of the tree that a collective operation takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub enum Tree {
-    /// The root asks everybody.
+    /// The root asks all members.
     Flat,
-    /// Everybody has up to this many children.
+    /// Each member has up to this many children.
     Ary(u8),
     /// A child for each non-zero value of each digit, to this base, below one's own lowest: the root has most children,
     /// so that all levels are busy at once.
@@ -178,7 +178,7 @@ pub enum Tree {
 pub struct Collective {
     /// Names the operation; drawn at random.
     pub id: u64,
-    /// Who began it.
+    /// The member that began it.
     pub root: Rank,
     /// Version of the list of members that the root has.
     pub version: u64,
@@ -188,20 +188,20 @@ pub struct Collective {
     pub tree: Tree,
     /// How long an answer is of use, in milliseconds.
     pub limit_ms: u32,
-    /// Who is to be reached through the receiver, in the tree's order.
+    /// The members to be reached through the receiver, in the tree's order.
     pub below: Vec<Rank>,
     /// The operation's argument.
     pub body: ByteBuf,
 }
 
-/// What became of an operation at a member and everybody below it.
+/// The result of an operation at a member and all members below it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CollectiveReply {
-    /// The merged results; `None` when nobody had one.
+    /// The merged results; `None` when no member had one.
     pub value: Option<ByteBuf>,
     /// How many members had a result.
     pub executed: u32,
-    /// Who had none, and why.
+    /// The members without a result, and why.
     pub failed: Vec<(Rank, Der)>,
     /// Levels below the member.
     pub depth: u32,

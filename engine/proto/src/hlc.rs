@@ -14,8 +14,9 @@ pub const LOGICAL_BITS: u32 = 18;
 /// an operator's error (DAOS: epsilon of 1 s) and would push every later epoch into the future.
 pub const SKEW_MAX_NS: u64 = 1_000_000_000;
 
-/// Furthest that tenants' clocks move one ahead of the wall clock, in nanoseconds. The rest of the bound is for the difference
-/// between the clocks of those who hear of it next: else a tenant could have them refuse each other.
+/// Furthest that tenants' clocks move an engine's clock ahead of the wall clock, in nanoseconds. The rest of the bound
+/// is for the difference between the clocks of the engines that hear of it next: else a tenant could have them refuse
+/// each other.
 pub const LEAD_MAX_NS: u64 = SKEW_MAX_NS / 2;
 
 /// A point in the order of updates. 0 means "none", [`Epoch::MAX`] means "the newest".

@@ -1,5 +1,4 @@
-//! Operation codes of the fabric protocol. A number is never used again for another meaning: 0x0107 and 0x0108 stood for reads of
-//! transactions that don't say whose they are.
+//! Operation codes of the fabric protocol. A number is never reused with another meaning: 0x0107 and 0x0108 are taken.
 
 macro_rules! opcodes {
     ($($(#[$doc:meta])* $name:ident = $number:literal),* $(,)?) => {

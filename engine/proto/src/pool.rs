@@ -54,7 +54,7 @@ impl PoolMap {
     }
 }
 
-/// Connects to a pool. Sent to any engine; one that does not run the pool's service answers with
+/// Connects to a pool. Sent to any engine; an engine that does not run the pool's service answers with
 /// [`crate::Der::NOTLEADER`] and the service's rank in the message's `rank` field, or `NONEXIST`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectRequest {
@@ -62,7 +62,7 @@ pub struct ConnectRequest {
     pub pool: String,
     /// Rights wanted.
     pub rights: Rights,
-    /// Who asks.
+    /// The sender.
     pub credential: Credential,
 }
 
@@ -308,7 +308,7 @@ pub struct EngineSeal {
 /// An engine's request to a target: the payload is one of the `Target*` types below, encoded.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SealedRequest {
-    /// Who sends it.
+    /// The sender.
     pub seal: EngineSeal,
     /// The encoded payload.
     #[serde(with = "serde_bytes")]
@@ -540,7 +540,7 @@ pub struct TargetPoolSpace {
     pub active: Vec<ContainerId>,
 }
 
-/// What targets hold of a pool, summed up on the way to who wants to know.
+/// Figures of targets for a pool, summed up on the way to the querier.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PoolSum {
     /// Total and free bytes of each target that answered.

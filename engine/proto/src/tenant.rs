@@ -1,4 +1,4 @@
-//! Tenants: who shares a system without sharing anything in it.
+//! Tenants: groups of clients that share a system without sharing anything in it.
 //!
 //! A tenant is a number and a key. The key is derived from the system key, so that an engine has the key of every
 //! tenant without storing one, and a tenant's clients have theirs and no other.
@@ -103,7 +103,7 @@ impl Keys {
         }
     }
 
-    /// The key of whoever makes requests to this context.
+    /// The key of the client that makes requests to this context.
     #[must_use]
     pub fn of(&self, tenant: TenantId) -> Option<TenantKey> {
         match self {

@@ -21,8 +21,8 @@ pub const PARTS_MAX: usize = 64;
 /// of [`crate::limits::INLINE_MAX`].
 pub const COMMIT_MAX: usize = 15 * 1024;
 
-/// A transaction, named by its client. The name says which target leads it, so that the others know whom to ask: rank and
-/// target index in 4 bytes each, and 8 random ones.
+/// The id of a transaction, made by its client. It contains the target that leads it, so that the others know which
+/// target to ask: rank and target index in 4 bytes each, and 8 random ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TransactionId(pub Uuid);
 
@@ -42,7 +42,7 @@ impl TransactionId {
         (Rank(half(leader >> 32)), TargetIndex(half(leader)))
     }
 
-    /// Who reads in the transaction: its name without the leader, which isn't known before all changes are.
+    /// The reader of the transaction: its id without the leader, which isn't known before all changes are.
     #[must_use]
     pub fn reader(self) -> ReaderId {
         ReaderId(self.0.as_u64_pair().1)

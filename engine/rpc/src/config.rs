@@ -23,9 +23,9 @@ pub const REQUESTS_MAX_DEFAULT: usize = 64;
 /// Calls of one context that expose memory at once (DAOS: `D_QUOTA_BULKS`, default 64). It bounds registrations.
 pub const BULKS_MAX_DEFAULT: usize = 64;
 
-/// Requests of one client that a server executes at once: all its credits, the urgent reserve, and as many that
-/// it gave up. A client with more ignores its credits; refusing its requests early keeps everybody's queue
-/// short. A client with more credits needs a server that is configured so, too.
+/// Requests of one client that a server executes at once: all its credits, the urgent reserve, and as many that it gave
+/// up. A client with more ignores its credits; refusing its requests early keeps all queues short. A client with more
+/// credits needs a server that is configured so, too.
 pub const RUNNING_PER_CLIENT_DEFAULT: usize = CREDITS_DEFAULT + 8;
 
 /// Requests that a server executes at once before it answers "overloaded": 32 clients with all their credits.

@@ -83,11 +83,11 @@ weir_fabric::counters! {
         ignored,
         /// Overload answers received.
         overload_hints,
-        /// Messages that can't be answered, because neither the provider nor the message says who sent them.
+        /// Messages that can't be answered, because neither the provider nor the message identifies the sender.
         unknown_senders,
         /// Messages that carry the id of a client which is elsewhere.
         impostors,
-        /// Replies that nobody waits for.
+        /// Replies that no call waits for.
         stray_replies,
         /// Bytes read from clients' memory.
         bulk_pulled_bytes,

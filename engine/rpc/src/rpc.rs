@@ -15,8 +15,8 @@ use weir_fabric::{Buffer, Endpoint, FabricError};
 use weir_proto::{Clock, Epoch};
 use weir_runtime::Handle;
 
-/// Requests and replies of one context. Dropping it ends the context; handlers still run to their end, but
-/// nobody hears of it.
+/// Requests and replies of one context. Dropping it ends the context; handlers still run to their end, but their
+/// replies are not sent.
 pub struct Rpc {
     pub(crate) context: Rc<Context>,
     pub(crate) server: Rc<Server>,

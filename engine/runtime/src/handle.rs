@@ -1,4 +1,4 @@
-//! The door to time, randomness and tasks.
+//! Access to time, randomness and tasks.
 
 use crate::instant::Instant;
 use crate::reading::Readings;
@@ -124,8 +124,9 @@ impl Handle {
         self.readings.times().unwrap_or_else(|| self.backend.times())
     }
 
-    /// As [`Self::times`], and read now. A turn's reading is old when the process has stood still in it: it was stopped, its
-    /// machine was moved, a handler took long. Ask before anybody else is blamed for what the clock says.
+    /// As [`Self::times`], and read now. A turn's reading is old when the process has stood still in it: it was
+    /// stopped, its machine was moved, a handler took long. Call this before the clock is used to blame another
+    /// component.
     #[must_use]
     #[cold]
     pub fn times_anew(&self) -> (Instant, u64) {
@@ -211,7 +212,7 @@ impl Handle {
         YieldNow { yielded: false }
     }
 
-    /// Has the executor look at its sources once the task that runs has done what it does, before others that are ready: for who
+    /// Has the executor poll its sources once the running task yields, before other ready tasks. It is for a task that
     /// has kept the thread for as long as many tasks take.
     pub fn end_turn(&self) {
         self.backend.end_turn();

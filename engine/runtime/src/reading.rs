@@ -1,7 +1,7 @@
-//! What the clocks said last, for whom an executor runs now.
+//! The last reading of the clocks, by the executor that runs now.
 //!
-//! A message asks for the time at every floor on its way from source to task, and reading the clock is a good part of what it
-//! costs. One reading serves a turn, or a few polls of one, and lies where handles see it without asking their executor.
+//! A message needs the time at every floor on its way from source to task, and reading the clock is a good part of its
+//! cost. One reading serves a turn, or a few polls of one, and is where handles see it without asking their executor.
 
 use crate::instant::Instant;
 use core::cell::Cell;
@@ -12,7 +12,7 @@ pub(crate) enum Reading {
     /// Nothing is polled, or time is virtual: the clock is read each time.
     #[default]
     Outside,
-    /// Nobody has asked yet.
+    /// Not read yet.
     Unread,
     /// What it said at the first question.
     At(Instant),

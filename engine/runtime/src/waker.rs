@@ -37,7 +37,7 @@ impl RunQueue {
 
     /// Removes the queue from the thread's table: later wakes of its tasks go nowhere.
     pub(crate) fn unregister(&self) {
-        // The table is gone when the thread is ending; then nobody can wake through it either.
+        // The table is gone when the thread is ending; then a wake through it isn't possible either.
         let _ = QUEUES.try_with(|queues| queues.borrow_mut().retain(|queue| queue.id != self.id));
     }
 

@@ -1,9 +1,9 @@
-//! Adding cells behind the last one, whoever else does so at the same moment.
+//! Adding cells behind the last one, while other clients may do the same.
 //!
-//! Where the array ends is read, and what fits a commit is written there, in one transaction: of two that find the same end,
-//! one has to find it anew. More data is written under a turn, a value of the first chunk's dkey that such a transaction
-//! stores and any other finds and waits for. A turn ends with its time, should its client not end it. No request of it is
-//! executed behind that, since none has a later deadline.
+//! One transaction reads where the array ends, and writes there what fits a commit: of two appends that find the same
+//! end, one has to find it anew. For more data the client takes the *append lock*, a value of the first chunk's dkey
+//! that such a transaction stores and any other finds and waits for. The lock has an end time, should its client not
+//! release it. No request under the lock is executed after that, since none has a later deadline.
 
 use core::time::Duration;
 
@@ -17,32 +17,32 @@ use crate::error::Error;
 use crate::object::{AkeyRead, AkeyWrite};
 use crate::transaction::{Restarts, Transaction};
 
-/// The akey of the first chunk's dkey that holds whose turn it is.
-const TURN: &[u8] = b"t";
+/// The akey of the first chunk's dkey that holds the append lock.
+const APPEND_LOCK: &[u8] = b"t";
 
-/// Bytes of a turn: a random number, and the wall time in nanoseconds at which it ends.
-const TURN_LEN: usize = 16;
+/// Bytes of an append lock: a random number that identifies its holder, and the wall time in nanoseconds at which it ends.
+const LOCK_LEN: usize = 16;
 
 /// Most bytes that are appended by a commit: they leave room in a message for names, checksums and a capability.
 const COMMITTED_MAX: usize = 12 * 1024;
 
-/// How long a turn lasts: a restart of an engine is within it.
-const TURN_LIFE: Duration = Duration::from_secs(30);
+/// How long an append lock lasts: a restart of an engine is within it.
+const LOCK_LIFE: Duration = Duration::from_secs(30);
 
-/// Nanoseconds of a second: a turn's end is stored in them.
+/// Nanoseconds of a second: a lock's end is stored in them.
 const NANOSECONDS: u64 = 1_000_000_000;
 
-/// How long requests of a turn last: so much shorter that neither the time that taking it took nor clocks that differ by a
-/// second bring them beyond it.
-const TURN_LIMIT: Duration = Duration::from_secs(20);
+/// How long requests under the lock last: so much shorter that neither the time that taking the lock took nor clocks that
+/// differ by a second bring them beyond its end.
+const LOCK_LIMIT: Duration = Duration::from_secs(20);
 
 /// What a try came to.
 enum Tried {
     /// The data is written, from this cell on.
     Written(u64, Epoch),
-    /// The turn is taken, to write from this cell on.
+    /// The lock is taken, to write from this cell on.
     Taken(u64),
-    /// It is somebody else's turn.
+    /// Another client has the lock.
     Busy,
 }
 
@@ -57,14 +57,14 @@ impl Array {
     /// `OVERFLOW` where it would have more than `limit`; or as [`Array::write`]. After an error a first part may have been written.
     pub async fn append(&self, context: &Context, data: &[u8], limit: u64) -> Result<(u64, Epoch)> {
         let mut restarts = Restarts::new(context);
-        let (mut turn, nonce) = (None, context.runtime().random_u64());
+        let (mut begin, nonce) = (None, context.runtime().random_u64());
         loop {
-            match self.try_append(context, (data, limit), nonce, turn).await {
+            match self.try_append(context, (data, limit), nonce, begin).await {
                 Ok(Tried::Written(at, epoch)) => return Ok((at, epoch)),
                 Ok(Tried::Taken(at)) => {
-                    turn = Some(at);
-                    context.set_limit(Some(TURN_LIMIT));
-                    let written = self.in_turn(context, at, data).await;
+                    begin = Some(at);
+                    context.set_limit(Some(LOCK_LIMIT));
+                    let written = self.under_lock(context, at, data).await;
                     context.set_limit(None);
                     match written {
                         Ok(epoch) => return Ok((at, epoch)),
@@ -83,7 +83,7 @@ impl Array {
         }
     }
 
-    /// Finds the end, and writes there or takes the turn. `before` is where it was to write in a turn that came to nothing.
+    /// Finds the end, and writes there or takes the lock. `before` is where it was to write under an earlier lock that failed.
     async fn try_append(
         &self,
         context: &Context,
@@ -95,12 +95,12 @@ impl Array {
         let mut transaction = Transaction::begin(context, self.object.container());
         let view = Self { object: transaction.view(&self.object), ..self.clone() };
         let now = context.runtime().wall_ns();
-        let held = view.turn(context).await?;
+        let held = view.append_lock(context).await?;
         let is_own = held.is_some_and(|(holder, _)| holder == nonce);
         if held.is_some_and(|(_, ends)| ends > now) && !is_own {
             return Ok(Tried::Busy);
         }
-        // A turn that nobody took in between has written nothing but the beginning of the same.
+        // A lock that no other client took in between has written nothing but the beginning of the same.
         let at = match before.filter(|_| is_own) {
             Some(at) => at,
             None => view.size(context).await?,
@@ -115,9 +115,9 @@ impl Array {
             return Err(Error::refused("append to", &self.object, Der::TX_RESTART, "it gets a second chunk"));
         }
         if data.len() > COMMITTED_MAX {
-            let ends = now.saturating_add(TURN_LIFE.as_secs() * NANOSECONDS);
+            let ends = now.saturating_add(LOCK_LIFE.as_secs() * NANOSECONDS);
             let value = [nonce.to_le_bytes(), ends.to_le_bytes()].concat();
-            let write = AkeyWrite::single(name(TURN)?, &value);
+            let write = AkeyWrite::single(name(APPEND_LOCK)?, &value);
             transaction.update(&self.object, &dkey_of(0), Conditions::NONE, &[write])?;
             transaction.commit(context).await?;
             return Ok(Tried::Taken(at));
@@ -134,12 +134,12 @@ impl Array {
         Ok(Tried::Written(at, transaction.commit(context).await?))
     }
 
-    /// Whose turn it is, and until when.
-    async fn turn(&self, context: &Context) -> Result<Option<(u64, u64)>> {
-        let mut value = [0; TURN_LEN];
-        let mut reads = [AkeyRead::single(name(TURN)?, &mut value)];
+    /// Holder and end of the lock, if it is stored.
+    async fn append_lock(&self, context: &Context) -> Result<Option<(u64, u64)>> {
+        let mut value = [0; LOCK_LEN];
+        let mut reads = [AkeyRead::single(name(APPEND_LOCK)?, &mut value)];
         let found = self.object.fetch(context, &dkey_of(0), Conditions::NONE, &mut reads).await?;
-        if found.first().is_none_or(|found| found.size != TURN_LEN as u64) {
+        if found.first().is_none_or(|found| found.size != LOCK_LEN as u64) {
             return Ok(None);
         }
         let word =
@@ -147,8 +147,8 @@ impl Array {
         Ok(Some((word(0), word(8))))
     }
 
-    /// Writes chunk by chunk, so that who reads meanwhile finds a beginning, and ends the turn.
-    async fn in_turn(&self, context: &Context, mut at: u64, data: &[u8]) -> Result<Epoch> {
+    /// Writes chunk by chunk, so that a concurrent reader finds a beginning, and releases the lock.
+    async fn under_lock(&self, context: &Context, mut at: u64, data: &[u8]) -> Result<Epoch> {
         let (mut left, mut epoch) = (data, Epoch::ZERO);
         while !left.is_empty() {
             let room =
@@ -158,8 +158,8 @@ impl Array {
             epoch = self.write(context, &[Range { index: at, count }], &[part]).await?;
             (left, at) = (rest, at + count);
         }
-        let write = AkeyWrite::remove(name(TURN)?);
-        // What isn't ended so ends with its time.
+        let write = AkeyWrite::remove(name(APPEND_LOCK)?);
+        // A lock that isn't released so ends with its time.
         let _ = self.object.update(context, &dkey_of(0), Conditions::NONE, &[write]).await;
         Ok(epoch)
     }

@@ -234,9 +234,10 @@ impl Array {
     /// Reads cells to the slices, which together hold exactly the bytes of the ranges. In an array of bytes, holes
     /// and what lies behind the end read as zeros; with larger cells their memory is left as it is.
     ///
-    /// `size` is the array's size in cells if the caller knows it; otherwise it is asked for when a range ends in
-    /// a hole. Of an array of [`Array::compact_bytes`] it is asked for wherever a hole is met, and what may have been behind
-    /// the end when it was read is read again: who lengthens such an array in order shows no hole there.
+    /// `size` is the array's size in cells if the caller knows it; otherwise it is asked for when a range ends in a
+    /// hole. Of an array of [`Array::compact_bytes`] it is asked for wherever a hole is met, and what may have been
+    /// behind the end when it was read is read again: a client that lengthens such an array in order shows no hole
+    /// there.
     ///
     /// # Errors
     /// `INVAL` when a range runs past the last cell, `REC2BIG` when the slices hold fewer bytes; or as

@@ -1,4 +1,4 @@
-//! Room for cells that aren't written yet: targets keep it, so that the first write succeeds however full pool and quota are by
+//! Reserved room for cells that aren't written yet, so that the first write succeeds however full pool and quota are by
 //! then.
 
 use weir_layout::Layout;
@@ -70,7 +70,7 @@ impl Array {
             let reason = format!("{} chunks are more than {CHUNKS_MAX}; make chunks larger", last - first);
             return Err(Error::refused("reserve", &self.object, Der::NOSPACE, reason));
         }
-        // Who removes it asks no other shard without.
+        // A client that removes it asks no other shard without.
         self.mark(context).await?;
         let (cells, layout) =
             (name(CELLS)?, self.object.layout(&context.map_of(self.object.container().pool()))?);

@@ -1,4 +1,4 @@
-//! Where an array has cells, and where it has holes.
+//! Where an array has data and where it has holes.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! Where an array ends, and moving that end.
+//! The end of an array, and moving it.
 
 use std::sync::atomic::Ordering;
 
@@ -149,7 +149,7 @@ impl Array {
     /// Cuts the array off or lengthens it: afterwards it has `size` cells, of which those that were not there
     /// read as zeros.
     ///
-    /// Not atomic: a write by somebody else at the same time may be cut off or may lengthen the array again.
+    /// Not atomic: a concurrent write of another client may be cut off or may lengthen the array again.
     ///
     /// # Errors
     /// As [`Array::write`].
@@ -250,7 +250,7 @@ impl Array {
 }
 
 impl Array {
-    /// Removes all cells of an array that nobody uses any more. One that never left its first chunk is asked for and
+    /// Removes all cells of an array that is not used any more. An array that never left its first chunk is queried and
     /// removed on one shard only.
     ///
     /// # Errors

@@ -75,9 +75,10 @@ impl Object {
     /// Reads akeys of one dkey. What was found stands in the result, in the order of `reads`; a missing akey has
     /// size 0. After an error the memory's content is undefined; it may have damaged data, too, while the call runs.
     ///
-    /// Data is compared with the checksums of who wrote it before it is said to be there. What is longer than a message
-    /// the engine doesn't compare as well; if it doesn't match, the engine is asked once more, for data that it has compared:
-    /// damage on its device is told with its place then, and what happened on the way is made good.
+    /// Data is compared with its writer's checksums before it is reported as present. Data longer than a message is
+    /// compared here only, not by the engine. If it doesn't match, the client asks the engine once more, for data that
+    /// the engine has compared. Then damage on its device is reported with its place, and damage on the way is
+    /// repaired.
     ///
     /// # Errors
     /// `NONEXIST` under a fetch condition, `REC_SIZE` when the record size is not the akey's, `CSUM` when data was
@@ -107,7 +108,7 @@ impl Object {
                 for read in reads.iter_mut().filter(|read| read.zero_holes) {
                     scatter::zero(&mut read.into, 0, usize::MAX);
                 }
-                // To memory of our own, which nobody else can have altered.
+                // To memory of our own, which no other code can have altered.
                 false
             }
             // An engine of before there was anything else.
@@ -242,7 +243,7 @@ fn cut<'d>(
             .ok_or_else(|| info.protocol("the reply holds less data than it describes"))
     };
     match value {
-        // Whoever makes room for a longer value by what an engine says must not run out of memory.
+        // A client that allocates room for a longer value by an engine's word must not run out of memory.
         Value::Single { .. } if found.size > PAYLOAD_MAX => {
             Err(info.protocol(format!("it says that a value has {} bytes", found.size)))
         }
@@ -301,7 +302,7 @@ fn deliver<'d>(
     })
 }
 
-/// Compares the checksum of bytes with the engine's, which there must be: nobody else may have compared them.
+/// Compares the checksum of bytes with the engine's, which must be present: no other component may have compared them.
 fn compare(
     info: &RequestInfo<'_>,
     len: usize,

@@ -1,4 +1,4 @@
-//! Enumeration of keys, and questions about the greatest and smallest ones.
+//! Enumeration of keys, and queries for the greatest and smallest ones.
 
 use weir_proto::object::{
     Extent, KeyQuery, ListReply, ListRequest, ListScope, Listed, MeasureReply, MeasureRequest, QueryKeyReply,

@@ -111,7 +111,7 @@ impl Object {
         self.exchange_until(context, context.until(), info, place, payload, build).await
     }
 
-    /// The same for who has a deadline already.
+    /// The same for a caller that has a deadline already.
     async fn exchange_until(
         &self,
         context: &Context,
@@ -134,7 +134,7 @@ impl Object {
             };
             let target = target_of(&map, id).ok_or_else(|| no_shard(info, id as usize))?;
             if target.state == TargetState::Down {
-                // It may have come back: whoever uses this target only would never hear of it.
+                // It may have come back: a client that uses only this target would never hear of it.
                 if context.look_for_map(pool, map.version).await {
                     continue;
                 }

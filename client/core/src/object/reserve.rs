@@ -1,4 +1,4 @@
-//! Room that targets keep for records which aren't written yet.
+//! Reserved room for records that aren't written yet.
 
 use weir_proto::object::{ReserveReply, ReserveRequest};
 use weir_proto::{Der, Key, codec, opcode};

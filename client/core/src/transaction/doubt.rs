@@ -1,4 +1,4 @@
-//! What a refusal says of a transaction that may have been committed before.
+//! The meaning of a refusal for a transaction that may have been committed before.
 
 use core::time::Duration;
 
@@ -18,8 +18,9 @@ impl Doubt {
         self.0.push(leader);
     }
 
-    /// What is told when `error` ends it, which the target said that leads it now, if there is one: that it hasn't happened
-    /// only where nobody else can have committed it. Not even that leader knows, where it has forgotten.
+    /// The error to report when `error` ends the transaction; it comes from the target that leads it now, if there is
+    /// one. That nothing has happened is reported only where no other target can have committed it. Not even the leader
+    /// knows, where it has forgotten.
     pub(super) fn explain(
         &self,
         info: &RequestInfo<'_>,

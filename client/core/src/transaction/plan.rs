@@ -1,4 +1,4 @@
-//! What a transaction is to change, kept by its client until it commits.
+//! The changes of a transaction, kept by its client until it commits.
 
 use serde_bytes::ByteBuf;
 use weir_proto::object::{Conditions, PunchScope, Value};

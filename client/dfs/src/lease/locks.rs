@@ -1,4 +1,4 @@
-//! Who grants locks: one client, as long as its lease lasts. The others refuse them.
+//! Which client grants locks: one, as long as its lease lasts. The others refuse them.
 
 use weir_client::{AkeyRead, AkeyWrite, Conditions, Context, Epoch, Object, Restarts, Transaction};
 use weir_proto::Key;
@@ -18,7 +18,7 @@ const LOOKS_AGAIN: u32 = 2;
 impl Lease {
     /// Claims the right to grant locks. Whether this client has it then, until its lease ends.
     ///
-    /// Who had it before is waited for if its lease is so old that it may be dead.
+    /// The former holder is waited for if its lease is so old that it may be dead.
     ///
     /// # Errors
     /// An object error.
@@ -42,7 +42,8 @@ impl Lease {
         }
     }
 
-    /// Stores the lease again that others have removed, provided that nobody else has got the right to grant locks since.
+    /// Stores the lease again that others have removed, provided that no other client has got the right to grant locks
+    /// since.
     pub(super) async fn restore_with_locks(&mut self, context: &Context, pins: Pins) -> Result<bool> {
         Ok(self.take_locks(context, Some(pins)).await?.is_none())
     }
@@ -75,7 +76,7 @@ impl Lease {
         let holder = holder(context, &view, &locks).await?;
         if let Some(holder) = holder.filter(|holder| *holder != self.id) {
             let lease = fetch(context, &view, &key_of(holder)?).await?;
-            // Who was given up while it had the right may not have it back.
+            // A client that was given up while it had the right may not have it back.
             if pins.is_some() || !lease.is_empty() {
                 return Ok(Some((holder, lease)));
             }
@@ -95,7 +96,7 @@ impl Lease {
     }
 }
 
-/// Who got the right to grant locks last.
+/// The last holder of the right to grant locks.
 async fn holder(context: &Context, clients: &Object, locks: &Key) -> Result<Option<ClientId>> {
     let mut id = [0; KEY_LEN];
     let mut reads = [AkeyRead::single(locks.clone(), &mut id)];

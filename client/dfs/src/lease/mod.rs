@@ -1,9 +1,9 @@
 //! Leases: what a client has open of the files whose last name other clients have removed.
 //!
-//! A mount renews one record, its lease, in *turns*. Whoever removes the last name of a file while others have leases enters the
-//! content as an *orphan* instead of freeing it. Every client names in its lease which orphans it has open, and an orphan's
-//! content is freed when all clients that were there have let it go ([`rule`]). So no open and no close costs a message, and
-//! what a dead client leaves is freed by the others, or by the next.
+//! A mount renews one record, its lease, in rounds (*turns*). A client that removes the last name of a file while
+//! others have leases enters the content as an *orphan* instead of freeing it. Every client names in its lease the
+//! orphans that it has open. An orphan's content is freed when all clients that were there have released it ([`rule`]).
+//! So no open and no close costs a message. What a dead client leaves is freed by the others, or by the next client.
 
 mod locks;
 mod orphans;
@@ -98,7 +98,7 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Who has the lease.
+    /// The holder of the lease.
     #[must_use]
     pub fn client(&self) -> ClientId {
         self.id
@@ -110,8 +110,8 @@ impl Lease {
         self.grants_locks
     }
 
-    /// Renews the lease, and frees orphans that nobody needs. `opened` is told of orphans and says which of them are open here;
-    /// those that are not may not be opened any more.
+    /// Renews the lease, and frees orphans that no client needs. `opened` is told of orphans and says which of them are
+    /// open here; the others may not be opened any more.
     ///
     /// # Errors
     /// An object error. Then the lease was not renewed, or what was to be done besides is left to the next turn.

@@ -40,7 +40,7 @@ impl Batches {
         self.0.values().flat_map(|batch| &batch.orphans).map(|orphan| orphan.oid).collect()
     }
 
-    /// Frees what nobody needs any more and this client is to free, which has these open itself.
+    /// Frees the orphans that no client needs any more and this client is to free, which has these open itself.
     pub(super) async fn free(
         &mut self,
         context: &Context,
@@ -111,14 +111,16 @@ impl Dfs {
         Ok(is_shared)
     }
 
-    /// Whether others have leases, now that names are gone: who gets one later can't open what had them.
+    /// Whether others have leases, now that names are gone: a client that gets a lease later can't open files by these
+    /// names.
     async fn has_others(&self, context: &Context, own: Option<ClientId>) -> Result<bool> {
         let clients = leases(context, self.container()).await?;
         Ok(clients.keys().any(|client| Some(*client) != own))
     }
 
-    /// Whether a file is an orphan: another client has removed its last name, and keeps its content for those that have it open. One
-    /// whose name is gone and that isn't has another name, or whoever removed that has not entered it, or has freed it.
+    /// Whether a file is an orphan: another client has removed its last name, and keeps its content for those that have
+    /// it open. A file whose name is gone and that isn't an orphan has another name; or the client that removed the
+    /// name has not entered it yet, or has freed it.
     ///
     /// # Errors
     /// An object error.

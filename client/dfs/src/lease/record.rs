@@ -1,4 +1,4 @@
-//! What clients store of their leases, and of content that waits to be freed.
+//! Stored records of leases, and of content that waits to be freed.
 
 use serde::{Deserialize, Serialize};
 use weir_proto::{Epoch, ObjectId, codec};
@@ -75,7 +75,7 @@ pub(crate) struct Orphan {
 /// Orphans of one client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct BatchRecord {
-    /// Who frees them; `None`: whoever comes.
+    /// The client that frees them; `None`: any client.
     pub(crate) owner: Option<ClientId>,
     pub(crate) orphans: Vec<Orphan>,
 }

@@ -1,9 +1,10 @@
-//! When the content of an orphan may be freed: what a client concludes from what it sees of the others.
+//! When the content of an orphan may be freed: what a client concludes from the leases of the others.
 //!
-//! A client lists orphans, notes which of them it has open, and then renews its lease with those: a *turn*. An observer that has
-//! seen an orphan sees another client in turn `t`. In turn `t + 1` that client may have listed before the orphan was there; its
-//! turn `t + 2` began after that, so the orphan is among its pins, or it doesn't need it, and refuses to open it from then on.
-//! Who has no lease yet when the orphan is there can't find its name any more.
+//! A client lists orphans, notes which of them it has open, and then renews its lease with those: a *turn*. An observer
+//! that has seen an orphan sees another client in turn `t`. In turn `t + 1` that client may have listed before the
+//! orphan was there. Its turn `t + 2` began after that: either the orphan is among its pins, or the client doesn't need
+//! it and refuses to open it from then on. A client that has no lease yet when the orphan is there can't find its name
+//! any more.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +12,8 @@ use weir_proto::ObjectId;
 
 use super::record::{ClientId, ClientRecord, KEY_LEN, decode};
 
-/// Turns of its own after which an observer takes a lease that was not renewed to be that of a dead client. Turns, not time:
-/// while the engine with the leases is away, nobody takes one.
+/// Turns of its own after which an observer takes a lease that was not renewed to be that of a dead client. Turns, not
+/// time: while the engine with the leases is away, no client takes one.
 pub(crate) const EXPIRED_TURNS: u32 = 20;
 
 /// Key of a batch of orphans.
@@ -86,7 +87,7 @@ impl Observer {
         })
     }
 
-    /// Whether it is this client that frees orphans of that owner: its own, and those of nobody who is there if no other
+    /// Whether it is this client that frees orphans of that owner: its own, and those of absent owners if no other
     /// client comes first.
     pub(crate) fn frees(&self, own: ClientId, owner: Option<ClientId>) -> bool {
         if owner == Some(own) {
@@ -187,7 +188,7 @@ mod tests {
         List,
         /// Stores its lease with what it has noted.
         Renew,
-        /// Somebody removes the name.
+        /// A client removes the name.
         Remove,
         /// The remover stores the orphan.
         Store,

@@ -1,4 +1,4 @@
-//! Starts the process of a mount and asks it how it is.
+//! Starts the process of a mount and queries its state.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;

@@ -174,7 +174,7 @@ async fn listen(path: &Path) -> Result<UnixListener, DaemonError> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}
     }
-    // Nobody else gets through even in the moment between bind and chmod: the state folder is private.
+    // No other user gets through even in the moment between bind and chmod: the state folder is private.
     let listener = UnixListener::bind(path).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     Ok(listener)

@@ -1,4 +1,4 @@
-//! What the daemon remembers of a mount across its own restarts.
+//! The daemon's record of a mount, kept across its own restarts.
 
 use std::fs;
 use std::io::{self, Write};
@@ -46,7 +46,7 @@ impl Record {
         serde_json::from_str(&text).map_err(io::Error::other)
     }
 
-    /// Writes the record in one step: whoever reads it finds the old or the new one, whole.
+    /// Writes the record in one step: a reader finds the old or the new one, whole.
     ///
     /// # Errors
     /// When it cannot be written.

@@ -20,7 +20,7 @@ pub const MOUNTS_MAX: usize = 330;
 #[derive(Debug, Default)]
 struct Entry {
     record: Option<Record>,
-    /// Serialises work on one path; whoever holds it may replace the record.
+    /// Serialises work on one path; only the holder may replace the record.
     turn: Arc<tokio::sync::Mutex<()>>,
     /// Counts that the mount's process gave last: they stay in the metrics when it is gone.
     last: Snapshot,
@@ -50,7 +50,7 @@ impl Table {
                     let entry = Entry { record: Some(record.clone()), ..Entry::default() };
                     entries.insert(record.spec.target, entry);
                 }
-                // The daemon ended while this mount was being made; nobody was told of it.
+                // The daemon ended while this mount was being made; no caller was told of it.
                 Ok(record) => {
                     let _ = record.process.signal(rustix::process::Signal::TERM);
                     fs::remove_dir_all(&path)?;
@@ -121,7 +121,7 @@ impl Table {
         let mut entries = self.lock();
         if let Some(entry) = entries.get_mut(target) {
             entry.record = None;
-            // Two hold the lock of a path that nobody else waits for: the table and the caller.
+            // Two hold the lock of a path that no other task waits for: the table and the caller.
             if Arc::strong_count(&entry.turn) <= 2 {
                 entries.remove(target);
             }

@@ -1,4 +1,4 @@
-//! Attributes: what the kernel is told, and what it changes.
+//! Attributes as the kernel reads and changes them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -81,7 +81,7 @@ pub fn to_kernel(stat: &Stat) -> FileAttr {
     }
 }
 
-/// Attributes of an inode that was just made: nobody can have changed them.
+/// Attributes of an inode that was just made: no other client can have changed them.
 pub fn of_new(node: &Node) -> Stat {
     let Record { kind, mode, uid, gid, atime_ns, mtime_ns, ctime_ns, ref target, .. } = node.record;
     let size = match kind {
@@ -106,7 +106,7 @@ pub fn of_new(node: &Node) -> Stat {
     }
 }
 
-/// Mode of a file after somebody without privilege changed its content, or its owner changed.
+/// Mode of a file after an unprivileged user changed its content, or its owner changed.
 pub fn without_privilege(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE != 0 { SET_GROUP_ID } else { 0 };
     mode & !(SET_USER_ID | group)

@@ -71,8 +71,8 @@ impl Shared {
         self.opened(inode, &stat, flags, asked)
     }
 
-    /// Attributes of a file that another client has removed, or replaced, since it was looked up: who opens it gets what it was,
-    /// if all of that is there and stays. An empty one may be one whose content is gone.
+    /// Attributes of a file that another client has removed, or replaced, since it was looked up: an open gets the file
+    /// as it was, if all of its content is there and stays. An empty one may be one whose content is gone.
     fn stat_orphan(&self, context: &Context, node: &Node, stale: Error) -> Served<Stat> {
         if !self.may_open_nameless(node.oid()) {
             return Err(stale.into());
@@ -216,7 +216,7 @@ impl Shared {
             return Ok(whole);
         }
         if read < into.len() && known.is_none_or(|size| end < size) {
-            // Somebody else has cut it off.
+            // Another client has truncated it.
             open.inode.lock().told = None;
         }
         // The kernel may learn this end from the answer.
@@ -344,7 +344,7 @@ impl Shared {
         }
     }
 
-    /// Clears set-user-id and set-group-id of a file that somebody without privilege writes to.
+    /// Clears set-user-id and set-group-id of a file that an unprivileged user writes to.
     fn drop_privilege(&self, context: &Context, inode: &Inode) -> Served<()> {
         let node = inode.node();
         let cleared = without_privilege(node.record.mode);
@@ -354,7 +354,7 @@ impl Shared {
         let change = SetAttributes { mode: Some(cleared), ..SetAttributes::default() };
         match context.block_on(self.dfs.set_attributes(context, &node, &change)) {
             Ok((node, _)) => self.inodes.note_record(&mut inode.lock(), &node),
-            // It has no name any more, so nobody can run it.
+            // It has no name any more, so it can't be executed.
             Err(Error::Stale(_)) => inode.lock().node.record.mode = cleared,
             Err(error) => return Err(error.into()),
         }

@@ -20,8 +20,8 @@ const STEP: usize = 256;
 /// Attributes asked for at the same time: enough to hide the round trip, few enough to leave engines to others.
 const STATS_AT_ONCE: usize = 32;
 
-/// How long a listing waits for attributes, once, and a look-up: longer than an engine takes to restart. Whoever asks for those
-/// of one entry waits as for any operation.
+/// How long a listing waits for attributes, once, and a look-up: longer than an engine takes to restart. A request for
+/// the attributes of one entry waits as any operation does.
 pub(super) const STATS_LIMIT: Duration = Duration::from_secs(5);
 
 /// What was listed of a directory so far.
@@ -134,8 +134,9 @@ impl Shared {
         }
     }
 
-    /// Fills a listing with names and attributes. Each entry that is listed is one more reference of the kernel. Where attributes
-    /// can't be read, the kernel gets those that are known, and is to ask again before anybody sees them.
+    /// Fills a listing with names and attributes. Each entry that is listed is one more reference of the kernel. Where
+    /// attributes can't be read, the kernel gets those that are known, and is to ask again before any process sees
+    /// them.
     pub(crate) fn readdirplus(
         &self,
         context: &Context,

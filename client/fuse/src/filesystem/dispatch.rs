@@ -23,7 +23,7 @@ use crate::metrics::Operation;
 /// Largest write of one request: as much as the kernel can send (256 pages).
 const WRITE_MAX: u32 = 1 << 20;
 
-/// Requests that the kernel may have under way without anybody waiting for them, such as read-ahead, beside those that may
+/// Requests that the kernel may have under way without a waiting process, such as read-ahead, beside those that may
 /// wait for engines: some for each thread.
 const BACKGROUND_MAX: u16 = 64;
 
@@ -538,7 +538,7 @@ impl Filesystem for WeirFs {
         if kind == libc::F_UNLCK { reply.ok() } else { reply.error(Errno::EOPNOTSUPP) }
     }
 
-    // The kernel does these by itself after it was told once that nobody else does.
+    // The kernel does these by itself after it was told once that the file system doesn't.
 
     fn copy_file_range(
         &self,

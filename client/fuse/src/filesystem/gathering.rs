@@ -1,4 +1,4 @@
-//! What is gathered of one file: the state, and who waits for it. [`super::writeback`] moves it.
+//! Gathered writes of one file: their state, and the threads that wait for it. [`super::writeback`] sends them.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -94,7 +94,7 @@ impl Pending {
     }
 }
 
-/// A file's changes under way, with those who wait for them.
+/// A file's changes under way, with the threads that wait for them.
 #[derive(Debug, Default)]
 pub struct Gathering {
     pending: Mutex<Pending>,
@@ -112,7 +112,7 @@ impl Gathering {
         pending: MutexGuard<'a, Pending>,
         blocked: impl Fn(&Pending) -> bool,
     ) -> MutexGuard<'a, Pending> {
-        // Whoever is waited for has a deadline of its own, that of a request to an engine.
+        // The thread that is waited for has a deadline of its own, that of a request to an engine.
         self.progress.wait_while(pending, |pending| blocked(pending)).unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -162,7 +162,8 @@ impl Gathering {
         pending.newest = pending.newest.max(epoch);
     }
 
-    /// Notes a write of a mapping's pages that failed. Whoever waits for it is told by the kernel, which forgets it then.
+    /// Notes a write of a mapping's pages that failed. The kernel tells the process that waits for it, and forgets it
+    /// then.
     pub fn note_lost_pages(&self, fault: &Fault) {
         let mut pending = self.lock();
         pending.note_failure(fault);

@@ -1,4 +1,4 @@
-//! Open files and directories, by the number that the kernel names them with.
+//! Open files and directories, by the kernel's file handle.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -83,12 +83,13 @@ pub struct Inode {
 }
 
 impl InodeState {
-    /// Whether an answer to who asked at a moment knows the content as it is here.
+    /// Whether an answer to a request of that moment knows the content as it is here.
     pub fn is_newest(&self, asked: Moment) -> bool {
         self.changed.max(self.written) <= asked
     }
 
-    /// Takes note of the record that the engines answered to who asked at a moment, unless it was changed from here since.
+    /// Takes note of the record that the engines answered to a request of that moment, unless it was changed from here
+    /// since.
     pub fn learn_record(&mut self, node: &Node, asked: Moment) {
         if self.changed <= asked {
             self.node.record.clone_from(&node.record);
@@ -141,8 +142,8 @@ impl Inode {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes note of what the engines answered to who asked at a moment, but for what was changed from here since. Whether
-    /// size and times are what they said.
+    /// Takes note of what the engines answered to a request of that moment, but for what was changed from here since.
+    /// Returns whether size and times are what they said.
     pub fn learn(&self, node: &Node, stamp: ContentStamp, asked: Moment) -> bool {
         let mut known = self.lock();
         known.learn_record(node, asked);
@@ -234,8 +235,8 @@ impl Inodes {
         self.get(number).is_some_and(|inode| inode.lock().changed > since)
     }
 
-    /// Enters an inode that engines told of, who were asked at a moment, or brings its entry up to date, but for what was
-    /// changed from here since; the kernel holds one reference more.
+    /// Enters an inode from an answer to a request of that moment, or brings its entry up to date, but for what was
+    /// changed from here since. The kernel holds one reference more.
     pub fn found(&self, node: &Node, stamp: Option<ContentStamp>, asked: Moment) -> Arc<Inode> {
         let number = node.inode_number();
         let mut shard = self.shard(number);
@@ -275,7 +276,7 @@ impl Inodes {
         known.opens = known.opens.saturating_sub(1);
         let removed = if known.opens == 0 { known.removed.take() } else { None };
         if known.opens == 0 && removed.is_none() && known.node.record.kind == Kind::File {
-            // Another client has removed it: who still reaches it by its name has to look that up again.
+            // Another client has removed it: a process that still reaches it by its name has to look that up again.
             known.nameless = None;
         }
         let reclaim = removed.filter(|_| !known.shared);

@@ -1,4 +1,5 @@
-//! The mount's lease: what is open here of files whose last name other clients have removed stays until it is closed here.
+//! The mount's lease: files that are open here stay until they are closed here, when other clients remove their last
+//! name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -15,8 +16,8 @@ use super::inodes::Inode;
 use super::worker::{Fault, Served, Shared};
 use crate::process::ProcessRecord;
 
-/// Turns that take the time of one while nobody else is there and nothing is open: an idle mount costs three small requests in
-/// 15 s, and is far from being given up.
+/// Turns that take the time of one while no other client is there and nothing is open: an idle mount costs three small
+/// requests in 15 s, and is far from being given up.
 const IDLE_TURNS: u32 = 5;
 
 /// Milliseconds of a turn in the environment, the same for all clients of a container: for tests, which can't wait for a minute.
@@ -33,8 +34,9 @@ const LATE: u64 = 30;
 /// for the process of an unmounted file system.
 const END_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long a change of an open file whose name is gone waits for who has removed that to enter the file as an orphan: two
-/// requests, which whoever removes a name doesn't wait for. A file that was renamed never becomes one.
+/// How long a change of an open file whose name is gone waits until the client that has removed the name enters the
+/// file as an orphan: two requests, which the removal itself doesn't wait for. A file that was renamed never becomes
+/// one.
 const ORPHAN_LIMIT: Duration = Duration::from_secs(2);
 
 /// The first pause between two looks for an orphan, and the longest: each is twice the one before.
@@ -127,7 +129,7 @@ fn seconds_since_boot() -> u64 {
 #[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Origin {
     boot: String,
-    /// Process ids mean something to who is in the same namespace.
+    /// A process id has a meaning only within its namespace.
     namespace: String,
     process: ProcessRecord,
 }
@@ -285,7 +287,7 @@ impl Shared {
         self.lost_name_within(context, inode, ORPHAN_LIMIT).await
     }
 
-    /// As [`Shared::lost_name`], but without waiting for who has removed the name just now.
+    /// As [`Shared::lost_name`], but without waiting for the client that has removed the name just now.
     pub(crate) async fn lost_name_before(&self, context: &Context, inode: &Inode) -> Served<bool> {
         self.lost_name_within(context, inode, Duration::ZERO).await
     }
@@ -346,13 +348,13 @@ impl Shared {
         }
     }
 
-    /// Whether content that may have lost its name may still be opened, by who has raised its open count.
+    /// Whether content that may have lost its name may still be opened. The caller has raised its open count.
     pub(crate) fn may_open_nameless(&self, oid: ObjectId) -> bool {
         self.leased.client().is_some() && self.leased.orphans().get(&oid).copied().unwrap_or(true)
     }
 
-    /// Makes sure that an open file which is shorter than it was is so because somebody has cut it off: it has its name, or
-    /// content. Other clients free the content of a removed file when they take this one for dead.
+    /// Makes sure that an open file which is shorter than it was is so because another client has truncated it: it has
+    /// its name, or content. Other clients free the content of a removed file when they take this one for dead.
     pub(crate) fn ensure_there(&self, context: &Context, inode: &Inode) -> Served<()> {
         let (node, is_own) = {
             let known = inode.lock();

@@ -1,12 +1,12 @@
 //! A POSIX container as a FUSE file system.
 //!
-//! The kernel's requests come to several threads at once; each owns a client context and answers a request before it
-//! takes the next, so no data changes hands between threads while engines answer; `threads` says what becomes of
-//! requests when they don't. What the threads share, tables of inodes and handles, is behind locks that are never held
-//! across a request to an engine.
+//! Several threads take requests of the kernel. Each thread owns a client context and answers a request before it takes
+//! the next, so that no data moves between threads while engines answer; `threads` says what happens to requests when
+//! engines don't answer. The threads share tables of inodes and handles, behind locks that are never held across a
+//! request to an engine.
 //!
-//! Writes are gathered for each open file and brought to the engines in large pieces; `close` and `fsync` return when
-//! all of them are on stable media. Names are made, changed and removed at once.
+//! Writes are gathered for each open file and sent to the engines in large blocks; `close` and `fsync` return when all
+//! of them are on stable media. Names are made, changed and removed at once.
 
 mod attributes;
 mod data;

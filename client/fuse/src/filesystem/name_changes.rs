@@ -1,4 +1,4 @@
-//! Names that are being changed from here. Who has written under one of them finds out what became of it.
+//! Names that are being changed from here. A thread that has written under one of them finds out what became of it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

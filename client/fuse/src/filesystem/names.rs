@@ -31,8 +31,8 @@ impl Shared {
         Ok((stat, self.cache_life()))
     }
 
-    /// Attributes of an entry that was just found. `None` when they can't be read now: meanwhile the kernel keeps the directory
-    /// locked, so that nobody makes a name there.
+    /// Attributes of an entry that was just found. `None` when they can't be read now: meanwhile the kernel keeps the
+    /// directory locked, so that no process makes a name there.
     fn describe_found(&self, context: &Context, node: &Node) -> Served<Option<Stat>> {
         let described = self.dfs.stat_listed(context, node);
         let keeps_unknown = |inode: Arc<Inode>| {
@@ -74,7 +74,7 @@ impl Shared {
         mode: u32,
         owner: (u32, u32),
     ) -> Served<Stat> {
-        // Device files mean another machine's devices; nobody may open them here.
+        // Device files mean another machine's devices; they may not be opened here.
         let kind = Kind::from_mode(mode).ok_or(Fault::Errno(libc::EPERM))?;
         let directory = self.inode(parent)?.node();
         let ownership = ownership(mode, owner);
@@ -205,8 +205,9 @@ impl Shared {
         }
     }
 
-    /// Creates a file. The kernel asks to create only what it has looked up in vain. When another client has taken the
-    /// name since, the kernel has to look again: nobody has checked yet whether the caller may open that file.
+    /// Creates a file. The kernel asks to create only a name that it has looked up in vain. When another client has
+    /// taken the name since, the kernel has to look again: it has not checked yet whether the caller may open that
+    /// file.
     pub(crate) fn create_new(
         &self,
         context: &Context,

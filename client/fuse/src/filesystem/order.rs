@@ -1,10 +1,10 @@
 //! In which order what is gathered of one file goes to the engines.
 //!
-//! The *known end* is where the file ends at the engines, or before: what they have answered. What lies below it goes as it
-//! comes, side by side. What lengthens the file goes block by block, the lowest first, and the next one when the one
-//! before has arrived. A block is what engines execute as a whole: of one chunk, in one request. So whoever looks, and
-//! whoever dies, at the engines there is never less below the file's end than its writers had written when they
-//! wrote there.
+//! The *known end* is an end of the file that the engines have acknowledged; the file may be longer. Writes below it
+//! are sent at once, in parallel. Writes that lengthen the file are sent block by block, the lowest first, and each
+//! when the one before is acknowledged. A block is what engines execute as a whole: of one chunk, in one request. So at
+//! any moment, also after a crash of this client, the engines have below the file's end at least what its writers had
+//! written when they wrote there.
 
 use std::ops::Range;
 
@@ -171,8 +171,8 @@ impl Order {
         goes
     }
 
-    /// A batch has arrived, or won't. What was to lengthen the file behind one that won't is lost with it: sent as it is, it
-    /// would stand behind a hole that nobody made. Returns how many bytes those are.
+    /// A batch has arrived, or won't. What was to lengthen the file behind one that won't is lost with it: sent as it
+    /// is, it would be behind a hole that no program made. Returns how many bytes those are.
     pub fn arrived(&mut self, number: u64, succeeded: bool) -> usize {
         let Some(index) = self.sent.iter().position(|sent| sent.number == number) else { return 0 };
         let sent = self.sent.swap_remove(index);
@@ -288,7 +288,7 @@ mod tests {
             }
             self.order.arrived(batch.number, !fails);
             if fails {
-                // Whoever wrote is told, and goes on behind what the engines or the gathering have.
+                // The writer gets an error, and goes on behind what the engines or the gathering have.
                 self.failed = true;
                 let held = |at: usize| {
                     let at = at as u64;

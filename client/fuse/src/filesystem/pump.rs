@@ -1,5 +1,5 @@
-//! The thread that sends what writers have gathered. Each batch is a task of its own, so that one whose engine is away
-//! waits alone.
+//! The thread that sends gathered writes. Each batch is a task of its own, so that a batch whose engine is away delays
+//! no other.
 
 use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -144,7 +144,7 @@ impl Shared {
                 // What comes from now on has its own time; attributes that have to wait for content are looked at again.
                 pending.since = pending.change.changes_record().then(Instant::now);
             }
-            // What had to wait for something that somebody else sends is looked at again.
+            // What had to wait for a batch of another thread is looked at again.
             if pending.due.is_none() {
                 continue;
             }
@@ -188,7 +188,7 @@ fn run(shared: &Weak<Shared>, jobs: &Receiver<Job>) {
 
 async fn pump(shared: &Weak<Shared>, context: &Context, jobs: &Receiver<Job>, mut first: Option<Job>) {
     if let (Some(shared), Some(remote)) = (shared.upgrade(), context.remote()) {
-        // Nobody else sets it.
+        // Only this thread sets it.
         let _ = shared.writeback.remote.set(remote);
     }
     let wake = WAKE.with_borrow(Clone::clone);

@@ -1,4 +1,4 @@
-//! Reads of a file under way, and the order in which they are answered when another client has cut the file off.
+//! Reads of a file under way, and the order of their answers when another client has truncated the file.
 //!
 //! The kernel learns the new end from a read that comes out short. It sends several reads side by side, and of those it
 //! heeds the first short answer only: pages of a read at a lower offset that comes out short after that stay in the file,

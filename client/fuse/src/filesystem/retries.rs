@@ -1,4 +1,5 @@
-//! Opens that the kernel tries again, since the name was gone or meant another file: it looks the name up first.
+//! Opens that the kernel tries again because the name was gone or meant another file. The kernel looks the name up
+//! first.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

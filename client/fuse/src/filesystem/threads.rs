@@ -1,4 +1,4 @@
-//! Which thread serves a request, so that those that wait for an engine keep nobody else waiting.
+//! Which thread serves a request, so that requests that wait for an engine don't delay others.
 //!
 //! A *session thread* reads a request of the kernel, serves it, and reads the next. There is one more of them than
 //! requests are to be served side by side: the *reserve*, which rests. While requests are answered soon, this is all.
@@ -49,7 +49,7 @@ struct State {
     session: Vec<Option<Instant>>,
     overflow: Vec<Overflow>,
     reserve: Reserve,
-    /// A session thread has a request that nobody may serve yet.
+    /// A session thread has a request that no thread may serve yet.
     holds_request: bool,
     /// Requests will be read no more.
     has_ended: bool,
@@ -254,7 +254,7 @@ impl Threads {
         if state.holds_request {
             self.answered.notify_all();
         }
-        // One that never had a request tells nobody of the mount's end: none rests before all have had one.
+        // A thread that never had a request reports no end of the mount: none rests before all have had one.
         let have_all_joined = state.session.len() >= self.session_threads();
         if have_all_joined && state.reserve == Reserve::Reads && !state.has_ended && !self.is_short(&state) {
             // All others may be busy already.
@@ -272,7 +272,7 @@ impl Threads {
 
     /// Waits until the reserve is needed.
     fn rest(&self) {
-        // An endpoint takes memory, and whoever rests needs none.
+        // An endpoint takes memory, and a thread that rests needs none.
         super::worker::drop_context();
         let mut state = self.lock();
         while !state.has_ended {

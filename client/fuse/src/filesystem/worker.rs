@@ -1,4 +1,4 @@
-//! What every thread that serves requests shares, and the context that each has of its own.
+//! State that all threads share that serve requests, and the context that each has of its own.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Write-behind: what an application has written to an open file is gathered here and brought to the engines in large
-//! pieces, and a new file's attributes with it.
+//! Write-behind: writes to an open file are gathered here and sent to the engines in large blocks, and a new file's
+//! attributes with them.
 //!
 //! `close` and `fsync` return when the engines have everything on stable media, and an error since the last such call
 //! is theirs to report; other clients see a file's changes once it is closed (close-to-open). What is gathered waits
@@ -257,7 +257,8 @@ impl Shared {
         Some(())
     }
 
-    /// Brings everything that is gathered of a file to the engines. A failure is told to whoever has it open.
+    /// Sends everything that is gathered of a file to the engines. A failure is reported to the processes that have it
+    /// open.
     pub(crate) fn settle(&self, context: &Context, inode: &Inode) {
         let gathering = &inode.gathering;
         let mut pending = gathering.lock();
@@ -405,8 +406,8 @@ impl Shared {
         if told == failures { Ok(()) } else { Err(Fault::Errno(errno)) }
     }
 
-    /// Fails the first write after a failure, so that nobody goes on behind lost content unawares. `fsync` and `close` still
-    /// have to tell of it.
+    /// Fails the first write after a failure, so that no program goes on behind lost content unawares. `fsync` and
+    /// `close` still have to report it.
     fn refuse(open: &OpenFile) -> Served<()> {
         let (failures, errno) = open.inode.gathering.lock().failures;
         if open.refused.swap(failures, Ordering::Relaxed) == failures {
@@ -425,8 +426,8 @@ impl Shared {
         Self::report(open, closing)
     }
 
-    /// Frees the content of a removed inode: by the sender, since whoever removed it need not wait, or at once when that
-    /// has enough to do.
+    /// Frees the content of a removed inode: by the sender, so that the removal need not wait, or at once when the
+    /// sender has enough to do.
     pub(crate) fn reclaim(&self, context: &Context, removed: Removed) {
         if matches!(removed.node.record.kind, Kind::Symlink | Kind::Fifo | Kind::Socket) {
             return;
@@ -445,8 +446,8 @@ impl Shared {
         }
     }
 
-    /// Has other clients find out that a file which is open here was removed: they may have it open, too. The sender does that, as
-    /// whoever removed it need not wait.
+    /// Has other clients find out that a file which is open here was removed: they may have it open, too. The sender
+    /// does that, so that the removal need not wait.
     pub(crate) fn announce(&self, context: &Context, inode: Arc<Inode>) {
         if let Some(Job::Announce(inode)) = self.hand_over(Job::Announce(inode)) {
             context.block_on(self.announce_now(context, &[inode]));
@@ -470,7 +471,7 @@ impl Shared {
         }
     }
 
-    /// Frees the content of a removed inode. A failure costs space, and nobody who could be told waits.
+    /// Frees the content of a removed inode. A failure costs space, and no caller waits for it.
     fn reclaim_now(&self, context: &Context, removed: &Removed) {
         context.block_on(self.free(context, std::slice::from_ref(removed)));
     }

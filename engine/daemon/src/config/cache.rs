@@ -1,12 +1,12 @@
-//! Memory for small values that were written or read lately.
+//! Memory for recently used small values.
 
 use super::{ConfigError, invalid, parse_size};
 
-/// Part of the memory there is that the cache takes when nobody says how much: as much again goes to a target's index, and
-/// the greater part stays free for data under way and for others.
+/// Default part of the system's memory for the cache: as much again goes to a target's index, and the greater part
+/// stays free for data under way and for other programs.
 const DEFAULT_DIVISOR: u64 = 16;
 
-/// Most that it takes when nobody says how much, as the index of one target does.
+/// Most that the cache takes by default, as the index of one target does.
 const DEFAULT_MAX: u64 = 1 << 30;
 
 /// Least memory of a target's cache, if it has one: some 250 values of a block.

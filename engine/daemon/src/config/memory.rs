@@ -1,4 +1,4 @@
-//! How memory is posted for messages and registered for peers, and how peers are found: settings that are one word.
+//! Settings of one word: how memory is posted for messages and registered for peers, and how peers are found.
 
 use weir_fabric::{Addressing, MrMethod, Protocol, ReceiveMode};
 

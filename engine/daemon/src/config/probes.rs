@@ -1,4 +1,4 @@
-//! Where measurements by other providers are answered.
+//! Listeners for measurements by other providers.
 
 use weir_proto::probe::ProbeListener;
 

@@ -1,4 +1,5 @@
-//! What is said of a file that is no configuration: it may be anything, and terminals and logs take it as it comes.
+//! Errors of a configuration file that doesn't parse. The file may hold anything, and the text goes to terminals and
+//! logs, so it is escaped.
 
 /// Longest report that is given as it is: a line with what leads there and what was expected.
 pub const REPORT_MAX: usize = 1000;

@@ -256,7 +256,7 @@ mod tests {
         let vnis = |keys: Vec<AuthKey>| keys.iter().map(|key| key.vni).collect::<Vec<_>>();
         assert_eq!(server_keys("3:100:103", &given, None).map(vnis), Ok(vec![100, 101, 102, 103]));
         assert_eq!(server_keys("0:0", &given, Some("cxi0")).map(vnis), Ok(vec![1042, 1043]));
-        // Reading it once leaves it as it was for whoever reads it next.
+        // Reading it once leaves it unchanged for the next reader.
         assert_eq!(given, launch("1042,1043", "cxi0,cxi1", "5,6"));
     }
 

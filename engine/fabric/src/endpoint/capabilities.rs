@@ -43,7 +43,7 @@ pub struct MrMode {
     pub allocated: bool,
 }
 
-/// Who knows whether accesses to an ended registration are in flight.
+/// Which side knows whether accesses to an ended registration are in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MrAccounting {
     /// The provider: ending a registration ends or awaits every access.
@@ -118,7 +118,7 @@ pub struct Capabilities {
     pub av_user_id: bool,
     /// Several auth keys (VNIs) can be served by one endpoint.
     pub auth_keys: bool,
-    /// This endpoint serves several keys: only the network's word counts on who sent a message.
+    /// This endpoint serves several keys: only the network tells reliably which sender a message is from.
     pub serves_auth_keys: bool,
     /// A message that finds no room is refused, and its sender repeats it, instead of being kept: the provider
     /// has the protocol, or the endpoint uses it ([`Protocol::ReceiverNotReady`]).
@@ -138,7 +138,7 @@ pub struct Capabilities {
     pub wait: Wait,
     /// What registration needs.
     pub mr: MrMode,
-    /// Who knows whether accesses to a registration that has ended are still under way.
+    /// Which side knows whether accesses to a registration that has ended are still under way.
     pub mr_accounting: MrAccounting,
     /// Bytes of a registration's key: how long a guess takes.
     pub mr_key_bytes: usize,

@@ -7,7 +7,7 @@ use core::cell::RefCell;
 use core::ops::Deref;
 use std::rc::{Rc, Weak};
 
-/// Who sent a message.
+/// The sender of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Source {
     /// A peer that was inserted.
@@ -15,7 +15,7 @@ pub enum Source {
     /// Another sender, of this address. Boxed, because it comes once for each peer and every message has room
     /// for it.
     Address(Box<Address>),
-    /// Another sender, whom the provider can't name.
+    /// Another sender, which the provider can't identify.
     Unknown,
 }
 
@@ -34,7 +34,8 @@ impl Source {
 /// Slabs without messages, ready to be posted again.
 pub(crate) type SlabReturns = RefCell<Vec<Rc<Memory>>>;
 
-/// A posted receive slab. The endpoint and each message in it hold it. It is returned when nobody does.
+/// A posted receive slab. The endpoint and each message in it hold it. It is returned when none of them holds it any
+/// more.
 pub(crate) struct SlabLease {
     memory: Rc<Memory>,
     returns: Weak<SlabReturns>,
@@ -121,7 +122,7 @@ impl Message {
         self.source = Source::Unknown;
     }
 
-    /// Who sent it.
+    /// The sender.
     #[must_use]
     #[inline]
     pub fn source(&self) -> &Source {

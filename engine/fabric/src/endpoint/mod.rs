@@ -81,8 +81,8 @@ pub trait Endpoint {
     /// Page-aligned memory that the endpoint can move data to and from.
     fn buffers(&self) -> &BufferPool;
 
-    /// Says who uses the endpoint: the id by which it answers hellos, and its keys. Where addresses are
-    /// published, this one is from then on, and others' are accepted that are sealed with these keys.
+    /// Sets the identity of the endpoint's user: the id by which it answers hellos, and its keys. Where addresses are
+    /// published, this endpoint's is published from then on, and others' are accepted that are sealed with these keys.
     fn introduce(&self, _server: u64, _keys: Option<&Keys>) {}
 
     /// Finds the address of a listening endpoint by name and port. It asks the system's resolver each time, and
@@ -123,7 +123,7 @@ pub trait Endpoint {
     /// [`Gone::Progress`]). Does nothing where the provider notices by itself. Takes time for each open file.
     fn hang_up_if_gone(&self, _peer: PeerId, _gone: Gone) {}
 
-    /// Nobody waits for a peer any more: its host is probed no longer. Takes time for each open file.
+    /// No caller waits for a peer any more: its host is not probed from now on. Takes time for each open file.
     fn stop_asking(&self, _peer: PeerId) {}
 
     /// Whether there is room for peers that may never be of use. Where the provider has room for few, part of it
@@ -138,14 +138,13 @@ pub trait Endpoint {
         false
     }
 
-    /// Sets who takes what arrives. Until then, messages stay in the provider.
+    /// Sets the receiver of arriving messages. Until then, messages stay in the provider.
     fn set_sink(&self, sink: Weak<dyn Sink>);
 
-    /// Sends one message that is assembled from `parts`. They are copied, so that they are free on return.
-    /// Success means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`.
-    /// Context 0 marks an answer: its receiver has a connection already, so that it waits for none even while
-    /// very many peers do. A receiver drops what one sender has waiting there beyond many times its credits,
-    /// without telling anybody.
+    /// Sends one message that is assembled from `parts`. They are copied, so that they are free on return. Success
+    /// means accepted: a later failure comes through [`Sink::send_failed`] with the same `context`. Context 0 marks an
+    /// answer: its receiver has a connection already, so it doesn't wait for one even while very many peers do. A
+    /// receiver drops what one sender has waiting there beyond many times its credits, without telling the sender.
     ///
     /// # Errors
     /// When the message is larger than [`Capabilities::max_message`], the peer is unknown, or no buffer

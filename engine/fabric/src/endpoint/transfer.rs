@@ -51,7 +51,7 @@ impl Completer {
         self.finish(result);
     }
 
-    /// Whether nobody waits for the transfer any more.
+    /// Whether no caller waits for the transfer any more.
     pub(crate) fn is_abandoned(&self) -> bool {
         Rc::strong_count(&self.state) == 1
     }

@@ -1,8 +1,8 @@
-//! Attempts at connections that nobody answers.
+//! Attempts at connections that no peer answers.
 //!
-//! Anybody may name an address where nobody is, not even to refuse. The kernel tries for two minutes, and the
-//! provider keeps the socket as long, even after the operations were given up. So an attempt is closed when the
-//! operations that wait for it are given up. While very many peers wait, operations that no caller waits for
+//! An address may name a host where no process listens, and the host may not even refuse. The kernel tries for two
+//! minutes, and the provider keeps the socket as long, even after the operations were given up. So an attempt is closed
+//! when the operations that wait for it are given up. While very many peers wait, operations without a waiting caller
 //! don't wait for a connection at all.
 #![expect(unsafe_code, reason = "descriptors that belong to the provider are borrowed")]
 
@@ -21,7 +21,7 @@ const SWEPT_EVERY: Duration = Duration::from_secs(1);
 /// Given-up peers at which a search begins at once.
 const SWEPT_AT: usize = 256;
 
-/// The remote address of a socket that nobody has answered, if it is one.
+/// The remote address of a socket whose connection attempt is unanswered, if it is one.
 fn unanswered(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
     let mut dialled = Dialled::default();
     // SAFETY: the kernel fills in the structure; a descriptor that is no TCP connection gives 0.
@@ -33,7 +33,7 @@ fn unanswered(fd: BorrowedFd<'_>) -> Option<SocketAddr> {
     is_one.then(|| SocketAddr::new(ip, port))
 }
 
-/// Peers that were given up before anybody answered.
+/// Peers that were given up before they answered.
 #[derive(Default)]
 pub(super) struct ConnectAttempts {
     given_up: RefCell<Vec<SocketAddr>>,
@@ -41,8 +41,8 @@ pub(super) struct ConnectAttempts {
 }
 
 impl ConnectAttempts {
-    /// The operations for this address, where there may be nobody, were given up. Attempts of other threads end, too; they
-    /// begin new ones.
+    /// The operations for this address, where no process may listen, were given up. Attempts of other threads end, too;
+    /// they begin new ones.
     pub(super) fn give_up(self: &Rc<Self>, rt: &Handle, to: SocketAddr) {
         self.given_up.borrow_mut().push(to);
         if self.given_up.borrow().len() >= SWEPT_AT {

@@ -59,8 +59,8 @@ pub(super) const LOCKED: u32 = 1;
 /// Generations whose locks are kept: opening a page by its name takes less time than so many reopenings.
 const LOCKS_MAX: usize = 4;
 
-/// Age at which a file of an invisible process is removed if nobody holds its lock. A younger one may be about to get it, or
-/// be a trial of what the provider can, which needs none.
+/// Age at which a file of an invisible process is removed if its lock is free. The owner of a younger file may be about
+/// to take the lock. Or the file is a trial of the provider's abilities, which takes no lock.
 const SETTLED: Duration = Duration::from_mins(1);
 
 /// Offers that wait to be answered, at most: as many as the socket holds.
@@ -75,8 +75,8 @@ pub(super) const ASLEEP: u32 = 1;
 /// The owner has reopened its endpoint and has another doorbell, or has closed it.
 pub(super) const MOVED: u32 = 2;
 
-/// Opens a file in this folder, where everybody may make files. Links are not followed. A lease, which could delay this
-/// process for most of a minute, is an error.
+/// Opens a file in this folder, where every user may make files. Links are not followed. A lease, which could delay
+/// this process for most of a minute, is an error.
 pub(super) fn open(path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let flags = flags | OFlags::CLOEXEC | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?)
@@ -162,7 +162,7 @@ pub(super) fn is_dead(name: &str) -> bool {
     is_name(name) && (has_ended(name) || is_abandoned(name))
 }
 
-/// Whether nobody has the bell of this name, in whatever namespace.
+/// Whether no process has the doorbell of this name, in whatever namespace.
 fn is_abandoned(name: &str) -> bool {
     let file = match open(&page_path(name), OFlags::empty()) {
         Ok(file) => file,
@@ -171,7 +171,7 @@ fn is_abandoned(name: &str) -> bool {
     let (mut word, at) = ([0; size_of::<u32>()], (LOCK * size_of::<u32>()) as u64);
     let read = rustix::io::pread(&file, &mut word, at);
     let locked = read == Ok(word.len()) && u32::from_ne_bytes(word) == LOCKED;
-    // Those who look don't hold each other up.
+    // The lock is shared, so that several processes can check at the same time.
     locked && rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_ok()
 }
 
@@ -194,7 +194,7 @@ pub(super) fn sweep() {
         // What the provider makes beside its own file has a number behind the name.
         let name = name.split(['.', '_']).next().unwrap_or(name);
         if has_ended(name) || is_dead(name) && has_settled(&entry) {
-            // Somebody else may sweep at the same time.
+            // Another process may sweep at the same time.
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -208,7 +208,8 @@ pub(super) struct Doorbell {
     /// The last generation that was tried.
     tried: Cell<u32>,
     page: RefCell<Shared>,
-    /// What holds the locks of the last generations: who has opened a page looks at its lock after it was replaced.
+    /// Holds the locks of the last generations: a process that has opened a page looks at its lock after it was
+    /// replaced.
     locks: RefCell<VecDeque<OwnedFd>>,
     socket: UnixDatagram,
     /// The form of channels that it takes.
@@ -313,8 +314,7 @@ impl Doorbell {
         LockRegion::of_own(&self.provider_name(self.generation.get())).ok().flatten()
     }
 
-    /// The endpoint was opened anew, as this generation: whoever comes to the old bell finds the new one. Both ring the same
-    /// socket.
+    /// The endpoint was reopened, as this generation: the old doorbell leads to the new one. Both wake the same socket.
     pub(super) fn advance(&self, generation: u32) -> Result<(), FabricError> {
         let draft = draft_path(&self.name);
         // What an earlier try has left.
@@ -334,8 +334,8 @@ impl Doorbell {
         Ok(())
     }
 
-    /// The endpoint is about to be closed, or gone: nobody may send to it any more. Peers in the same process would write to memory that
-    /// is not there.
+    /// The endpoint is about to be closed, or gone: no peer may send to it any more. Peers in the same process would
+    /// write to memory that is not there.
     pub(super) fn retire(&self) {
         self.page.borrow().word(STATE).store(MOVED, Ordering::SeqCst);
     }
@@ -365,7 +365,7 @@ impl Doorbell {
         fence(Ordering::SeqCst);
     }
 
-    /// What says that the owner has moved, or closed, says so for good: whoever takes a message may end the endpoint.
+    /// A page which says that the owner has moved or closed stays so for good: a received message may end the endpoint.
     fn change(&self, from: u32, to: u32) {
         let _ = self.page.borrow().word(STATE).compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -573,7 +573,7 @@ mod tests {
         assert!(process(&name).is_none() && !is_dead(&name) && doorbell.exists());
         let mut own = Doorbell::new(&fresh_name(19)).expect("a bell");
         assert!(own.listen(7).is_err(), "the port is in use");
-        // Whoever else opens an endpoint meanwhile sweeps, too.
+        // Another thread that opens an endpoint meanwhile sweeps, too.
         age(&doorbell, Duration::ZERO);
         drop(child.stdin.take());
         child.wait().expect("it has ended");

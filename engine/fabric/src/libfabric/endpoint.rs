@@ -273,7 +273,7 @@ impl Endpoint for LibfabricEndpoint {
                 .filter(|_| !provider_names::has_loopback(self.core.raw.provider()));
             return Box::pin(async move {
                 let found = resolve::resolve(host, port).await?;
-                // Who is asked for at loopback is on this node, and so at the address of the same device.
+                // A peer at loopback is on this node, and so at the address of the same device.
                 let near = found.socket().filter(|socket| socket.ip().is_loopback()).and(own);
                 let address = near.map_or(found, |own| Address::from_socket(SocketAddr::new(own.ip(), port)));
                 Ok(Found::from(address))

@@ -1,4 +1,4 @@
-//! Files in the folder of shared memory with any content: with these a fuzzer plays the processes that make such
+//! Files in the folder of shared memory with any content. With these a fuzzer simulates the processes that make such
 //! files.
 
 use super::channel;
@@ -92,7 +92,7 @@ impl ForeignDoorbell {
 
 impl Drop for ForeignDoorbell {
     fn drop(&mut self) {
-        // Somebody may sweep at the same time.
+        // Another process may sweep at the same time.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -28,7 +28,7 @@ const VANISHED: Duration = Duration::from_secs(20);
 /// Silence after which a process hangs: nothing has come from it, whatever its host acknowledges.
 const HANGS: Duration = Duration::from_secs(30);
 
-/// How long whoever asks has waited for a peer that makes no progress: twice as long as one is given that says nothing.
+/// How long the caller has waited for a peer that makes no progress: twice as long as a silent peer is given.
 const NO_PROGRESS: Duration = Duration::from_mins(1);
 
 impl Gone {
@@ -69,8 +69,9 @@ const RETRANSMIT_MS: u64 = 200;
 /// Questions about room without an answer that are no chance: the kernel asks at growing distances, up to two minutes.
 const PROBES_MIN: u32 = 2;
 
-/// The same of a host that has not answered for so long, also where it had no room for more. The silence begins with its last
-/// answer, which may be long ago because nobody asked: it counts when it was asked in vain as often as takes half of it.
+/// The same of a host that has not answered for so long, also where it had no room for more. The silence begins with
+/// its last answer, which may be long ago because nothing was sent. It counts when the host was probed in vain for half
+/// of it.
 fn has_vanished(progress: Progress, silence: Duration) -> bool {
     let half = u64::try_from(silence.as_millis() / 2).unwrap_or(u64::MAX);
     let times = (half / RETRANSMIT_MS + 1).ilog2().max(1);
@@ -90,8 +91,8 @@ pub(super) fn connections(wanted: impl Fn(BorrowedFd<'_>) -> bool) -> Vec<Borrow
     let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let numbers: Vec<i32> = numbers.collect();
-    // SAFETY: used only for system calls that a descriptor closed or replaced meanwhile survives: whoever ends one
-    // has made sure right before that it is a connection to the peer meant.
+    // SAFETY: used only for system calls that a descriptor closed or replaced meanwhile survives. A caller that ends a
+    // connection has made sure right before that it is one to the peer meant.
     let borrowed = numbers.into_iter().map(|number| unsafe { BorrowedFd::borrow_raw(number) });
     borrowed.filter(|fd| wanted(*fd)).collect()
 }
@@ -123,8 +124,8 @@ pub(crate) fn hang_up(peer: SocketAddr) -> usize {
     stuck.into_iter().filter(|fd| end(*fd)).count()
 }
 
-/// Whether a connection is between this endpoint and this peer, whoever of them has made it: one that the peer has made comes from
-/// another port of its host than it listens at.
+/// Whether a connection is between this endpoint and this peer, made by either side. A connection that the peer has
+/// made comes from another port of its host than the peer listens at.
 fn is_between(fd: BorrowedFd<'_>, own: SocketAddr, peer: SocketAddr) -> bool {
     let is_ours = || getsockname(fd).ok().and_then(socket) == Some(own);
     peer_of(fd).is_some_and(|theirs| theirs == peer || theirs.ip() == peer.ip() && is_ours())

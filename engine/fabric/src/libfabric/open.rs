@@ -94,7 +94,7 @@ pub fn open(rt: &Handle, options: &Options) -> Result<Rc<dyn Endpoint>, FabricEr
         address: format!("an own address of {} bytes", name.len()),
         provider: options.provider.clone(),
     })?;
-    // Last, so that whoever finds the port finds an endpoint that works.
+    // Last, so that a process that finds the port finds an endpoint that works.
     let at_port = match (&options.bind, &mut doorbell) {
         (Bind::Listen { host, port }, _) if published => {
             Some(Publisher::start(host, *port, &options.provider)?)

@@ -1,4 +1,4 @@
-//! Operations that the provider has, or gets when it has room.
+//! Operations that the provider has, or that wait until it has room.
 #![expect(unsafe_code, reason = "operations are found again through the pointers that providers hand back")]
 
 use crate::PeerId;
@@ -45,7 +45,7 @@ pub(super) enum Op {
     Slab(Rc<SlabLease>),
     /// A message to be sent.
     Send { peer: PeerId, context: u64, memory: Rc<Memory>, len: usize, _unsent: Unsent },
-    /// A read or write of remote memory. Without a completer nobody waits for it.
+    /// A read or write of remote memory. Without a completer no caller waits for it.
     Transfer {
         peer: PeerId,
         access: Access,
@@ -60,7 +60,7 @@ pub(super) enum Op {
 }
 
 impl Op {
-    /// Whether nobody would notice if it were never posted.
+    /// Whether nothing would depend on it if it were never posted.
     pub(super) fn is_abandoned(&self) -> bool {
         match self {
             Self::Slab(_) | Self::Send { .. } => false,

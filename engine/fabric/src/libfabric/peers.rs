@@ -81,11 +81,11 @@ const DENSE_MAX: usize = 1 << 20;
 /// Entries of the address vector of a provider within the node (`shm`: `SMR_MAX_PEERS`).
 pub(super) const ENTRIES_MAX: usize = 256;
 
-/// Entries without use that an endpoint keeps: a quarter of all. They are not removed one by one. While a peer lives, the
-/// provider takes whoever gets its place next for the one who had it before. When it is dead, what it has left in the queue or
-/// half done still refers to its mapping; and the provider believes that the next one has been met, and writes to memory that it
-/// has not mapped (`smr_verify_peer` of libfabric 2.1). So the endpoint is opened anew: when nothing is under way, or when there is
-/// little room.
+/// Unused entries that an endpoint keeps: a quarter of all. They are not removed one by one. While a peer lives, the
+/// provider takes the next owner of its entry for that peer. When the peer is dead, what it has left in the queue or
+/// half done still refers to its mapping. The provider also believes that the next owner has been met, and writes to
+/// memory that it has not mapped (`smr_verify_peer` of libfabric 2.1). So the endpoint is reopened: when nothing is
+/// under way, or when there is little room.
 const LEFT_MAX: usize = ENTRIES_MAX / 4;
 
 /// The same when there is no room at all, because nearly all entries have a use.

@@ -34,7 +34,7 @@ const LOST: i64 = -104;
 const CANCELLED: i64 = -(sys::FI_ECANCELED as i64);
 
 impl Core {
-    /// Posts the slabs that nobody holds. Until there is a sink, nothing is received.
+    /// Posts the slabs that are not held. Until there is a sink, nothing is received.
     pub(super) fn post_slabs(&self) {
         if self.sink.get().is_none() {
             return;
@@ -266,7 +266,7 @@ impl Core {
         is_crowded && self.ops.with(id, |op| matches!(op, Op::Send { context: 0, .. })) == Some(true)
     }
 
-    /// Nothing waits for the peer at an address any more. Nobody may be there.
+    /// Nothing waits for the peer at an address any more. No process may listen there.
     pub(super) fn stop_dialling(&self, address: Option<&Address>) {
         let socket = address.filter(|_| self.capabilities.connects()).and_then(Address::socket);
         if let Some(socket) = socket {

@@ -465,7 +465,7 @@ impl Core {
             return;
         }
         self.down.set(None);
-        // Nobody uses them again. Those in use end with the endpoint if they are bound to it.
+        // Nothing uses them again. Those in use end with the endpoint if they are bound to it.
         self.pool.forget_kept();
         self.exposing.forget();
         if let Some(doorbell) = &self.doorbell {

@@ -23,8 +23,8 @@ const MR_MODES: u32 = sys::FI_MR_LOCAL
 /// What an endpoint can't do without.
 const BASE: u64 = sys::FI_MSG | sys::FI_RMA;
 
-/// The provider whose one descriptor is an epoll set with another one in it: each packet that comes has the kernel go through
-/// both, which is 3 % of a round trip on loopback. Others are waited for as they are known to work.
+/// The provider whose one descriptor is an epoll set inside another. For each packet the kernel walks both, which is
+/// 3 % of a round trip on loopback. Other providers' descriptors are known to work.
 const GAINS_BY_SET: &str = "tcp";
 
 /// What makes up the name of an endpoint that is opened to try something, beside the process: one is open at a time.
@@ -178,8 +178,8 @@ fn plain(caps: u64) -> sys::Needs {
     }
 }
 
-/// The key for what is opened to try something: one of those that an endpoint is to have, else what the launcher gave. Where the
-/// network has no service for who names none, nothing is opened without.
+/// The key for objects that are opened as a trial: one of those that the endpoint is to have, else what the launcher
+/// gave. Where the network serves no one without a key, nothing can be opened without it.
 fn trial_key(provider: &str, keys: &[AuthKey]) -> Option<AuthKey> {
     let given = || configured_client_key(None, provider, None, &Launch::from_environment()).ok().flatten();
     keys.first().copied().or_else(given)

@@ -9,7 +9,8 @@ pub(super) fn offered_as(name: &str) -> &str {
     STACKS.iter().find(|(short, _)| *short == name).map_or(name, |(_, provider_names)| provider_names)
 }
 
-/// Whether endpoints can be on the loopback interface. That has no RDMA device: who is asked for it is on the node's own.
+/// Whether endpoints can be on the loopback interface. It has no RDMA device: a peer at loopback is reached at the
+/// node's own.
 pub(super) fn has_loopback(name: &str) -> bool {
     !offered_as(name).starts_with("verbs")
 }

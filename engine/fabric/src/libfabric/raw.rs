@@ -236,8 +236,8 @@ impl Raw {
         unsafe { sys::weir_fabric_stop(self.ptr) };
     }
 
-    /// Closes an endpoint that was opened in another's place and that nobody knows yet. Those before it stay: other threads of
-    /// this process may be writing there.
+    /// Closes an endpoint that was opened in another's place and that no other code knows yet. Earlier ones stay: other
+    /// threads of this process may be writing there.
     pub(super) fn abandon(&self) {
         self.stopped.set(true);
         // SAFETY: open or stopped; the C side clears what it closes.

@@ -1,10 +1,10 @@
 //! Messages that have arrived and were not handed to the sink yet.
 //!
-//! A provider delivers messages in the order of arrival, and takes in all that has arrived whenever it is asked.
-//! So a fast sender would put everybody else's messages behind thousands of its own. Each turn of the executor
-//! hands out a few messages. The rest waits here in a queue for each sender, and the queues are served
-//! round-robin. What a sender has waiting beyond many times its credits is dropped. While many queues are full
-//! the provider is not asked for more, so that connections are not read and senders have to wait.
+//! A provider delivers messages in the order of arrival, and takes in all that has arrived whenever it is polled. So
+//! thousands of messages of a fast sender would be before all other senders' messages. Each turn of the executor
+//! dispatches a few messages. The rest waits here in a queue for each sender, and the queues are served round-robin.
+//! What a sender has waiting beyond many times its credits is dropped. While many queues are full the provider is not
+//! polled, so that connections are not read and senders have to wait.
 
 use crate::PeerId;
 use crate::endpoint::{Message, Source};

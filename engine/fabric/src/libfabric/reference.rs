@@ -139,7 +139,7 @@ impl ReferenceLoop {
 
 impl Drop for ReferenceLoop {
     fn drop(&mut self) {
-        // SAFETY: the loop was opened, and nobody else has it.
+        // SAFETY: the loop was opened, and no other code has it.
         unsafe { weir_loop_close(self.fabric) };
     }
 }

@@ -18,9 +18,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use weir_runtime::Instant;
 
-/// How long what an endpoint has left behind is kept when it is opened anew: its shared memory, where other threads of this
-/// process may be writing, and what it was sending, which peers may be reading. Whoever has not looked at either for that
-/// long looks whether the endpoint has moved first.
+/// How long the remains of an endpoint are kept when it is reopened: its shared memory, where other threads of this
+/// process may be writing, and messages being sent, which peers may be reading. A thread or peer that has used neither
+/// for that long first checks whether the endpoint has moved.
 const KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// Pause before opening an endpoint anew is tried again.
@@ -55,7 +55,7 @@ impl Core {
     /// now.
     pub(super) fn look_after(&self) -> bool {
         if self.raw.is_stopped() {
-            // Whoever took a message just now has ended the endpoint.
+            // The receiver of a message has just ended the endpoint.
             return false;
         }
         if self.is_compromised() {
@@ -152,7 +152,7 @@ impl Core {
             Err(error) => {
                 tracing::error!(address = %self.address, %error, "the endpoint could not be opened anew; it is tried again");
                 self.raw.abandon();
-                // Who goes on sending to the old one would not learn that nobody reads it.
+                // A peer that goes on sending to the old one would not learn that it isn't read any more.
                 doorbell.retire();
                 self.down.set(Some(self.rt.now() + TRY_AGAIN));
             }
@@ -189,7 +189,7 @@ impl Core {
             let retired = RetiredEndpoint { since: self.rt.now(), _memory: memory, _region: region };
             self.retired.borrow_mut().push_back(retired);
         }
-        // Whoever hears of it may start something new, or end the endpoint.
+        // The caller that is told may start something new, or end the endpoint.
         for op in lost {
             let reason = "the endpoint was opened anew".to_owned();
             self.tell_failed(op, FabricError::Unreachable { reason });
@@ -288,7 +288,7 @@ mod tests {
         executor.block_on(async {
             while to.inbox.messages.get() == before {
                 assert!(rt.now() < until, "nothing arrives");
-                // What was sent when the other side was opened anew may be lost, and there may be nobody yet.
+                // What was sent when the other side was reopened may be lost, and there may be no receiver yet.
                 let _ = from.endpoint.insert(&address).and_then(|id| from.endpoint.send(id, 0, &[&[7; 500]]));
                 rt.sleep(Duration::from_millis(50)).await;
             }

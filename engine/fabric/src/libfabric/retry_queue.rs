@@ -1,9 +1,8 @@
 //! When operations are retried that wait for room or for a connection.
 //!
-//! Where each peer has a connection, a try may attempt to connect, and anybody may name addresses where nobody
-//! is. So a completion with one peer brings forward the retry of that peer and of few others with short pauses.
-//! The more peers wait, the longer are the pauses. Where all peers share the room, a completion brings forward
-//! all.
+//! Where each peer has a connection, a try may attempt to connect, and an address may name a host where no process
+//! listens. So a completion with one peer brings forward the retry of that peer and of few others with short pauses.
+//! The more peers wait, the longer are the pauses. Where all peers share the room, a completion brings forward all.
 
 use crate::PeerId;
 use core::time::Duration;
@@ -35,7 +34,7 @@ const BRIEF_MAX: usize = 8;
 /// When more peers than these wait for connections, hardly all of them exist.
 const MANY: usize = 64;
 
-/// When this many peers wait for connections, answers wait for none: whoever asked has one.
+/// When this many peers wait for connections, answers wait for none: a peer that sent a request has one.
 pub(super) const CROWD_MAX: usize = 512;
 
 /// Longest time that an operation waits for room or a connection. Callers give up earlier; replies have no caller.

@@ -19,7 +19,7 @@ pub(super) struct Shared {
     len: usize,
 }
 
-// SAFETY: the mapping belongs to nobody in particular, and what is in it is used atomically.
+// SAFETY: the mapping has no single owner, and its content is used atomically.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}

@@ -1,8 +1,8 @@
 //! How a completion queue wakes a context.
 //!
-//! A descriptor that the executor watches has a cost for each packet, also while nobody sleeps, because the
-//! kernel walks every set that it is in. So where a queue has several descriptors, the one that packets make
-//! readable is watched only during sleep, in a set of its own.
+//! A descriptor that the executor watches has a cost for each packet, also while no thread sleeps, because the kernel
+//! walks every set that it is in. So where a queue has several descriptors, the one that packets make readable is
+//! watched only during sleep, in a set of its own.
 #![expect(unsafe_code, reason = "the completion queue's descriptors are borrowed from libfabric")]
 
 use super::raw::Raw;
@@ -12,7 +12,8 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 
-/// What wakes whoever sleeps on a completion queue. The descriptors belong to the queue, which is open as long as the endpoint.
+/// What wakes a thread that sleeps on a completion queue. The descriptors belong to the queue, which is open as long as
+/// the endpoint.
 pub(super) enum Waker {
     /// One descriptor, which is always watched.
     Always(RawFd),
@@ -21,8 +22,8 @@ pub(super) enum Waker {
 }
 
 fn borrow(fd: RawFd) -> BorrowedFd<'static> {
-    // SAFETY: the descriptor belongs to a completion queue that is open as long as whoever has a `Waker` uses it; only its
-    // number is used, in calls that refuse what is not open.
+    // SAFETY: the descriptor belongs to a completion queue that is open as long as a `Waker` is used. Only its number
+    // is used, in calls that refuse what is not open.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
@@ -34,7 +35,7 @@ fn watch(set: &OwnedFd, fd: RawFd) -> io::Result<()> {
 }
 
 impl Waker {
-    /// What wakes who sleeps on this queue, which was opened to be waited for in this way.
+    /// What wakes a thread that sleeps on this queue, which was opened to be waited for in this way.
     pub(super) fn new(raw: &Raw, wait: Wait) -> Result<Self, FabricError> {
         if wait != Wait::FdSet {
             return Ok(Self::Always(raw.wait_fd()?));
@@ -47,7 +48,7 @@ impl Waker {
         };
         let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| refused(error.into()))?;
         let (nested, plain): (Vec<_>, Vec<_>) = raw.wait_fds()?.into_iter().partition(|fd| fd.nested != 0);
-        // Only a completion makes these readable, and of one who looks at the queue the library writes to them once.
+        // Only a completion makes these readable. The library writes to them once for a thread that polls the queue.
         plain.iter().try_for_each(|fd| watch(&set, fd.fd)).map_err(refused)?;
         Ok(Self::Asleep(set, nested.iter().map(|fd| fd.fd).collect()))
     }
@@ -60,7 +61,7 @@ impl Waker {
         }
     }
 
-    /// Somebody is going to sleep. What has come before is noticed, too.
+    /// A thread is going to sleep. What has come before is noticed, too.
     ///
     /// # Errors
     /// When the system has no room for it: the sleep must be short then.
@@ -71,7 +72,7 @@ impl Waker {
         }
     }
 
-    /// Whoever slept is awake.
+    /// The thread that slept is awake.
     pub(super) fn disarm(&self) {
         if let Self::Asleep(set, nested) = self {
             for fd in nested {
@@ -155,7 +156,7 @@ mod tests {
                 executor.block_on(async {
                     for _ in 0..MESSAGES {
                         endpoint.send(to, 0, &[b"wake up"]).expect("accepted");
-                        // Longer than anybody polls.
+                        // Longer than any thread polls.
                         rt.sleep(Duration::from_millis(4)).await;
                     }
                 });

@@ -1,9 +1,8 @@
 //! Locks that dead processes hold.
 //!
-//! Where an endpoint's receive queue is in shared memory, its senders take buffers there under a lock. A sender
-//! that is killed meanwhile leaves the lock held, and everybody who needs it spins in the provider forever: the
-//! endpoint's thread and every other sender's. Only another thread can help. This one looks at the locks twice a
-//! second.
+//! Where an endpoint's receive queue is in shared memory, its senders take buffers there under a lock. A sender that is
+//! killed meanwhile leaves the lock held, and every thread that needs it spins in the provider forever: the endpoint's
+//! thread and every other sender's. Only another thread can help. This one looks at the locks twice a second.
 //!
 //! A lock that is held at each look of a whole second is stale: it is held for nanoseconds, and a thread that
 //! lost its processor meanwhile gets it back within that time. The lock is then broken. The endpoint learns of
@@ -51,8 +50,9 @@ pub(super) struct LockRegion {
     lock: usize,
     owner: Owner,
     broken: AtomicBool,
-    /// Where this process has the list of its peers, read once; 0: that isn't known. It stands in memory that other processes of this
-    /// user may write to, who are trusted that far: they may read and write all of this process's.
+    /// The address of the provider's list of peers in this process, read once; 0: it isn't known. The list is in memory
+    /// that other processes of this user may write to. They are trusted that far: they may read and write all of this
+    /// process's memory anyway.
     peers: usize,
 }
 
@@ -60,7 +60,7 @@ impl LockRegion {
     /// The memory of an endpoint of this process. Its lock is watched until this is dropped. `None`: its layout is unknown.
     ///
     /// # Errors
-    /// When somebody's lease on the file would delay the provider, too.
+    /// When another process's lease on the file would delay the provider, too.
     pub(super) fn of_own(file: &str) -> io::Result<Option<Arc<Self>>> {
         Self::open(file, Owner::Own)
     }
@@ -143,9 +143,9 @@ impl LockRegion {
                 return;
             }
         }
-        // Whoever then leaves the provider knows.
+        // The thread that then leaves the provider knows.
         self.broken.store(true, Ordering::Release);
-        // SAFETY: within the page, which is mapped. Whoever held it is gone.
+        // SAFETY: within the page, which is mapped. The holder of the lock is gone.
         unsafe { sys::weir_lock_break(self.lock()) };
         tracing::warn!("a process ended with the lock of an endpoint's shared memory; the lock was broken");
     }
@@ -211,7 +211,7 @@ mod tests {
         head
     }
 
-    /// The memory of an endpoint of this name, whose lock somebody has.
+    /// The memory of an endpoint of this name, whose lock is held.
     fn locked(name: &str) -> (Arc<LockRegion>, PathBuf) {
         // Others remove what dead processes have left.
         let file = format!("guard-{name}");

@@ -3,8 +3,8 @@
 use super::sys;
 use crate::{Address, AuthKey, Source};
 
-/// Who sent the message that a failed receive brought: the address that the provider tells, under the key that the message
-/// came under where the endpoint serves several.
+/// The sender of the message that a failed receive brought: the address that the provider tells, under the key that the
+/// message came under where the endpoint serves several.
 pub(super) fn source(failure: &sys::Failure, key: Option<AuthKey>) -> Source {
     let len = usize::try_from(failure.address_len).unwrap_or(0);
     let Some(address) = failure.address.get(..len).and_then(Address::from_bytes) else {

@@ -5,10 +5,10 @@
 //! for a while it sends itself a message. If anything arrives, all is well. If nothing does although the
 //! endpoint goes on polling, the queue is blocked.
 //!
-//! In the same way a peer that is killed or stopped before it has taken a large message delays the completions
-//! of everything sent after it, to any peer, because the provider reports them in order. That is harmless while
-//! there is room, but waiting for them keeps the endpoint awake. So it drops those of a dead peer as soon as
-//! nobody would notice.
+//! In the same way a peer that is killed or stopped before it has taken a large message delays the completions of
+//! everything sent after it, to any peer, because the provider reports them in order. That is harmless while there is
+//! room, but waiting for them keeps the endpoint awake. So it drops those of a dead peer as soon as nothing depends on
+//! them.
 
 use core::cell::Cell;
 use core::time::Duration;
@@ -35,7 +35,7 @@ const CROWD: usize = 512;
 /// may take milliseconds.
 const POLLS_PER_LOOK: u32 = 128;
 
-/// Length of the question in bytes: nobody guesses it, or sends the same by chance.
+/// Length of the query in bytes: long enough that no peer guesses it, or sends the same by chance.
 pub(super) const QUESTION: usize = 16;
 
 /// What has come to pass so far.

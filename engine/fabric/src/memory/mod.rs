@@ -1,9 +1,9 @@
-//! Memory that the fabric moves data to and from: buffers and their pool, registrations that are kept for the next use, and what
-//! tells that the application's memory was freed. It calls nothing of this crate but its errors. Endpoints and all transports
-//! use it.
+//! Memory that the fabric moves data to and from: buffers and their pool, registrations that are kept for the next use,
+//! and notifications when the application's memory was freed. It calls nothing of this crate but its errors. Endpoints
+//! and all transports use it.
 //!
-//! A [`Buffer`] owns its bytes exclusively as far as this program goes; operations in flight hold the memory
-//! itself, so that it outlives them whoever is dropped first.
+//! A [`Buffer`] owns its bytes exclusively as far as this program goes. Operations in flight hold the memory itself, so
+//! that it outlives them, whichever is dropped first.
 #![expect(unsafe_code, reason = "raw memory that the network card or another process writes to")]
 
 mod monitor;
@@ -138,7 +138,7 @@ impl Memory {
         Rc::new(Self { ptr, len, origin: Origin::Pooled { chunk: Some(chunk), pool } })
     }
 
-    /// Frees pooled memory that nobody has, which goes to no pool any more.
+    /// Frees pooled memory that is not held and that goes to no pool any more.
     pub(crate) fn free(mut self: Rc<Self>) {
         if let Some(Origin::Pooled { chunk, .. }) = Rc::get_mut(&mut self).map(|memory| &mut memory.origin) {
             drop(chunk.take());
@@ -214,7 +214,7 @@ impl Memory {
         unsafe { core::slice::from_raw_parts(self.ptr.as_ptr().add(range.start), len) }
     }
 
-    /// Has `fill` write a part of it that nobody has been given: what was handed out of it before is gone.
+    /// Has `fill` write a part of it that was never given out: what was handed out of it before is gone.
     #[inline]
     pub(crate) fn fill(&self, range: Range<usize>, fill: impl FnOnce(&mut [u8])) {
         let range = range.start.min(self.len)..range.end.min(self.len);
@@ -268,7 +268,7 @@ pub struct Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the field behind this.
+        // SAFETY: no code uses the field after this.
         let memory = unsafe { ManuallyDrop::take(&mut self.memory) };
         if let Some(pool) = memory.backing() {
             pool.give_back(memory);
@@ -305,12 +305,12 @@ impl Buffer {
         Chunk::map(len).map(|chunk| Self::new(Memory::pooled(chunk, Weak::new()), len))
     }
 
-    /// Wraps memory that belongs to somebody else, such as an application's own buffer. A call that exposes such
-    /// memory returns only when no peer can touch it any more.
+    /// Wraps memory of another owner, such as an application's own buffer. A call that exposes such memory returns only
+    /// when no peer can touch it any more.
     ///
     /// # Safety
-    /// `len` bytes at `ptr` must be initialised and stay valid until the buffer and every operation that was
-    /// started on it are gone, and nobody else may access them while an operation is under way.
+    /// `len` bytes at `ptr` must be initialised and stay valid until the buffer and every operation that was started on
+    /// it are gone. No other code may access them while an operation is under way.
     #[must_use]
     pub unsafe fn from_raw(ptr: NonNull<u8>, len: usize) -> Self {
         let origin = Origin::Foreign { local: LocalRegistrations::default(), _keep: None };
@@ -321,7 +321,7 @@ impl Buffer {
     /// the memory has ended.
     ///
     /// # Safety
-    /// `len` bytes at `ptr` must be initialised and stay valid as long as `keep` is not dropped, and nobody else may
+    /// `len` bytes at `ptr` must be initialised and stay valid as long as `keep` is not dropped. No other code may
     /// access them meanwhile.
     #[must_use]
     pub unsafe fn from_owner(ptr: NonNull<u8>, len: usize, keep: Box<dyn Any>) -> Self {

@@ -1,9 +1,9 @@
 //! Learning that the application has unmapped, moved or discarded memory that is registered.
 //!
-//! The kernel tells through a `userfaultfd`, which needs no privilege: `UFFD_USER_MODE_ONLY`, and a registration for
-//! write protection that is never used, so that no fault of the application ever waits for this process. Whoever
-//! unmaps, remaps or discards watched pages is held up until the event has been read, by a thread of its own here.
-//! That thread must not touch the allocator: it could be made to wait for itself.
+//! The kernel reports it through a `userfaultfd`, which needs no privilege: `UFFD_USER_MODE_ONLY`, and a registration
+//! for write protection that is never used, so that no fault of the application ever waits for this process. A thread
+//! that unmaps, remaps or discards watched pages waits until the event has been read, by a thread of this module. That
+//! reading thread must not touch the allocator: it could be made to wait for itself.
 //!
 //! Two checks together make a look-up exact. A page of our own is asked for a change that changes nothing: the kernel
 //! refuses (`EAGAIN`) from before any watched page goes until the event of that has been read. And the count of events
@@ -24,7 +24,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::PAGE;
 
-/// Events that are remembered. Who has not looked for longer than this takes everything for changed.
+/// Events that are remembered. A caller that has not looked for longer than this takes everything for changed.
 const EVENTS_KEPT: usize = 1024;
 
 /// How often it is asked whether a change is over before that counts as unknown. One takes some microseconds.
@@ -116,7 +116,7 @@ impl Monitor {
         let mut api = Api { version: UFFD_API, features: FEATURES, ioctls: 0 };
         // SAFETY: the operand is the structure that this operation takes.
         unsafe { ioctl(&fd, Updater::<UFFDIO_API, Api>::new(&mut api)) }?;
-        // SAFETY: a new mapping, which belongs to nobody else and is never unmapped.
+        // SAFETY: a new mapping, which has no other owner and is never unmapped.
         let page = unsafe {
             mmap_anonymous(null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         }?;

@@ -25,7 +25,7 @@ pub(super) struct MercuryEndpoint {
     core: Rc<Core>,
     rt: Handle,
     source: SourceId,
-    /// Ends before the endpoint does, so that nobody finds one that is gone.
+    /// Ends before the endpoint does, so that no peer finds an endpoint that is gone.
     port: Option<Port>,
 }
 

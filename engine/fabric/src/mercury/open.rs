@@ -126,7 +126,7 @@ pub(crate) fn open(rt: &Handle, protocol: &str, options: &Options) -> Result<Rc<
     }
     let port = match &options.bind {
         Bind::Listen { port, .. } if name.socket().is_none() => {
-            // Last, so that whoever finds the port finds an endpoint that works.
+            // Last, so that a process that finds the port finds an endpoint that works.
             Some(Port::listen(*port, &name, &provider).map_err(closing)?)
         }
         _ => None,

@@ -14,7 +14,7 @@ use weir_runtime::Instant;
 /// MiB. Mercury doesn't tell waiting from being under way.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// Longest time that a transfer takes which nobody waits for any more: after it the connection is as good as dead.
+/// Longest time of a transfer that no caller waits for any more: after it the connection is as good as dead.
 const ABANDONED_MAX: Duration = Duration::from_secs(2);
 
 /// Bound of messages on their way out, each in a request of up to 20 KiB: as much memory as on libfabric.
@@ -48,7 +48,7 @@ impl Drop for Queued {
 pub(super) enum Kind {
     /// A message, or a fragment of one.
     Send { context: u64, handle: *mut HgHandle, _queued: Queued },
-    /// A read or write of a peer's memory. Without a completer nobody waits for it any more.
+    /// A read or write of a peer's memory. Without a completer no caller waits for it any more.
     Transfer {
         access: Access,
         len: usize,
@@ -147,8 +147,8 @@ impl Ops {
         self.table.borrow_mut().ops.iter_mut().flatten().for_each(f);
     }
 
-    /// Whether there is room for so many more messages to a peer, else how many are on their way out and what bounds that. Those
-    /// to a peer that takes none keep nobody else's answers from going out.
+    /// Whether there is room for so many more messages to a peer; else how many are on their way out and what bounds
+    /// that. Messages to a peer that takes none don't keep answers to other peers from going out.
     pub(super) fn room(&self, queue: &Queue, count: usize) -> Result<(), (usize, usize)> {
         let sends = self.table.borrow().sends;
         let fits = (queue.0.get() + count) * FREE_FOR_EACH <= SENDS_MAX.saturating_sub(sends);

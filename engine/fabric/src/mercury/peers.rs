@@ -63,7 +63,7 @@ impl Peers {
         self.by_number.get(&number).copied()
     }
 
-    /// Adds a peer under an id that nobody had before.
+    /// Adds a peer under an id that was never used before.
     pub(super) fn add(
         &mut self,
         name: Name,
@@ -89,7 +89,7 @@ impl Peers {
         Some(gone)
     }
 
-    /// Everybody.
+    /// All peers.
     pub(super) fn all(&self) -> Vec<Rc<KnownPeer>> {
         self.known.values().map(Rc::clone).collect()
     }

@@ -31,13 +31,13 @@ fn sweep() {
     for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(&prefix)) {
         let holder = port_file::read(&entry.path()).and_then(|text| Name::parse(&text));
         if holder.is_some_and(|holder| holder.is_dead()) {
-            // Somebody else may sweep at the same time.
+            // Another process may sweep at the same time.
             let _ = fs::remove_file(entry.path());
         }
     }
 }
 
-/// Who listens at a port, if it lives.
+/// The process that listens at a port, if it lives.
 pub(super) fn lookup(port: u16) -> Option<Name> {
     Name::parse(&port_file::read(&path(port))?).filter(|name| !name.is_dead())
 }
@@ -74,7 +74,7 @@ impl Port {
 impl Drop for Port {
     fn drop(&mut self) {
         if lookup(self.port).as_ref() == Some(&self.holder) {
-            // Somebody who found it stale may have removed it.
+            // Another process that found it stale may have removed it.
             let _ = fs::remove_file(path(self.port));
         }
     }
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(lookup(9), Some(name(200)));
         drop(first);
         assert_eq!(lookup(9), None);
-        // What a process left that was killed is nobody's.
+        // The file of a process that was killed has no owner.
         let mut child = std::process::Command::new("true").spawn().expect("a process");
         fs::write(path(9), format!("na+sm://{}-0", child.id())).expect("writable");
         child.wait().expect("it ends");

@@ -1,4 +1,4 @@
-//! What happens when an endpoint is polled: messages, operations that have ended, some that never will.
+//! Polling an endpoint: messages, completed operations, and operations that never complete.
 #![expect(unsafe_code, reason = "Mercury's descriptor is borrowed; operations under way are stopped")]
 
 use super::ops::{Fate, Kind, Op, Ops};
@@ -73,7 +73,7 @@ pub(super) struct Core {
     pub(super) exposed: RefCell<HashMap<u64, Exposed>>,
     /// Bytes of a message in one request.
     pub(super) fragment: usize,
-    /// Names senders to nobody.
+    /// Names no senders.
     pub(super) hide: bool,
     pub(super) next_message: Cell<u32>,
     fd: i32,
@@ -160,7 +160,7 @@ impl Core {
     fn happened(&self, event: &Event) {
         match event.kind {
             sys::EVENT_MESSAGE => {
-                // Released also when nobody wants it any more.
+                // Released also when no caller wants it any more.
                 let arrived = Arrived::of(event);
                 let message =
                     if self.closing.get() { None } else { self.received(event.source, arrived.bytes()) };
@@ -183,7 +183,8 @@ impl Core {
             let most = self.capabilities.max_message;
             self.assembly.borrow_mut().take(number, head, body, most)?
         };
-        // Mercury has an address for everybody, but over TCP it is what the sender says: no better than a greeting.
+        // Mercury has an address for every sender, but over TCP it is what the sender claims: no better than a
+        // greeting.
         let known = if self.hide { None } else { self.peers.borrow().by_number(number) };
         let source = known.map_or(Source::Unknown, Source::Peer);
         add(&self.counters.messages_received, 1);
@@ -234,7 +235,8 @@ impl Core {
         }
     }
 
-    /// Gives up operations that nobody waits for, that have waited too long, or whose peer is gone; their events tell.
+    /// Gives up operations that no caller waits for, that have waited too long, or whose peer is gone; their events
+    /// tell.
     ///
     /// Mercury takes an operation that the network has, and that fails after it was cancelled, for one that has ended
     /// already, and never says so. So first the connection goes, which ends what the network has; what is still there

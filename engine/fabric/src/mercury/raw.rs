@@ -1,4 +1,4 @@
-//! Mercury's objects with the rules that keep their use sound.
+//! Mercury's objects, with the rules that keep their use sound.
 #![expect(unsafe_code, reason = "calling Mercury")]
 
 use super::sys::{self, Event, HgAddr, HgBulk, HgHandle, HgMove, WeirHg};
@@ -43,8 +43,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }
 
-/// One class with its context, for one thread. When it is closed everything that it handed out is void; whoever still
-/// has some finds that out here.
+/// One class with its context, for one thread. When it is closed everything that it handed out is void, and using any
+/// of it gives an error here.
 pub(super) struct Raw {
     hg: Cell<*mut WeirHg>,
     /// Registrations that exist.
@@ -171,7 +171,7 @@ impl Raw {
             // SAFETY: likewise.
             unsafe { sys::weir_hg_forget(hg, addr) };
         }
-        // SAFETY: nobody has the pointer any more. When it fails, the class stays, unreachable.
+        // SAFETY: no other code has the pointer any more. When it fails, the class stays, unreachable.
         check(unsafe { sys::weir_hg_close(hg) })
     }
 

@@ -1,5 +1,5 @@
-//! What killed processes leave of their endpoints in shared memory. Mercury names them after process ids and refuses to
-//! open one beside the remains of another, so that an engine with the same id, as in a container that is started again,
+//! Remains of killed processes' endpoints in shared memory. Mercury names endpoints after process ids and refuses to
+//! open one beside the remains of another. So an engine with the same id, as in a container that is started again,
 //! would never come back.
 
 use std::fs;
@@ -36,14 +36,15 @@ fn sweep_in(sockets: &Path, memory: &Path) {
         let is_own = || entry.metadata().is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == user);
         if is_endpoint && is_own() && is_abandoned(&entry.path().join(SOCKET)) {
             tracing::debug!(endpoint = %entry.path().display(), "removing what a killed process left");
-            // Somebody else may sweep at the same time.
+            // Another process may sweep at the same time.
             let _ = fs::remove_dir_all(entry.path());
             let _ = fs::remove_file(memory.join(&name));
         }
     }
 }
 
-/// Whether a socket is there and nobody has it: the system knows that also of processes that can't be seen from here.
+/// Whether a socket is there and no process has it: the system knows that also of processes that can't be seen from
+/// here.
 fn is_abandoned(socket: &Path) -> bool {
     let asked = UnixDatagram::unbound().and_then(|own| own.connect(socket));
     asked.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)

@@ -100,7 +100,7 @@ impl Assembly {
         self.order.len()
     }
 
-    /// Who has the most messages that are being put together.
+    /// The sender with the most messages that are being put together.
     fn sender_of_most(&self) -> Option<u64> {
         let mut counts = HashMap::new();
         for (of, _) in &self.order {
@@ -109,7 +109,7 @@ impl Assembly {
         counts.into_iter().max_by_key(|(_, count)| *count).map(|(of, _)| of)
     }
 
-    /// Makes room for one more message of a sender, who loses one of its own before others do.
+    /// Makes room for one more message of a sender, which loses one of its own before others do.
     fn make_room(&mut self, source: u64) {
         let own = self.order.iter().filter(|(of, _)| *of == source).count();
         let loser = if own >= PARTIAL_EACH {

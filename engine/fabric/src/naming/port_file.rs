@@ -1,8 +1,8 @@
 //! Files in the folder of shared memory that stand for ports. Each holds the address of the endpoint that
 //! listens there.
 //!
-//! Everybody may make files of any kind and name in that folder. Whatever is in the place of such a file must
-//! not delay who reads or makes it, or lead it elsewhere.
+//! Every user may make files of any kind and name in that folder. Whatever is in the place of such a file must not
+//! delay a process that reads or makes it, or lead it elsewhere.
 
 use rustix::fs::{Mode, OFlags};
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ pub(crate) fn read(path: &Path) -> Option<String> {
 /// all of it or nothing.
 ///
 /// # Errors
-/// Those of the files, such as when `scratch` belongs to somebody else.
+/// Those of the files, such as when `scratch` belongs to another user.
 pub(crate) fn write(path: &Path, scratch: &Path, content: &str) -> io::Result<()> {
     // Left by an earlier try. A file that can't be removed is found below.
     let _ = fs::remove_file(scratch);
@@ -48,7 +48,7 @@ pub(crate) mod tests {
     /// Has a descriptor's news come as another signal than SIGIO (`fcntl.h`).
     const F_SETSIG: libc::c_int = 10;
 
-    /// A lease on a file: whoever opens it otherwise waits for its end, for 45 s at most.
+    /// A lease on a file: a process that opens the file otherwise waits for the lease's end, for 45 s at most.
     #[expect(unsafe_code, reason = "no library has leases")]
     pub(crate) fn lease(path: &Path) -> File {
         let file = File::options().read(true).write(true).open(path).expect("a file");

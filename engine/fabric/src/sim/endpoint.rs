@@ -32,9 +32,9 @@ struct Peers {
     next: u64,
     /// The place that an address has in the address vector, or had last.
     places: BTreeMap<Address, usize>,
-    /// Who has each place now.
+    /// The owner of each entry now.
     taken: Vec<Option<PeerId>>,
-    /// Places that nobody has, of which the last is given out next.
+    /// Free entries, of which the last is given out next.
     free: Vec<usize>,
 }
 
@@ -64,7 +64,7 @@ impl Peers {
         true
     }
 
-    /// Who has the place of an address that is not known any more.
+    /// The owner of the entry of an address that is not known any more.
     fn successor(&self, address: &Address) -> Option<PeerId> {
         self.taken.get(*self.places.get(address)?).copied().flatten()
     }
@@ -163,8 +163,8 @@ impl EndpointState {
         self.peers.borrow().ids.get(address).copied()
     }
 
-    /// Whom a connected provider takes a sender for that it has forgotten: while there is a connection it goes on naming the place
-    /// in the address vector, whoever has that by now.
+    /// The peer that a connected provider takes a forgotten sender for: while there is a connection it goes on naming
+    /// the entry in the address vector, whichever peer has that entry by now.
     pub(super) fn mistaken_for(&self, address: &Address) -> Option<PeerId> {
         self.peers.borrow().successor(address)
     }

@@ -34,7 +34,7 @@ pub struct Config {
     /// Probability that a message arrives twice. Reliable endpoints don't do that; a resend through another
     /// connection after a reset may look like it.
     pub duplicate: f64,
-    /// How receivers learn who sent a message before they have inserted its address.
+    /// How receivers identify the sender of a message before they have inserted its address.
     pub unknown_source: UnknownSource,
     /// Bytes of unread messages that a receiver holds before senders have to retry.
     pub receive_bytes: usize,
@@ -56,8 +56,8 @@ pub struct Config {
 /// What a provider reports about a sender that was not inserted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnknownSource {
-    /// Nothing, like `tcp` and `shm`; or, of one that was inserted and has been forgotten since, whoever has its place in the address
-    /// vector now: `tcp` goes by that for as long as there is a connection.
+    /// Nothing, like `tcp` and `shm`. Or the present owner of the address-vector entry of a sender that was inserted
+    /// and then forgotten: `tcp` goes by that for as long as there is a connection.
     Nothing,
     /// Its address, like `cxi` with `FI_SOURCE_ERR`.
     Address,

@@ -1,4 +1,4 @@
-//! What lies between the simulated endpoints.
+//! The network between the simulated endpoints.
 
 use super::endpoint::EndpointState;
 use super::nic::{Accepted, Queue};
@@ -37,11 +37,12 @@ pub(super) struct Network {
     pub(super) aliases: RefCell<BTreeMap<String, String>>,
     pub(super) stats: Cell<Stats>,
     endpoints: RefCell<BTreeMap<Address, Weak<EndpointState>>>,
-    /// Listening endpoints with addresses that nobody knows beforehand, by the node and port where these are told.
+    /// Listening endpoints with addresses that are not known beforehand, by the node and port where these are
+    /// published.
     published: RefCell<BTreeMap<(String, u16), Weak<EndpointState>>>,
     next_port: Cell<u32>,
     stuck: RefCell<Stuck>,
-    /// Who asks whose host for signs of life.
+    /// Pairs of an endpoint and a peer whose host it probes for signs of life.
     pub(super) asked: RefCell<BTreeSet<(Address, Address)>>,
 }
 
@@ -141,13 +142,13 @@ impl Network {
                 FabricError::Unpublished { host, port, reason }
             });
             let back = network.delay(0);
-            // Whoever asked may have given up.
+            // The caller may have given up.
             network.world.schedule(back, move || drop(answer.send(found)));
         });
         Box::pin(async move { answered.await.unwrap_or(Err(closed)) })
     }
 
-    /// What is told at a port now, to who can get there and back.
+    /// The answer at a port now, for an endpoint that can reach it and be reached.
     fn told_at(&self, from: &EndpointState, name: String, port: u16) -> Option<Found> {
         let endpoint = self.published.borrow().get(&(name, port)).and_then(Weak::upgrade)?;
         let cuts = self.cuts.borrow();

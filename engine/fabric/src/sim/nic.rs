@@ -1,9 +1,10 @@
 //! A simulated NIC with limited receive resources, and a server thread behind each of its endpoints.
 //!
-//! Without it, a simulated endpoint takes any number of messages at no cost. Behind a NIC, messages pass four places
-//! one after another, each of which takes its time: the link, on which messages wait for each other in the network, the
-//! NIC's port, the matching of a message with a posted buffer, and the thread that handles it. Posting a buffer takes the NIC's and the thread's time, and the buffers that the NIC
-//! holds for all its endpoints together are limited. Beyond the limit it matches in software, which the thread pays.
+//! Without it, a simulated endpoint takes any number of messages at no cost. Behind a NIC, messages pass four stages
+//! one after another, each of which takes time: the link, on which messages wait for each other in the network, the
+//! NIC's port, the matching of a message with a posted buffer, and the thread that handles it. Posting a buffer takes
+//! time of the NIC and of the thread. The buffers that the NIC holds for all its endpoints together are limited. Beyond
+//! the limit it matches in software, which takes time of the thread.
 //!
 //! Source: "Enhancing RPC on Slingshot for Aurora's DAOS Storage System" (CUG 2025), §3.1, §3.2 and §3.4, from whose
 //! figures 4 and 5 the default times are worked out; the receiver-not-ready waits are those of `network.rs`.

@@ -1,7 +1,7 @@
 //! Registered memory as a simulated NIC keeps it: keys, accesses that match and complete, and what ends them.
 //!
-//! An access matches a region when it arrives, moves its bytes while it lasts, and completes with the last of them.
-//! What becomes of those in between when the owner ends the region is what the [`MrMethod`]s differ in.
+//! An access matches a region when it arrives, moves its bytes while it lasts, and completes with the last byte. The
+//! [`MrMethod`]s differ in what happens to accesses in between when the owner ends the region.
 
 use super::endpoint::EndpointState;
 use super::network::Job;
@@ -57,8 +57,8 @@ impl MrCosts {
 pub struct MrModel {
     /// The method.
     pub method: MrMethod,
-    /// Whether ending an uncached registration cuts off what is under way, as the kernel does on Slingshot. Otherwise
-    /// it goes on, and nobody tells: `tcp` and `shm` are like that.
+    /// Whether ending an uncached registration aborts accesses under way, as the kernel does on Slingshot. Otherwise
+    /// they go on, and no side reports it: `tcp` and `shm` are like that.
     pub revokes: bool,
     /// What it takes.
     pub costs: MrCosts,
@@ -167,7 +167,7 @@ impl Regions {
         Ok((Rc::clone(region), job.remote.key < OPTIMIZED_KEYS))
     }
 
-    /// Makes a region, or takes the cached one. `draw` makes a key that nobody can guess. Returns the key, and whether
+    /// Makes a region, or takes the cached one. `draw` makes a key that can't be guessed. Returns the key, and whether
     /// it was cached.
     fn open(
         &self,

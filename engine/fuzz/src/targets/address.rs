@@ -1,4 +1,4 @@
-//! Questions about published addresses, and their answers.
+//! Queries for published addresses, and their answers.
 
 use crate::source::Source;
 use weir_fabric::Address;
@@ -50,7 +50,7 @@ fn check(answer: &[u8], question: &Query, port: u16, key: Option<&weir_proto::Te
     let Ok(told) = PublishedAddress::decode(answer, question, port, key) else { return };
     assert!(!told.address.as_bytes().is_empty() && told.address.as_bytes().len() <= Address::MAX);
     let again = told.encode(question, port, key).expect("its lengths were read");
-    // Who has no key doesn't look at the seal.
+    // A querier without a key doesn't look at the seal.
     let sealed_for_others = key.is_none() && answer.len() != again.len();
     assert!(sealed_for_others || again == answer, "another answer reads the same");
 }

@@ -1,4 +1,5 @@
-//! Files of other processes in shared memory's folder: those that stand for ports, and bells. Everybody may make them.
+//! Files of other processes in shared memory's folder: those that stand for ports, and doorbells. Every user may make
+//! them.
 
 use crate::source::Source;
 use std::fs;
@@ -55,7 +56,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It is gone where somebody clears the folder.
+        // It is gone when another process clears the folder.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -75,7 +76,7 @@ fn bell(source: &mut Source<'_>) {
         _ => page.extend(source.bytes(100)),
     }
     let foreign = ForeignDoorbell::new(&page).expect("a file");
-    // Nobody has the lock: who says that he has it has ended.
+    // The lock is free: the process that claims to have it has ended.
     let says_locked = page.len() >= 4 * (WORDS[3] + 1) && words[3] == LOCKED;
     assert_eq!(foreign.is_dead(), says_locked, "{words:?}");
     let Ok(bell) = foreign.ring() else {
@@ -85,7 +86,7 @@ fn bell(source: &mut Source<'_>) {
     assert!(page.len() >= PAGE, "a bell of {} bytes", page.len());
     assert_eq!((bell.generation, bell.takes_channels), (words[1], words[2] == CHANNELS));
     assert_eq!((bell.woken, bell.moved), (words[0] == ASLEEP, words[0] == MOVED), "{words:?}");
-    // Who rings changes one word, and nothing else.
+    // Ringing changes one word, and nothing else.
     let mut expected = page;
     if bell.woken {
         expected[4 * WORDS[0]..][..4].fill(0);

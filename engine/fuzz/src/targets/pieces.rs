@@ -1,4 +1,5 @@
-//! What the transport on Mercury reads of others: pieces of messages, in any order and of any senders, and addresses.
+//! What the transport on Mercury reads of other processes: fragments of messages, in any order and of any senders, and
+//! addresses.
 
 use crate::source::Source;
 use std::collections::HashMap;
@@ -63,7 +64,7 @@ fn assemble(source: &mut Source<'_>) {
         }
         assert!(assembly.unfinished() <= PARTIAL_MAX, "more is kept than there is room for");
     }
-    // What nobody has hindered comes to its end.
+    // A message that was not hindered is completed.
     let numbers: Vec<u32> = honest.keys().copied().collect();
     for number in numbers {
         while honest.contains_key(&number) {

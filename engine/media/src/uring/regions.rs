@@ -1,4 +1,4 @@
-//! Memory whose pages the kernel keeps at hand for a ring.
+//! Memory that is registered with a ring, so that the kernel keeps its pages pinned.
 
 use crate::pool::{CHUNK, DmaPool};
 use io_uring::Submitter;

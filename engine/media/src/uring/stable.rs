@@ -1,8 +1,8 @@
 //! How a write to a file is made stable: as a synchronous write, or as a write and a flush behind it.
 //!
-//! File systems do the same for both, by other threads. The thread that ends a synchronous write stays on one processor:
-//! that is the shorter way, until other programs have the processor, and then it takes milliseconds. So the way is chosen
-//! by the time that both have taken lately.
+//! File systems do the same for both, on different threads. The thread that ends a synchronous write stays on one
+//! processor. That is faster until other programs use the processor, and then it takes milliseconds. So the method is
+//! chosen by the time that both have taken lately.
 
 use crate::device::BRIEF_MAX;
 use core::cell::Cell;

@@ -1,4 +1,4 @@
-//! Transfers in flight: their memory, and the requests that they are made of.
+//! Transfers in flight: their memory, and the requests that they consist of.
 
 use super::CompletionSlot;
 use super::stable::StableWrite;

@@ -1,4 +1,4 @@
-//! Where the kernel's workers run: threads to which it gives what can't be begun at once, flushes above all.
+//! Placement of the kernel's workers: threads that execute what can't be begun at once, above all flushes.
 
 use io_uring::{IoUring, cqueue, squeue};
 

@@ -19,7 +19,8 @@ use super::{ASK_LIMIT, AlreadyClaimed, Claim, Name, Targets, may_succeed_anew, n
 use crate::refusal;
 use crate::service::{Access, IoService};
 
-/// How long the client's answer waits for all to have heard of the commit: who asks them next finds it decided.
+/// How long the client's answer waits until all targets have heard of the commit, so that the next reader finds it
+/// decided.
 const TELLING: Duration = Duration::from_secs(1);
 
 impl IoService {
@@ -82,8 +83,8 @@ impl IoService {
         }
     }
 
-    /// Commits, unless the client's deadline passes before it begins, or before all targets have prepared: whoever has given up by
-    /// then is not to find later that it was done after all, where that can be helped.
+    /// Commits, unless the client's deadline passes before it begins, or before all targets have prepared: a client
+    /// that has given up by then should not find later that it was done after all, where that can be helped.
     async fn lead(
         self: &Rc<Self>,
         access: &Access,
@@ -114,8 +115,8 @@ impl IoService {
         }
         if let Err(error) = pool.shard().change_attributes(&[note(container, transaction, Some(&all))]).await
         {
-            // A store that fails or closes doesn't say whether it is noted: that is known after the next start, and nobody
-            // is told anything before.
+            // A store that fails or closes doesn't say whether the note is stored. That is known after the next start,
+            // and no client is told anything before.
             if !matches!(error, AttributeError::Failed(_)) {
                 self.rt.spawn(Rc::clone(self).give_up(claim, all));
             }
@@ -125,7 +126,7 @@ impl IoService {
             ));
         }
         let told = self.rt.spawn(finish(Rc::downgrade(self), self.rt.clone(), claim, all));
-        // Those who are away hear of it later.
+        // Targets that are away hear of it later.
         let _ = self.rt.timeout(TELLING, told).await;
         Ok(epoch)
     }

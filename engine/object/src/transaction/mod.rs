@@ -1,9 +1,9 @@
 //! Transactions over several targets: two-phase commit, led by one of the targets that take part.
 //!
-//! The leader has every target prepare its part. When all have, it writes down on its own device that the transaction is
-//! committed, and whom that has to be told: from then on it is. It forgets this note once everybody knows. Whatever was
-//! prepared and is neither being led nor noted is not committed and never will be. A target that has prepared and hears
-//! nothing asks the leader, whom the transaction's name tells.
+//! The leader has every target prepare its part. When all have, it stores a note on its own device: the transaction is
+//! committed, and these targets have to be told. From then on it is committed. The leader removes the note once all
+//! targets know. A transaction that is prepared, is not being led and has no note is not committed and never will be. A
+//! target that has prepared and hears nothing asks the leader, which the transaction's id contains.
 
 mod leader;
 mod participant;

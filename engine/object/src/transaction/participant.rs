@@ -1,4 +1,4 @@
-//! What every target does that takes part in a transaction, the leader too.
+//! The part of every target in a transaction, the leader included.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -57,7 +57,7 @@ impl IoService {
                 let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
                 let declined = |Status { der, message }| Declined { der, message };
                 let Some(service) = service else { return Ok::<_, Refusal>(Err(declined(stopping()))) };
-                // Who asks may leave in the middle: what is prepared is watched all the same.
+                // The leader's request may be dropped in the middle: what is prepared is watched all the same.
                 let rt = service.rt.clone();
                 let prepared = rt.spawn(async move { service.prepare(rank, request).await });
                 Ok(prepared.await.unwrap_or_else(|_| Err(stopping())).map_err(declined))

@@ -1,5 +1,5 @@
-//! How transactions end whose leader or whose targets were away: giving up, telling those who haven't heard, and what is
-//! done about what a restart has left behind.
+//! The end of transactions whose leader or whose targets were away: giving up, telling the targets that haven't heard,
+//! and settling what a restart has left behind.
 
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use weir_store::TransactionError;
 use super::{Claim, Name, SCOPE, Targets, note};
 use crate::service::IoService;
 
-/// First and longest pause before those who don't answer are told again.
+/// First and longest pause before targets that don't answer are told again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 
 /// Notes that are looked at together at the start.
@@ -55,7 +55,7 @@ impl IoService {
                 loop {
                     match claimed.take(name) {
                         Ok(claim) => return finish(weak, rt, claim, targets).await,
-                        // Somebody has just asked for it.
+                        // Another task has just claimed it.
                         Err(_) => rt.sleep(PAUSE.0).await,
                     }
                 }
@@ -88,7 +88,7 @@ impl IoService {
             if self.pools.out_of_service().is_some() {
                 return None;
             }
-            // Nobody will ever know more of it: the pool was destroyed, or the device is another one.
+            // No target will ever know more of it: the pool was destroyed, or the device is another one.
             tracing::warn!(
                 pool = %id, %container, %transaction,
                 "a transaction that was led here counts as given up: nothing of its pool is here any more"
@@ -116,10 +116,10 @@ impl IoService {
         }
     }
 
-    /// Gives a transaction up everywhere. Who doesn't hear of it asks.
+    /// Gives a transaction up everywhere. A target that doesn't hear of it asks.
     ///
-    /// Here first: when this target dies, and the client asks again in its next life, it must not be committed after all where
-    /// somebody has heard.
+    /// Here first: when this target dies, and the client asks again after its restart, the transaction must not be
+    /// committed after another target was told that it is given up.
     pub(super) async fn give_up(self: Rc<Self>, claim: Claim, all: Targets) {
         if let Err(error) = self.decide(claim.name, Outcome::Aborted).await {
             // A device that can't be used should not keep others from going on.
@@ -133,7 +133,7 @@ impl IoService {
     }
 }
 
-/// Has everybody do what is committed, and forgets the note when all have.
+/// Has all targets apply what is committed, and removes the note when all have.
 pub(super) async fn finish(service: Weak<IoService>, rt: Handle, claim: Claim, mut all: Targets) {
     claim.set_committed();
     let (id, container, transaction) = claim.name;

@@ -1,4 +1,4 @@
-//! Reads that meet transactions which aren't decided yet.
+//! Reads that meet undecided transactions.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! Bounds the memory of payloads, which move between clients' memory and this server. Tenants and clients share
 //! it, and a request waits for it until its deadline.
 //!
-//! A client that has stopped holds its memory until its transfers end. That takes at least half a minute, and
-//! longer while nobody else waits for memory. So a client or tenant that holds memory must leave a part of the
-//! rest to others. Short payloads have memory of their own, which no long payload takes.
+//! A client that has stopped holds its memory until its transfers end. That takes at least half a minute, and longer
+//! while no other client waits for memory. So a client or tenant that holds memory must leave a part of the rest to
+//! others. Short payloads have memory of their own, which no long payload takes.
 
 use crate::maps::IdMap;
 use crate::wire::Caller;

@@ -128,7 +128,7 @@ struct State {
     waiters: Waiters,
     /// Lanes without a peer.
     free: Vec<usize>,
-    /// Waiters in all queues, with those that gave up and were not removed yet. At 0 there is nobody to grant a
+    /// Waiters in all queues, with those that gave up and were not removed yet. At 0 there is no waiter to grant a
     /// permit to.
     queued: usize,
     /// For each class the lanes that have a waiter and a credit, in round-robin order.

@@ -157,7 +157,7 @@ mod tests {
         // No pause is longer than clients accept, however many requests are refused.
         let longest = (0..100_000).filter_map(|_| load.pause(10, now)).max().expect("many");
         assert!(longest < PAUSE_MAX && load.pause(10, now).is_none());
-        // The queue empties when nobody comes.
+        // The queue empties when no client comes.
         load.finished(true, now + Duration::from_secs(5));
         assert_eq!(load.pause(10, now + Duration::from_secs(5)), Some(PAUSE_MIN));
     }

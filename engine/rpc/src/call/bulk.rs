@@ -213,7 +213,7 @@ impl<'a, 'b> Exposed<'a, 'b> {
         self.withdrawal = None;
     }
 
-    /// Ends the exposures, whoever accesses them. Returns what has to be waited for.
+    /// Ends the exposures, whatever accesses are under way. Returns what has to be waited for.
     fn close_all(&mut self) -> Option<Withdrawal> {
         let mut withdrawal = self.withdrawal();
         for exposure in self.lists.exposures.drain(..) {

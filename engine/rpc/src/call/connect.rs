@@ -166,7 +166,7 @@ impl Context {
         hello
     }
 
-    /// Sends a hello and takes its answer: the version to speak, who answered, and the key that seals messages.
+    /// Sends a hello and takes its answer: the version to speak, the server's id, and the key that seals messages.
     async fn exchange_hellos(
         &self,
         state: &Rc<PeerState>,

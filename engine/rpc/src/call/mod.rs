@@ -73,7 +73,7 @@ impl<'a> RequestGuard<'a> {
     /// Takes the reply that has come.
     fn take_reply(&self) -> Result<Reply, RpcError> {
         self.answered.set(true);
-        // It is there, and nobody else takes it.
+        // It is there, and no other call takes it.
         self.context.pending.take_reply(self.id).ok_or(RpcError::Closed)
     }
 }
@@ -179,8 +179,8 @@ impl<'a, 'b: 'a> MaybeExposed<'a, 'b> {
     }
 }
 
-/// Whether this error is the server's statement that it doesn't execute the request. The answer to a hello is
-/// not: it comes from another incarnation than the one that had the request, or from anybody.
+/// Whether this error is the server's statement that it doesn't execute the request. The answer to a hello is not: it
+/// comes from another incarnation than the one that had the request, or from any process.
 fn is_refusal(error: &RpcError) -> bool {
     matches!(error, RpcError::Remote(_))
 }

@@ -23,8 +23,8 @@ use weir_fabric::{Address, Gone, PeerId};
 use weir_proto::TenantId;
 use weir_runtime::Instant;
 
-/// Silence after which a client is forgotten that can't ask for any reply again. Its next request says again who
-/// it is, so that this costs nothing.
+/// Silence after which a client is forgotten that can't ask for any reply again. Its next request identifies it again,
+/// so that this costs nothing.
 const CLIENT_IDLE_MAX: Duration = Duration::from_mins(5);
 
 /// Most clients remembered: more than the paper's largest run (53,248). Further clients are refused until others

@@ -114,8 +114,8 @@ impl Context {
         self.endpoint.send(to, request, parts)
     }
 
-    /// A message to a peer did not get through. If it was a request, which may have ended meanwhile, all
-    /// requests to that peer fail; replies concern nobody here.
+    /// A message to a peer did not get through. If it was a request, which may have ended meanwhile, all requests to
+    /// that peer fail. A lost reply has no effect here.
     pub(crate) fn unsent(&self, peer: PeerId, request: u64, error: &FabricError) {
         add(&self.metrics.sends_failed, 1);
         if request == 0 {

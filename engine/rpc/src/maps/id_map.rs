@@ -1,7 +1,7 @@
 //! Maps by numbers that come from the network.
 //!
-//! A look-up is a good part of the cost of a small request, so that the hash is two multiplications. It depends
-//! on a random number of each context: who chooses the keys can't choose their buckets.
+//! A look-up is a good part of the cost of a small request, so that the hash is two multiplications. It depends on a
+//! random number of each context, so that a peer that chooses the keys can't choose their buckets.
 
 use core::hash::{BuildHasher, Hasher};
 use std::collections::HashMap;

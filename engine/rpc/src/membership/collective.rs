@@ -1,8 +1,7 @@
 //! Broadcast and reduce over a group: down a spanning tree, and the merged results up again.
 //!
-//! A member that does not answer is passed around: its parent hands those below it to the first of them. Whoever could
-//! not be reached is named in the outcome. An operation may reach a member twice, through two parents; it executes it
-//! once.
+//! When a member doesn't answer, its parent hands the members below it to the first of them. The outcome names members
+//! that could not be reached. An operation may reach a member twice, through two parents; it executes it once.
 
 use super::directory::Group;
 use super::transport::{MemberAnswer, decoded, gone};
@@ -72,7 +71,7 @@ pub trait CollectiveTransport {
 /// An operation can't begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CollectiveError {
-    /// Nobody has said what it does.
+    /// No handler is registered for it.
     #[error("collective operation {0:#06x} is not served here")]
     Unknown(u16),
     /// The argument is too long.
@@ -92,12 +91,12 @@ pub enum CollectiveError {
 /// What became of an operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
-    /// The merged results; `None` when nobody had one.
+    /// The merged results; `None` when no member had one.
     pub value: Option<Vec<u8>>,
     /// How many members had a result.
     pub executed: u32,
-    /// Who had none, and why, by ascending rank: `UNREACH` did not answer, `GRPVER` has another version of the group,
-    /// `TIMEDOUT` was not done by the deadline; others are the operation's own.
+    /// The members without a result, and why, by ascending rank: `UNREACH` did not answer, `GRPVER` has another version
+    /// of the group, `TIMEDOUT` was not done by the deadline; others are the operation's own.
     pub failed: Vec<(Rank, Der)>,
     /// Levels that the tree really had.
     pub depth: u32,
@@ -106,7 +105,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether everybody had a result.
+    /// Whether every member had a result.
     #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.failed.is_empty()
@@ -146,7 +145,7 @@ struct GatheredReplies {
     failed: RefCell<Vec<(Rank, Der)>>,
     depth: Cell<u32>,
     messages: Cell<u32>,
-    /// Who is accounted for.
+    /// The members that are accounted for.
     settled: RefCell<BTreeSet<Rank>>,
 }
 
@@ -255,7 +254,7 @@ impl Collectives {
         gathered.into_reply(self.transport.result_max())
     }
 
-    /// The own part and everybody's below, side by side.
+    /// The own part and the parts of all members below, in parallel.
     async fn perform(
         self: &Rc<Self>,
         handler: &Rc<dyn CollectiveHandler>,
@@ -315,7 +314,7 @@ impl Collectives {
         part
     }
 
-    /// Reaches a child and everybody below it, around those that don't answer.
+    /// Reaches a child and all members below it, around those that don't answer.
     async fn descend(
         &self,
         handler: &Rc<dyn CollectiveHandler>,
@@ -423,7 +422,7 @@ pub struct PlainCollectives {
 }
 
 impl PlainCollectives {
-    /// A transport over this context, which it doesn't keep alive. `dead` says who need not be tried.
+    /// A transport over this context, which it doesn't keep alive. `dead` lists members that need not be tried.
     #[must_use]
     pub fn new(
         rt: &Handle,

@@ -27,7 +27,7 @@ pub struct StaleGroup {
     pub present: u64,
 }
 
-/// Ranks and tags: who belongs to a group and where it is. Two sides that act on the same version mean the same
+/// Ranks and tags: the members of a group and their addresses. Two sides that act on the same version mean the same
 /// members by the same ranks.
 #[derive(Debug)]
 pub struct Group {

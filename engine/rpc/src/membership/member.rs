@@ -1,4 +1,4 @@
-//! Drives the membership protocol: timers, messages, what is told to whom wants to know.
+//! Drives the membership protocol: timers, messages, and notifications of changes.
 
 use super::swim::{Action, Member, MemberEvent, ProbeId, Swim, SwimConfig, SwimStats};
 use super::transport::GroupTransport;
@@ -35,7 +35,7 @@ impl ProbeTimes {
 
 type Watcher = Rc<dyn Fn(&MemberEvent)>;
 
-/// One member of a group: knows who else is alive, and lets the others know that it is.
+/// One member of a group: it knows which others are alive, and lets the others know that it is.
 pub struct Membership {
     rt: Handle,
     config: SwimConfig,
@@ -117,7 +117,7 @@ impl Membership {
         self.swim.borrow().on_sync(sync)
     }
 
-    /// Tells some others that this member goes, so that nobody has to find out, and takes no part any more.
+    /// Tells some others that this member leaves, so that they need not find out, and takes no part any more.
     pub async fn leave(&self) {
         if self.left.replace(true) {
             return;

@@ -1,5 +1,5 @@
-//! Groups of servers: ranks and tags, who is alive, and operations that reach all of them. It calls [`Rpc`](crate::Rpc) as any user of
-//! the crate does, and no room below it. The engines' layer above drives it.
+//! Groups of servers: ranks and tags, which members are alive, and operations that reach all of them. It calls
+//! [`Rpc`](crate::Rpc) as any user of the crate does, and no room below it. The engines' layer above drives it.
 
 mod collective;
 mod directory;

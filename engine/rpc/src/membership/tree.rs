@@ -1,7 +1,7 @@
 //! Spanning trees over a list of ranks (the paper, §2.2): flat, k-ary and k-nomial.
 //!
-//! A tree is taken apart one level at a time: a node is given everybody below it, and splits them into one list for
-//! each child, of which the child is the first. So no two nodes need the same view of who takes part.
+//! A tree is taken apart one level at a time: a node is given all members below it, and splits them into one list for
+//! each child, of which the child is the first. So no two nodes need the same view of the participants.
 
 use weir_proto::Rank;
 use weir_proto::group::Tree;
@@ -56,7 +56,7 @@ fn split_nomial(k: usize, below: &[Rank]) -> Vec<Vec<Rank>> {
     lists
 }
 
-/// Levels below a node of such a tree, when nobody fails.
+/// Levels below a node of such a tree, when no member fails.
 #[must_use]
 pub fn depth(tree: Tree, below: &[Rank]) -> u32 {
     split(tree, below).iter().map(|list| 1 + depth(tree, &list[1..])).max().unwrap_or(0)

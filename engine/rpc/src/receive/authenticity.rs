@@ -22,8 +22,8 @@ fn whole<'a>(message: &'a Message, layout: &Layout) -> &'a [u8] {
 }
 
 impl Context {
-    /// Whether a message is from whom it says. Others are counted, and a sender that may be a client from before
-    /// a restart of this server gets a notice.
+    /// Whether a message is from the sender that it names. Others are counted, and a sender that may be a client from
+    /// before a restart of this server gets a notice.
     #[inline]
     pub(crate) fn is_authentic(&self, header: &Header, message: &Message, layout: &Layout) -> bool {
         let Some(ring) = &self.ring else {
@@ -101,8 +101,8 @@ impl Context {
         authentic
     }
 
-    /// A server says, unauthenticated, that it doesn't know this client. Only somebody who sees the request can
-    /// forge that, and it only causes a new hello.
+    /// A server says, unauthenticated, that it doesn't know this client. Only a process that sees the request can forge
+    /// that, and it only causes a new hello.
     fn noticed(&self, header: &Header, message: &Message) {
         let from = message.source().peer();
         let asked = Some(header.client);

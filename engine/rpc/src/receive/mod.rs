@@ -42,8 +42,8 @@ impl Server {
         }
     }
 
-    /// Handles an authentic message whose clock is too far ahead: whoever waits for an answer, there or here,
-    /// learns why none comes.
+    /// Handles an authentic message whose clock is too far ahead: callers that wait for an answer, there or here, learn
+    /// why none comes.
     #[cold]
     fn received_early(&self, header: &Header, message: &Message, layout: &Layout, skew: ClockSkew) {
         add(&self.context.metrics.skew_refused, 1);
@@ -59,7 +59,7 @@ impl Server {
         }
     }
 
-    /// Handles one message. Whoever keeps it takes it out of `message`.
+    /// Handles one message. A handler that keeps it takes it out of `message`.
     #[inline(always)]
     fn received(&self, header: &Header, message: &mut Message, layout: &Layout) {
         // First of all: an unauthenticated message must not even move the clock.

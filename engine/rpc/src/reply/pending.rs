@@ -157,8 +157,8 @@ impl Pending {
         self.table.borrow().entries.get(request).map(|entry| Rc::clone(&entry.state))
     }
 
-    /// Hands over an answer, constructed in place. `client` and `from`, if known, must be the client id of the
-    /// request and the peer that was asked. Returns `false` when nobody waits for it, or it was answered before.
+    /// Hands over an answer, constructed in place. `client` and `from`, if known, must be the client id of the request
+    /// and the peer that was asked. Returns `false` when no call waits for it, or it was answered before.
     pub(crate) fn resolve_with(
         &self,
         request: u64,

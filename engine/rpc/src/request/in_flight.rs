@@ -21,10 +21,9 @@ const STALLS_MAX: u32 = 60;
 pub(crate) struct Stalls(u32);
 
 impl Stalls {
-    /// Counts one more. If the client's host is gone, its connections are closed and its transfers end.
-    /// Otherwise the system would retry for a quarter of an hour and hold the transfer's memory as long. A
-    /// process that hangs may continue, and one that responds may be slow: they keep memory and places while
-    /// nobody else needs them.
+    /// Counts one more. If the client's host is gone, its connections are closed and its transfers end. Otherwise the
+    /// system would retry for a quarter of an hour and hold the transfer's memory as long. A process that hangs may
+    /// continue, and one that responds may be slow: they keep memory and slots while no other client needs them.
     pub(crate) fn count(&mut self, context: &Context, caller: Caller) {
         self.0 += 1;
         if !self.0.is_multiple_of(STALLS_LOOK) {

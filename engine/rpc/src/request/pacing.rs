@@ -17,9 +17,8 @@ use core::time::Duration;
 use weir_fabric::{Access, Wait};
 use weir_runtime::Instant;
 
-/// Longest wait while none of the client's transfers begins: twice the time of a fragment on a slow provider
-/// within a node. A client that has stopped reading delays its own transfers by this much each, and nobody
-/// else's.
+/// Longest wait while none of the client's transfers begins: twice the time of a fragment on a slow provider within a
+/// node. A client that has stopped reading delays only its own transfers by this much each.
 const SERIAL_WAIT_MAX: Duration = Duration::from_micros(500);
 
 /// How often a thread that is about to copy yields to small requests and their answers.

@@ -124,9 +124,9 @@ impl Server {
         None
     }
 
-    /// Tells a client when to ask again. First requests share one queue; every client with others running has
-    /// its own, so that nobody waits for another client's crowd. A client that exceeds its credits and ignores
-    /// the pause gets no answer any more.
+    /// Tells a client when to ask again. First requests share one queue; every client with others running has its own,
+    /// so that no client waits for another client's flood. A client that exceeds its credits and ignores the pause gets
+    /// no answer any more.
     fn send_away(&self, header: &Header, to: Sender, others: usize, now: Instant) {
         add(&self.context.metrics.overloaded, 1);
         let overdrawn = others >= self.context.config.running_per_client;

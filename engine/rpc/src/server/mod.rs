@@ -1,5 +1,5 @@
-//! The server's side: who sent a request, whether and when it is executed, by which worker, and its reply. It
-//! calls requests, the context and the records of clients, and asks admission. Received messages come from
+//! The server's side: the sender of a request, whether and when the request is executed, by which worker, and its
+//! reply. It calls requests, the context and the records of clients, and asks admission. Received messages come from
 //! `receive`; users of the crate register handlers through [`crate::Rpc`].
 
 mod admit;

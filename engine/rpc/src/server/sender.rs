@@ -1,4 +1,4 @@
-//! Who sent a message.
+//! The sender of a message.
 
 use super::Server;
 use crate::clients::SenderError;
@@ -55,8 +55,8 @@ impl Server {
         let (known, address) = match message.source() {
             Source::Peer(peer) => (Some(*peer), greeting),
             Source::Address(address) => {
-                // The address in a hello is covered by its seal. A hello from another address is a replay: it
-                // must not bind the client to the address of whoever replays it.
+                // The address in a hello is covered by its seal. A hello from another address is a replay: it must not
+                // bind the client to the address of the sender of the replay.
                 let sealed_hello = header.kind == Kind::Hello && self.context.ring.is_some() && !served;
                 let true_there = greeting.as_ref().map_or(!sealed_hello, |said| said == &**address);
                 if !true_there {

@@ -12,9 +12,9 @@ use core::time::Duration;
 use weir_fabric::Exposure;
 use weir_proto::hlc::SKEW_MAX_NS;
 
-/// How long after its deadline the exposed memory of a failed call is kept from reuse, if nobody says that the
-/// server has finished: the server's clock may lag by [`SKEW_MAX_NS`], and it may have started a fragment just
-/// before the deadline.
+/// How long after its deadline the exposed memory of a failed call is kept from reuse, if no answer says that the
+/// server has finished: the server's clock may lag by [`SKEW_MAX_NS`], and it may have started a fragment just before
+/// the deadline.
 pub(crate) const WITHDRAWAL_GRACE: Duration = Duration::from_nanos(SKEW_MAX_NS).saturating_add(FRAGMENT_TIME);
 
 /// The exposures of a call and their descriptors. Later calls reuse the lists, so that nothing is allocated.

@@ -9,7 +9,7 @@ use weir_proto::TenantKey;
 
 pub use weir_proto::Keys;
 
-/// Length of a tag in bytes: a forger who may try 2^40 times succeeds with a probability of 2^-88.
+/// Length of a tag in bytes: with 2^40 tries a forger succeeds with a probability of 2^-88.
 pub const TAG_LEN: usize = 16;
 
 /// Length of the nonce that each side adds to a session's key.

@@ -108,7 +108,7 @@ struct Core {
     in_place: Cell<usize>,
     /// No more tasks have their turn before the next look at the sources.
     turn_over: Cell<bool>,
-    /// What the clocks say to whom it runs now.
+    /// The reading of the clocks for the tasks that run now.
     readings: Rc<Readings>,
     /// How many expect something soon, and what was learned of such waits.
     attending: Cell<u32>,
@@ -342,13 +342,13 @@ impl Core {
         true
     }
 
-    /// How long to poll before the next sleep. Who has slept has lost what staying awake is for.
+    /// How long to poll before the next sleep. A thread that has slept has lost the benefit of staying awake.
     fn patience(&self, lull: Lull) -> Duration {
         let spin = self.options.spin;
         if self.attending.get() == 0 || lull.slept { spin } else { self.vigil.get().patience(spin) }
     }
 
-    /// There is something to do again. A lull that everybody would have met awake says nothing.
+    /// There is something to do again. A pause that every poll budget covers says nothing.
     fn learn(&self, lull: Lull) {
         if self.attending.get() == 0 {
             return;

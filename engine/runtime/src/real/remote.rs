@@ -77,7 +77,7 @@ impl Inbox {
 
 impl RemoteQueue for Inbox {
     fn wake(&self, task: TaskId) {
-        // Nobody is left to wake when the executor is gone.
+        // There is nothing left to wake when the executor is gone.
         let _ = self.post(|letters| letters.wakes.push(task));
     }
 }

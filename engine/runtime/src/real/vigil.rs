@@ -1,9 +1,9 @@
 //! How long an executor stays awake for something that it was told to expect.
 //!
-//! Waking a thread takes longer than many a transfer does, so that whoever expects the end of one had better meet it
-//! awake. But what is expected may take milliseconds, or may need the very core that waits for it. Whether staying awake
-//! pays is learned from how earlier waits ended: each one in vain makes the following ones short, twice as many of them
-//! as the one before, and each that paid forgives all.
+//! Waking a thread takes longer than many a transfer does, so a thread that expects the end of a transfer should be
+//! awake then. But what is expected may take milliseconds, or may need the very core that waits for it. Whether staying
+//! awake pays is learned from how earlier waits ended. Each wait in vain makes the following ones short, twice as many
+//! of them as the one before. A wait that paid resets that.
 
 use core::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) struct Vigil {
 }
 
 impl Vigil {
-    /// How long to poll for what is expected, of which `spin` is what everybody polls.
+    /// How long to poll for what is expected; `spin` is the ordinary poll budget.
     pub(super) fn patience(self, spin: Duration) -> Duration {
         if self.left == 0 { spin.max(VIGIL_MAX) } else { spin }
     }

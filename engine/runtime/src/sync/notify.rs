@@ -9,7 +9,7 @@ use std::rc::Rc;
 struct State {
     /// Counts calls of `notify_waiters`.
     round: Cell<u64>,
-    /// A `notify_one` that found nobody waiting.
+    /// A `notify_one` that found no waiting task.
     stored: Cell<bool>,
     waiting: RefCell<Vec<(u64, Waker)>>,
     serial: Cell<u64>,
@@ -20,13 +20,13 @@ struct State {
 pub struct Notify(Rc<State>);
 
 impl Notify {
-    /// Nobody waits yet.
+    /// No task waits yet.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Wakes the longest waiting task; when none waits, the next one that does goes through at once.
+    /// Wakes the longest waiting task. When none waits, the next one that does goes through at once.
     pub fn notify_one(&self) {
         self.0.stored.set(true);
         if let Some((_, waker)) = self.0.waiting.borrow().first() {
@@ -127,7 +127,7 @@ impl Gate {
         Self::default()
     }
 
-    /// Lets everybody through, now and later.
+    /// Lets all tasks through, now and later.
     pub fn open(&self) {
         self.open.set(true);
         self.notify.notify_waiters();

@@ -50,7 +50,7 @@ impl<T> Sender<T> {
         Ok(())
     }
 
-    /// Whether nobody waits any more.
+    /// Whether no receiver waits any more.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         !self.0.borrow().receiver

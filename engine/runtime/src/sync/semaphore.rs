@@ -49,13 +49,13 @@ impl Semaphore {
         Acquire { semaphore: self.clone(), permits, serial: None }
     }
 
-    /// One permit, when it is free and nobody waits for it.
+    /// One permit, when it is free and no task waits for it.
     #[must_use]
     pub fn try_acquire(&self) -> Option<Permit> {
         self.try_acquire_many(1)
     }
 
-    /// Several permits, when they are free and nobody waits for them.
+    /// Several permits, when they are free and no task waits for them.
     #[must_use]
     pub fn try_acquire_many(&self, permits: usize) -> Option<Permit> {
         let mut state = self.0.borrow_mut();
@@ -84,7 +84,7 @@ impl Semaphore {
         self.grant();
     }
 
-    /// Fails all who wait, and all who come.
+    /// Fails all waiting and later calls.
     pub fn close(&self) {
         let wakers: Vec<Waker> = {
             let mut state = self.0.borrow_mut();
@@ -102,7 +102,7 @@ impl Semaphore {
         }
     }
 
-    /// Grants those of the first who has none, if they are free. Returns whom to wake.
+    /// Grants the first waiter without permits those that it wants, if they are free. Returns the waker.
     fn grant_next(&self) -> Option<Waker> {
         let state = &mut *self.0.borrow_mut();
         let waiter = state.waiters.iter_mut().find(|waiter| !waiter.granted)?;

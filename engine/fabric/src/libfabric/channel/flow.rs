@@ -1,4 +1,4 @@
-//! What an endpoint does with its channels.
+//! How an endpoint uses its channels.
 
 use super::ring::SLOTS;
 use super::table::{CHANNELS_MAX, Look};
@@ -39,8 +39,8 @@ enum Refusal {
 }
 
 impl Core {
-    /// Takes what has come through channels, one message of each in turn, so that nobody who sends much holds up others, until
-    /// none of them has another one. Returns whether there was anything.
+    /// Takes what has come through channels, one message of each in turn, until none of them has another one. So a peer
+    /// that sends much doesn't delay others. Returns whether there was anything.
     pub(in crate::libfabric) fn take_from_channels(&self) -> bool {
         if self.sink.get().is_none() {
             return false;
@@ -114,8 +114,8 @@ impl Core {
         self.end_channel(gone);
     }
 
-    /// Closes a channel that is not in the table any more. What has come through it waits to be handed out with what came from
-    /// the provider: whoever leaves may be in the middle of a send.
+    /// Closes a channel that is not in the table any more. What has come through it is queued with what came from the
+    /// provider, because the caller may be in the middle of a send.
     fn end_channel(&self, gone: &Rc<Channel>) {
         gone.close();
         // A peer that goes on writing could do so for ever.
@@ -234,8 +234,8 @@ impl Core {
         if self.make_room() { Ok(()) } else { Err(Refusal::Full) }
     }
 
-    /// Makes room for another channel: in place of one whose peer has ended, or that nobody has used for a while. Returns
-    /// whether there is any.
+    /// Makes room for another channel: replaces one whose peer has ended, or that was unused for a while. Returns
+    /// whether there is any room.
     fn make_room(&self) -> bool {
         if !self.channels.is_full() {
             return true;

@@ -1,4 +1,4 @@
-//! A channel whose other side does whatever it is told to: with this a fuzzer plays a peer.
+//! A channel whose other side a fuzzer controls.
 
 use super::ring::{RING_LONGS, SLOT_LONGS, SLOTS};
 use super::table::{Channels, Look};
@@ -49,7 +49,7 @@ pub enum ChannelEvent {
     Broken,
 }
 
-/// One side of a channel that was offered by somebody, and that one's memory of it.
+/// One side of a channel that another endpoint has offered, and that endpoint's memory of it.
 pub struct ForeignChannel {
     channels: Channels,
     channel: Rc<Channel>,

@@ -36,8 +36,8 @@ use std::rc::Rc;
 /// Which form of channels this is; an endpoint is offered none of a form that it doesn't have.
 pub(super) const VERSION: u32 = 1;
 
-/// The word that tells what became of the channel. Behind it, on lines of their own, come the rings: first the one that
-/// whoever offers it writes.
+/// The word with the state of the channel. Behind it, on lines of their own, come the rings: first the one that the
+/// offering side writes.
 const STATE: usize = 0;
 
 /// Long words before the first ring: a pair of lines.
@@ -46,7 +46,7 @@ const HEAD_LONGS: usize = 16;
 /// Length of a channel's memory in bytes.
 const BYTES: usize = ((HEAD_LONGS + 2 * RING_LONGS) * 8).next_multiple_of(PAGE);
 
-/// Nobody has answered yet.
+/// The peer has not answered yet.
 const OFFERED: u32 = 0;
 
 /// Both sides use it.
@@ -58,8 +58,9 @@ const CLOSED: u32 = 2;
 /// No process can make the memory shorter, which would end others that touch it.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// The kind of file system that memory for channels is in (`TMPFS_MAGIC` of `statfs(2)`). Its pages are there when they are
-/// touched; whoever has huge ones can give them back and leave a hole that nothing fills, which ends who touches it.
+/// The kind of file system that memory for channels is in (`TMPFS_MAGIC` of `statfs(2)`). Its pages exist from the
+/// first access on. A process could give huge pages back and leave a hole that nothing fills; a process that reads the
+/// hole dies.
 const PLAIN: u64 = 0x0102_1994;
 
 /// One side of a channel.

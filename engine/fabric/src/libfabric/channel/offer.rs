@@ -17,9 +17,9 @@ const OFFER: u8 = b'c';
 /// Longest offer: its first byte, the version, and a name.
 const OFFER_MAX: usize = 128;
 
-/// What somebody has offered.
+/// An offer.
 pub(in crate::libfabric) struct Offer {
-    /// Who it says it is.
+    /// The name that the sender claims.
     pub(super) name: String,
     /// The process that it comes from, as this one's namespace counts it; 0: it can't be seen there.
     pub(super) process: u32,
@@ -61,7 +61,7 @@ struct Datagram {
     len: usize,
     /// What came with it, if that was exactly one.
     file: Option<OwnedFd>,
-    /// Who sent it, as this process's namespace counts it; 0: it can't be seen there.
+    /// The sender's process id, as this process's namespace counts; 0: the sender can't be seen there.
     process: u32,
 }
 
@@ -75,14 +75,14 @@ fn receive_datagram(socket: &UnixDatagram, bytes: &mut [u8]) -> Result<Datagram,
         sys::weir_receive(socket.as_raw_fd(), start, bytes.len() as u64, &raw mut file, &raw mut process)
     };
     let file = (file >= 0).then(|| {
-        // SAFETY: the kernel has just made it for this process, and nobody else knows of it.
+        // SAFETY: the kernel has just made it for this process, and no other code knows of it.
         unsafe { OwnedFd::from_raw_fd(file) }
     });
     let failed = || Errno::from_raw_os_error(i32::try_from(-len).unwrap_or(0));
     Ok(Datagram { len: usize::try_from(len).map_err(|_| failed())?, file, process })
 }
 
-/// Who offers a channel by this datagram, if it is an offer.
+/// The sender of an offer in this datagram, if it is an offer.
 pub(super) fn name_in(datagram: &[u8]) -> Option<&str> {
     let name = datagram.strip_prefix(&[OFFER])?.strip_prefix(&VERSION.to_le_bytes())?;
     str::from_utf8(name).ok()
@@ -209,7 +209,7 @@ mod tests {
             assert_eq!((offer.process, offer.name.as_str()), (0, "weir-1-2-3"));
             return;
         }
-        // Whoever isn't root may need a user namespace for it, and not every system allows that.
+        // A process that isn't root may need a user namespace for it, and not every system allows that.
         let unshare = |program: &Path| {
             let mut command = std::process::Command::new("unshare");
             command.args(["--user", "--pid", "--fork"]).arg(program);
@@ -221,7 +221,7 @@ mod tests {
         let sockets = Sockets::new();
         rustix::net::sockopt::set_socket_passcred(&sockets.to, true).expect("set");
         send(&sockets.from, &sockets.path, "weir-1-2-3", &memory("weir-test")).expect("sent");
-        // The kernel tells the number when it is asked, and as the namespace of whoever asks has it.
+        // The kernel computes the number when it is asked, in the namespace of the asking process.
         let mut child = unshare(&std::env::current_exe().expect("this program"));
         let name = "a_sender_of_a_pid_namespace_that_cannot_be_seen_has_no_number";
         child.arg(format!("libfabric::channel::offer::tests::{name}")).arg("--exact");

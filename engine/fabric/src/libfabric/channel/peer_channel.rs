@@ -4,7 +4,7 @@ use super::Channel;
 use core::cell::{Cell, Ref, RefCell};
 use std::rc::Rc;
 
-/// Messages through the provider before a peer is offered a channel. Who sends only a few needs none.
+/// Messages through the provider before a peer is offered a channel. A peer that gets only a few needs none.
 const FIRST_OFFER: u32 = 32;
 
 /// Most messages between two offers, where the peer doesn't accept them: each time it is twice as many.

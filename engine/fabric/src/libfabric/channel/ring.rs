@@ -1,10 +1,11 @@
 //! One direction of a channel: a ring of slots with one writer and one reader, in memory that both share.
 //!
-//! A slot is two cache lines. Its first word says which of all slots ever written it is, and how long the message is that
-//! begins in it, and is written last: who waits for a message looks at one word, and has the message with the line that
-//! brings it. No word is written by both sides, so that neither can hold up the other, whenever it stops.
+//! A slot is two cache lines. Its first word is the slot's number among all ever written, and the length of the message
+//! that begins in it. That word is written last. So a reader that waits looks at one word, and the cache line that
+//! brings it brings the begin of the message. No word is written by both sides, so neither side can block the other,
+//! wherever it stops.
 //!
-//! Whoever is on the other side may write anything at any time: what is read is copied first and judged then.
+//! The other side may write anything at any time: a reader copies first and checks the copy then.
 
 use crate::libfabric::shared::{Longs, Shared};
 use core::cell::Cell;
@@ -98,8 +99,8 @@ impl Writer {
         Ok(fits(taken))
     }
 
-    /// Writes what a slot holds of a message, the end first: whoever waits looks at the line in which the slot begins, and would
-    /// take it away once more if anything else were written between that line's first word and its head.
+    /// Writes a slot's part of a message, the end first. A reader polls the line in which the slot begins. It would
+    /// take that line away once more if anything else were written between the line's first word and its head.
     #[inline]
     fn fill(longs: &[AtomicU64; SLOT_LONGS - 1], bytes: &[u8]) {
         let (whole, rest) = bytes.as_chunks::<8>();

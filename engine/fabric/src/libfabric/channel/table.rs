@@ -25,7 +25,7 @@ const SLAB_BYTES: usize = 64 << 10;
 /// Most of them: where requests hold all of these, messages are copied to memory of their own.
 const SLABS_MAX: usize = 8;
 
-/// Where messages are copied to from the rings. Memory that nobody holds any more serves again at once, while the
+/// Where messages are copied to from the rings. Memory that is not held any more serves again at once, while the
 /// processor's cache has it.
 struct Copies {
     pool: BufferPool,
@@ -41,7 +41,7 @@ impl Copies {
         Self { pool, returns: Rc::default(), slabs: 0, slab: None, used: 0 }
     }
 
-    /// A slab that nobody holds.
+    /// A slab that is not held.
     fn next_slab(&mut self) -> Option<Rc<SlabLease>> {
         // The one before comes back when the last message in it is gone.
         self.slab = None;

@@ -1,9 +1,9 @@
 //! Published addresses, which are not known beforehand: of providers whose endpoints have no host and port, such
 //! as `cxi`, and of others where that is configured.
 //!
-//! A listening endpoint is opened wherever the provider puts it. A TCP socket at the configured host and port
-//! tells its address to everybody who asks. A client that resolves the server's name asks there each time it
-//! makes contact, so that it finds a server that restarted at another address.
+//! A listening endpoint is opened wherever the provider puts it. A TCP socket at the configured host and port tells its
+//! address to every querier. A client that resolves the server's name asks there each time it makes contact, so that it
+//! finds a server that restarted at another address.
 //!
 //! An answer is sealed with the key of the querier's tenant, so that only a process with the system's key can
 //! publish an address. It contains the id by which the server answers hellos: addresses are reused, and another

@@ -27,7 +27,7 @@ const QUERIERS_MAX: usize = 64;
 /// Pause after the system could not accept a connection, for instance for lack of descriptors.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// What is published, and for whom.
+/// What is published, and the keys of the tenants that may read it.
 struct Publication {
     told: PublishedAddress,
     keys: Option<Keys>,
@@ -101,7 +101,7 @@ impl Drop for Publisher {
         // Wakes the thread. The port is free when it has ended.
         let woken = rustix::net::shutdown(&self.shared.listener, Shutdown::Both);
         if let (Ok(()), Some(thread)) = (woken, self.thread.take()) {
-            // It doesn't panic, and nobody could be told.
+            // It doesn't panic, and there is no one to tell.
             let _ = thread.join();
         }
     }

@@ -15,8 +15,8 @@ use weir_proto::TenantKey;
 /// network.
 const ASK_LIMIT: Duration = Duration::from_millis(700);
 
-/// Pause before the next try to connect where nobody listens. A restarting engine is back soon, and a caller
-/// that fails waits longer.
+/// Pause before the next try to connect where no process listens. A restarting engine is back soon, and a caller that
+/// fails waits longer.
 const CONNECT_AGAIN: Duration = Duration::from_millis(30);
 
 /// An endpoint that asks, with what the answer has to match.

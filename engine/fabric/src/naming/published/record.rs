@@ -18,7 +18,7 @@ pub const QUERY_LEN: usize = 40;
 /// What stands before the names in an answer.
 const HEAD_LEN: usize = 32;
 
-/// Length of the seal behind an answer: a forger who may try 2^40 times succeeds with a probability of 2^-88.
+/// Length of the seal behind an answer: with 2^40 tries a forger succeeds with a probability of 2^-88.
 const SEAL_LEN: usize = 16;
 
 /// Longest name of a provider: what libfabric's own structures hold here.
@@ -99,7 +99,7 @@ pub enum AnswerError {
     /// The tenant is not one of the system.
     #[error("it knows no such tenant: use the attach file and key of this system")]
     Refused,
-    /// Somebody without keys, or with others.
+    /// A querier without keys, or with others.
     #[error("its answer is not sealed with the key of this system")]
     Forged,
     /// Cut short, too long, or with impossible lengths.

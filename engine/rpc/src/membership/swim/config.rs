@@ -24,7 +24,7 @@ pub(super) const CONFIRMATIONS: usize = 2;
 /// with eight tries on average fewer than two are made in one case of 300.
 pub(super) const SECOND_OPINIONS: u64 = 8;
 
-/// A dead or unknown member is greeted every so many periods: after a partition nobody else would begin.
+/// A dead or unknown member is greeted every so many periods: after a partition no other message would begin contact.
 pub(super) const GREET_EVERY: u64 = 8;
 
 /// Times of the membership protocol. The defaults make a dead member known to all of 1,024 within 8 s.
@@ -34,11 +34,11 @@ pub struct SwimConfig {
     pub period: Duration,
     /// Wait before a suspect that others confirm is declared dead.
     pub suspicion_min: Duration,
-    /// Wait before a suspect that nobody confirms is declared dead.
+    /// Wait before a suspect that no other member confirms is declared dead.
     pub suspicion_max: Duration,
     /// Pause between two rounds of news.
     pub gossip: Duration,
-    /// Progress that is later than this is a stall of our own: nobody else is blamed for it.
+    /// Progress that is later than this is a stall of our own: no other member is blamed for it.
     pub stall: Duration,
 }
 

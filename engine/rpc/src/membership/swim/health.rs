@@ -1,5 +1,5 @@
-//! How well this member itself is doing (Lifeguard's local health): one that misses its own deadlines, or hears from
-//! nobody, gives others more time instead of blaming them.
+//! How well this member itself is doing (Lifeguard's local health). A member that misses its own deadlines, or hears
+//! from no other, gives others more time instead of blaming them.
 
 /// Worst score (Lifeguard: 8).
 const SCORE_MAX: u32 = 8;

@@ -1,9 +1,9 @@
 //! Membership by SWIM, as a pure state machine: it is told the time and what arrived, and says what to send.
 //!
-//! Each period every member probes one other, chosen so that in a period each is probed by one: the members agree on a
-//! distance around the ring of ranks for each period of the wall clock. A failed probe makes a suspect, who has some
-//! seconds to object by raising its incarnation; a suspect that does not object is dead. News travels with probes and,
-//! while there is any, to three random members at a time. Tables that differ when no news is left are compared.
+//! Each period every member probes one other, and is probed by one: the members agree on a distance around the ring of
+//! ranks for each period of the wall clock. A failed probe makes a suspect, which has some seconds to object by raising
+//! its incarnation. A suspect that does not object is dead. News travels with probes and, while there is any, to three
+//! random members at a time. Tables that differ when no news is left are compared.
 //!
 //! Sources: SWIM (Das, Gupta, Motivala, DSN 2002); Lifeguard (Dadgar, Phillips, Currey, DSN 2018) for local health,
 //! the confirmed suspicion and telling a suspect first; the paper's §2.2 for its place in the RPC layer.
@@ -38,8 +38,9 @@ use weir_runtime::random::Random;
 /// Highest incarnation that is ever believed. Incarnations are nanoseconds since 1970.
 const INCARNATION_MAX: u64 = u64::MAX >> 1;
 
-/// How far an incarnation that is believed is ahead of the wall clock, at most: a hundred years. No clock of an earlier life was
-/// so far ahead; and when somebody says that a member is dead in the highest one of now, the next one is believed a moment later.
+/// How far an accepted incarnation is ahead of the wall clock, at most: a hundred years. No clock of an earlier run was
+/// so far ahead. When a member is reported dead in the highest acceptable incarnation, the next one is acceptable a
+/// moment later.
 const AHEAD_MAX: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 
 /// What is to be sent.
@@ -49,7 +50,7 @@ pub enum Action {
     Ping {
         /// Which probe it belongs to.
         probe: ProbeId,
-        /// Who is asked.
+        /// The member that is asked.
         to: Rank,
         /// How long an answer is of use.
         limit: Duration,
@@ -60,7 +61,7 @@ pub enum Action {
     Relay {
         /// Which probe it belongs to.
         probe: ProbeId,
-        /// Who is asked to ask.
+        /// The member that is asked to ping.
         via: Rank,
         /// How long an answer is of use.
         limit: Duration,
@@ -69,7 +70,7 @@ pub enum Action {
     },
     /// Ask a member for a page of its table; it goes to [`Swim::on_sync_reply`].
     Sync {
-        /// Who is asked.
+        /// The member that is asked.
         to: Rank,
         /// The message.
         sync: GroupSync,
@@ -87,7 +88,7 @@ pub struct MemberEvent {
     pub before: MemberState,
     /// What it is believed to be.
     pub after: MemberState,
-    /// Who says so first-hand.
+    /// The members that say so first-hand.
     pub by: Rank,
 }
 
@@ -98,7 +99,7 @@ pub struct SwimStats {
     pub probes_direct: u64,
     /// Probes that were answered through another member.
     pub probes_indirect: u64,
-    /// Probes that nobody answered.
+    /// Probes that no member answered.
     pub probes_failed: u64,
     /// Probes given up because this member itself stood still.
     pub probes_void: u64,
@@ -134,7 +135,7 @@ pub struct Swim {
     random: Random,
     suspicions: Vec<Suspicion>,
     probe: Option<Probe>,
-    /// Whom to probe out of turn, and from when on.
+    /// Members to probe out of turn, and from when on.
     urgent: Option<(usize, Instant)>,
     probes: u64,
     periods: u64,
@@ -323,7 +324,7 @@ impl Swim {
     pub fn on_sync_reply(&mut self, now: Instant, from: Rank, reply: &GroupSyncReply) {
         self.progress(now);
         for update in &reply.updates {
-            // Whoever lacks it will find out in the same way.
+            // A member that lacks it will find out in the same way.
             self.apply(now, update, false);
         }
         if let Some(next) = reply.next {
@@ -396,7 +397,7 @@ impl Swim {
         self.promised = self.next().max(now);
     }
 
-    /// Notices when this member itself has stood still: then nobody else is to blame for what is overdue.
+    /// Notices when this member itself has stood still: then no other is to blame for what is overdue.
     fn progress(&mut self, now: Instant) {
         let late = now - self.promised;
         if late <= self.config.stall {
@@ -482,7 +483,7 @@ impl Swim {
         }
     }
 
-    /// Somebody says something of this member itself. What isn't true is corrected by a higher incarnation.
+    /// Takes what others say of this member itself, and corrects what isn't true by a higher incarnation.
     fn accused(&mut self, now: Instant, update: &MemberUpdate) {
         let wrong = match update.state {
             MemberState::Suspect | MemberState::Dead => update.incarnation >= self.incarnation,
@@ -500,7 +501,7 @@ impl Swim {
         self.announce(now);
     }
 
-    /// Tells everybody that this member is alive in its present incarnation.
+    /// Tells all members that this member is alive in its present incarnation.
     fn announce(&mut self, now: Instant) {
         let update = MemberUpdate {
             rank: self.rank,

@@ -107,8 +107,8 @@ impl Swim {
         self.wave(now, actions);
     }
 
-    /// Whom to probe: in each period of the wall clock all members look the same distance around the ring, so that
-    /// each is looked at by one. Dead ones are passed over.
+    /// The member to probe: in each period of the wall clock all members look the same distance around the ring, so
+    /// that each is probed by one. Dead ones are passed over.
     fn choose(&self, wall_ns: u64) -> Option<usize> {
         let members = self.table.all().len();
         if members < 2 {
@@ -182,7 +182,7 @@ impl Swim {
         let Some(probe) = self.probe.take() else { return };
         self.stats.probes_failed += 1;
         if probe.asked > 0 && probe.replies == 0 {
-            // Nobody answered, not even those that were only asked to ask: it may be this member's own fault.
+            // No member answered, not even those that were only asked to ping: it may be this member's own fault.
             self.health.worsen();
         }
         let member = self.table.get(probe.target);

@@ -8,15 +8,15 @@ use weir_proto::group::MemberState;
 use weir_runtime::Instant;
 
 impl Swim {
-    /// Goes on with another list of members. What is known of those that stay is kept; suspicions and the probe under
-    /// way begin anew, since both go by the old list. Who is not listed any more is forgotten.
+    /// Goes on with another list of members. Knowledge of members that stay is kept. Suspicions and the probe under way
+    /// begin anew, since both go by the old list. Members that are not listed any more are forgotten.
     pub fn regroup(&mut self, now: Instant, ranks: &[Rank]) {
         let mut ranks = ranks.to_vec();
         ranks.push(self.rank);
         let mut table = Table::new(&ranks, now);
         for member in self.table.all() {
             let Some(index) = table.index(member.rank) else { continue };
-            // Whoever still suspects it says so again.
+            // A member that still suspects it says so again.
             let state = if member.state == MemberState::Suspect { MemberState::Alive } else { member.state };
             table.merge(index, &MemberUpdate { state, ..member.update() }, now);
             let kept = table.get_mut(index);

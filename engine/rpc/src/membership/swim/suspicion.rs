@@ -19,7 +19,7 @@ pub(super) struct Suspicion {
     began: Instant,
     /// Own slowness at the beginning.
     stretch: u32,
-    /// Who suspects it.
+    /// The members that suspect it.
     by: Vec<Rank>,
     /// Confirmations that are possible.
     possible: usize,
@@ -51,7 +51,7 @@ impl Suspicion {
         true
     }
 
-    /// This member stood still for this long; nobody could object meanwhile.
+    /// This member stood still for this long; no suspect could object meanwhile.
     pub(super) fn postpone(&mut self, late: Duration) {
         self.began += late;
         self.deadline += late;

@@ -15,7 +15,7 @@ pub struct Member {
     pub incarnation: u64,
     /// What it is believed to be.
     pub state: MemberState,
-    /// Who said so first-hand.
+    /// The members that said so first-hand.
     pub by: Rank,
     /// Since when it has been believed here.
     pub since: Instant,
