@@ -7,13 +7,12 @@
 //! index, larger ones in data extents that are written before the log names them. Everything read from the device is
 //! checked against a checksum first.
 //!
-//! The on-disk format is described byte by byte in `docs/reference/format.md`.
+//! What stands on the device is `weir-format`'s; `docs/reference/format.md` describes it byte by byte.
 //!
 //! Rooms, each of which calls only those above it:
 //!
 //! | room | what it has |
 //! |---|---|
-//! | `format` | what stands on the device: keys, values, records, nodes, bitmaps, superblock |
 //! | `space` | which blocks are in use |
 //! | `index` | the copy-on-write tree, existence of objects and keys, visible extents |
 //! | `versions` | timestamps, prepared transactions, walks over the versions of a dkey |
@@ -25,7 +24,6 @@
 
 mod audit;
 mod copy;
-mod format;
 mod index;
 mod inspect;
 mod log;
@@ -38,8 +36,6 @@ mod versions;
 
 pub use audit::Audit;
 pub use copy::{Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, CopyStage, Loss, LossKind, Survey};
-pub use format::decision::Decision;
-pub use format::owner::Owner;
 pub use index::fault::Location;
 pub use inspect::{
     BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Dumped, Field, Filter,
@@ -64,4 +60,8 @@ pub use state::stats::{
     IndexStats, LATENCY_BOUNDS_US, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;
+pub use weir_format::decision::Decision;
+pub use weir_format::owner::Owner;
 pub use weir_proto::TransactionId;
+
+use weir_format as format;

@@ -27,14 +27,6 @@ impl Space {
     }
 }
 
-impl Bits {
-    fn add(&mut self, other: &Self) {
-        for (word, more) in self.0.iter_mut().zip(other.0.iter()) {
-            *word |= more;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::{GROUP_BLOCKS, Purpose, Run};

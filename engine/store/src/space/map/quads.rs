@@ -24,22 +24,14 @@ enum View {
     Quads,
 }
 
-impl Bits {
-    /// Quads without a set bit among the words that the range touches.
-    pub(super) fn quads(&self, from: usize, to: usize) -> u64 {
-        let words = self.0.get(from / 64..to.div_ceil(64)).unwrap_or_default();
-        words.iter().map(|word| u64::from(whole_quads(*word).count_ones())).sum()
+/// Bits with those set that a search doesn't take.
+fn seen_by(bits: &Bits, view: View) -> Bits {
+    let mut bits = bits.clone();
+    for word in bits.0.iter_mut() {
+        let free = whole_quads(*word) * 0xf;
+        *word = if view == View::Between { *word | free } else { !free };
     }
-
-    /// These bits, with those set that a search doesn't take.
-    fn seen_by(&self, view: View) -> Self {
-        let mut bits = self.clone();
-        for word in bits.0.iter_mut() {
-            let free = whole_quads(*word) * 0xf;
-            *word = if view == View::Between { *word | free } else { !free };
-        }
-        bits
-    }
+    bits
 }
 
 impl Space {
@@ -98,7 +90,7 @@ impl Space {
             let bits = if view == View::All {
                 &group.busy
             } else {
-                seen = group.busy.seen_by(view);
+                seen = seen_by(&group.busy, view);
                 &seen
             };
             let mut at = if step == 0 { within } else { 0 };

@@ -4,7 +4,7 @@
 //! kept and no text is a prefix of another: a zero byte becomes `00 ff`, the end is `00 00`. Epochs are stored
 //! inverted: the newest comes first.
 
-use crate::format::codec::{Decoder, Malformed};
+use crate::codec::{Decoder, Malformed};
 
 use smallvec::SmallVec;
 use weir_proto::limits::KEY_MAX;
@@ -12,47 +12,47 @@ use weir_proto::object::Extent;
 use weir_proto::{Epoch, Key, ObjectId, TransactionId};
 
 /// An object, as the key of what isn't durable yet.
-pub(crate) type ObjectKey = (PoolNumber, ContainerNumber, ObjectId);
+pub type ObjectKey = (PoolNumber, ContainerNumber, ObjectId);
 
 /// A transaction within the store.
-pub(crate) type TransactionKey = (PoolNumber, ContainerNumber, TransactionId);
+pub type TransactionKey = (PoolNumber, ContainerNumber, TransactionId);
 
 /// No pool or container has this number, so that there is always a next one.
-pub(crate) const NUMBER_END: u32 = u32::MAX;
+pub const NUMBER_END: u32 = u32::MAX;
 
 /// A key, or a part of one, that is put together for a question. Most need no memory of their own: 96 bytes hold those
 /// of extents below a dkey and an akey of up to 40 bytes together.
-pub(crate) type KeyBytes = SmallVec<[u8; 96]>;
+pub type KeyBytes = SmallVec<[u8; 96]>;
 
 /// A pool of the store.
-pub(crate) const POOL: u8 = 1;
+pub const POOL: u8 = 1;
 /// A container of a pool.
-pub(crate) const CONTAINER: u8 = 2;
+pub const CONTAINER: u8 = 2;
 /// Space that a container uses, as of the checkpoint.
-pub(crate) const USAGE: u8 = 3;
+pub const USAGE: u8 = 3;
 /// A piece of an attribute.
-pub(crate) const ATTRIBUTE: u8 = 4;
+pub const ATTRIBUTE: u8 = 4;
 /// Everything of an object.
-pub(crate) const OBJECT: u8 = 5;
+pub const OBJECT: u8 = 5;
 /// An epoch whose state a container keeps.
-pub(crate) const SNAPSHOT: u8 = 6;
+pub const SNAPSHOT: u8 = 6;
 
 /// A transaction that was prepared, or its decision.
-pub(crate) const TRANSACTION: u8 = 7;
+pub const TRANSACTION: u8 = 7;
 
 /// Behind an object, dkey or akey: its incarnations.
-pub(crate) const EVENT: u8 = 0;
+pub const EVENT: u8 = 0;
 /// Behind an object or dkey: the keys below it. Behind an akey: its single values.
-pub(crate) const BELOW: u8 = 1;
+pub const BELOW: u8 = 1;
 /// Behind an akey: its extents.
-pub(crate) const EXTENT: u8 = 2;
-/// Behind an object: records for which room is kept ([`crate::reserve`]).
+pub const EXTENT: u8 = 2;
+/// Behind an object: records for which room is kept ([`crate::reserved`]).
 pub(crate) const RESERVED: u8 = 2;
 
 /// Number of a pool within a store; not used again for another one as long as the store is open.
-pub(crate) type PoolNumber = u32;
+pub type PoolNumber = u32;
 /// Number of a container within a pool; never used again for another one. 0 stands for the pool's own entries.
-pub(crate) type ContainerNumber = u32;
+pub type ContainerNumber = u32;
 
 /// Object types whose dkeys are integers (`daos_otype_t`).
 const INTEGER_DKEYS: [u8; 6] = [2, 4, 9, 11, 12, 13];
@@ -74,12 +74,14 @@ fn is_among(object: ObjectId, kinds: u64) -> bool {
 }
 
 /// Whether dkeys of this object are 8-byte integers.
-pub(crate) fn has_integer_dkeys(object: ObjectId) -> bool {
+#[must_use]
+pub fn has_integer_dkeys(object: ObjectId) -> bool {
     is_among(object, const { kinds(INTEGER_DKEYS) })
 }
 
 /// Whether akeys of this object are 8-byte integers.
-pub(crate) fn has_integer_akeys(object: ObjectId) -> bool {
+#[must_use]
+pub fn has_integer_akeys(object: ObjectId) -> bool {
     is_among(object, const { kinds(INTEGER_AKEYS) })
 }
 
@@ -109,7 +111,7 @@ const KEY_LENGTH: Malformed = Malformed("a key has an impossible length");
 
 /// Has what leads from an object to a dkey, or from there to an akey, appended in pieces.
 #[inline]
-pub(crate) fn put_key(mut append: impl FnMut(&[u8]), key: &Key, integer: bool) {
+pub fn put_key(mut append: impl FnMut(&[u8]), key: &Key, integer: bool) {
     let bytes = key.as_bytes();
     match bytes.as_array::<8>() {
         Some(number) if integer => {
@@ -132,32 +134,40 @@ fn put_any_key(mut append: impl FnMut(&[u8]), bytes: &[u8], integer: bool) {
     }
 }
 
-pub(crate) fn take_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<Key, Malformed> {
+/// Takes a dkey or akey, as [`put_key`] appends it behind the byte that leads to it.
+///
+/// # Errors
+/// When it is cut, or no key has its length.
+pub fn take_key(decoder: &mut Decoder<'_>, integer: bool) -> Result<Key, Malformed> {
     let bytes = if integer { decoder.array::<8>()?.to_vec() } else { take_escaped(decoder)? };
     Key::new(&bytes).map_err(|_| KEY_LENGTH)
 }
 
 /// The epoch of an object's entry: all of them end with it.
-pub(crate) fn epoch_of(key: &[u8]) -> Option<u64> {
+#[must_use]
+pub fn epoch_of(key: &[u8]) -> Option<u64> {
     let epoch = key.last_chunk().filter(|_| key.first() == Some(&OBJECT))?;
     Some(!u64::from_be_bytes(*epoch))
 }
 
 /// Whether the entry of this key keeps room for records of an object.
 #[inline]
-pub(crate) fn is_reserved(key: &[u8]) -> bool {
+#[must_use]
+pub fn is_reserved(key: &[u8]) -> bool {
     key.get(OBJECT_LEN) == Some(&RESERVED) && key[0] == OBJECT
 }
 
 /// Key of a pool.
-pub(crate) fn pool(pool: PoolNumber) -> Vec<u8> {
+#[must_use]
+pub fn pool(pool: PoolNumber) -> Vec<u8> {
     let mut key = vec![POOL];
     key.extend_from_slice(&pool.to_be_bytes());
     key
 }
 
 /// Key of a container or its usage.
-pub(crate) fn container(kind: u8, pool: PoolNumber, container: ContainerNumber) -> Vec<u8> {
+#[must_use]
+pub fn container(kind: u8, pool: PoolNumber, container: ContainerNumber) -> Vec<u8> {
     // With room for an object's id and what usually follows.
     let mut key = Vec::with_capacity(64);
     key.push(kind);
@@ -167,42 +177,50 @@ pub(crate) fn container(kind: u8, pool: PoolNumber, container: ContainerNumber) 
 }
 
 /// Key of a snapshot.
-pub(crate) fn snapshot(pool: PoolNumber, number: ContainerNumber, epoch: u64) -> Vec<u8> {
+#[must_use]
+pub fn snapshot(pool: PoolNumber, number: ContainerNumber, epoch: u64) -> Vec<u8> {
     let mut key = container(SNAPSHOT, pool, number);
     key.extend_from_slice(&epoch.to_be_bytes());
     key
 }
 
 /// What all attributes of a pool begin with.
-pub(crate) fn attributes(pool: PoolNumber) -> Vec<u8> {
+#[must_use]
+pub fn attributes(pool: PoolNumber) -> Vec<u8> {
     let mut key = vec![ATTRIBUTE];
     key.extend_from_slice(&pool.to_be_bytes());
     key
 }
 
 /// What all attributes of a scope begin with.
-pub(crate) fn attribute_scope(pool: PoolNumber, scope: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn attribute_scope(pool: PoolNumber, scope: &[u8]) -> Vec<u8> {
     let mut key = attributes(pool);
     put_escaped(|bytes| key.extend_from_slice(bytes), scope);
     key
 }
 
 /// What the pieces of an attribute begin with; the number of the piece follows as two bytes.
-pub(crate) fn attribute(pool: PoolNumber, scope: &[u8], name: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn attribute(pool: PoolNumber, scope: &[u8], name: &[u8]) -> Vec<u8> {
     let mut key = attribute_scope(pool, scope);
     put_escaped(|bytes| key.extend_from_slice(bytes), name);
     key
 }
 
 /// Name and piece number of an attribute from what follows its scope.
-pub(crate) fn attribute_name(rest: &[u8]) -> Result<(Vec<u8>, u16), Malformed> {
+///
+/// # Errors
+/// When they do not follow the format.
+pub fn attribute_name(rest: &[u8]) -> Result<(Vec<u8>, u16), Malformed> {
     let mut decoder = Decoder::new(rest);
     let name = take_escaped(&mut decoder)?;
     Ok((name, u16::from_be_bytes(decoder.array()?)))
 }
 
 /// Pool and container that an entry's bytes are counted for.
-pub(crate) fn owner(key: &[u8]) -> Option<(PoolNumber, ContainerNumber)> {
+#[must_use]
+pub fn owner(key: &[u8]) -> Option<(PoolNumber, ContainerNumber)> {
     let mut decoder = Decoder::new(key);
     let kind = decoder.u8().ok()?;
     let pool = u32::from_be_bytes(decoder.array().ok()?);
@@ -215,7 +233,8 @@ pub(crate) fn owner(key: &[u8]) -> Option<(PoolNumber, ContainerNumber)> {
 
 /// Pool, and container if it is a container's, without which an entry belongs to nobody. Pools are their own, and counters of what
 /// is used mean nothing by themselves.
-pub(crate) fn belongs_to(key: &[u8]) -> Option<(PoolNumber, Option<ContainerNumber>)> {
+#[must_use]
+pub fn belongs_to(key: &[u8]) -> Option<(PoolNumber, Option<ContainerNumber>)> {
     let mut decoder = Decoder::new(key);
     let kind = decoder.u8().ok()?;
     let pool = u32::from_be_bytes(decoder.array().ok()?);
@@ -227,7 +246,8 @@ pub(crate) fn belongs_to(key: &[u8]) -> Option<(PoolNumber, Option<ContainerNumb
 }
 
 /// Whether the entry of this key is a version of a value, which may refer to blocks.
-pub(crate) fn is_version(key: &[u8]) -> bool {
+#[must_use]
+pub fn is_version(key: &[u8]) -> bool {
     fn find(key: &[u8]) -> Result<bool, Malformed> {
         let mut decoder = Decoder::new(key);
         match decoder.u8()? {
@@ -271,7 +291,7 @@ fn ends_there(decoder: &mut Decoder<'_>) -> Result<bool, Malformed> {
 
 /// What an entry of a transaction holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TransactionTail {
+pub enum TransactionTail {
     /// A piece of its operations.
     Operations(u16),
     /// A version that it stores.
@@ -281,12 +301,14 @@ pub(crate) enum TransactionTail {
 }
 
 /// What all entries of a container's transactions begin with.
-pub(crate) fn transactions(pool: PoolNumber, number: ContainerNumber) -> Vec<u8> {
+#[must_use]
+pub fn transactions(pool: PoolNumber, number: ContainerNumber) -> Vec<u8> {
     container(TRANSACTION, pool, number)
 }
 
 /// An entry of a transaction.
-pub(crate) fn transaction((pool, number, id): TransactionKey, tail: TransactionTail) -> Vec<u8> {
+#[must_use]
+pub fn transaction((pool, number, id): TransactionKey, tail: TransactionTail) -> Vec<u8> {
     let mut key = transactions(pool, number);
     key.extend_from_slice(id.0.as_bytes());
     match tail {
@@ -304,7 +326,10 @@ pub(crate) fn transaction((pool, number, id): TransactionKey, tail: TransactionT
 }
 
 /// The transaction that an entry belongs to, and what it holds.
-pub(crate) fn transaction_from(key: &[u8]) -> Result<(TransactionKey, TransactionTail), Malformed> {
+///
+/// # Errors
+/// When the key does not follow the format.
+pub fn transaction_from(key: &[u8]) -> Result<(TransactionKey, TransactionTail), Malformed> {
     let mut decoder = Decoder::new(key);
     decoder.u8()?;
     let pool = u32::from_be_bytes(decoder.array()?);
@@ -324,12 +349,14 @@ pub(crate) fn transaction_from(key: &[u8]) -> Result<(TransactionKey, Transactio
 }
 
 /// What all keys of a container's objects begin with.
-pub(crate) fn objects(pool: PoolNumber, number: ContainerNumber) -> Vec<u8> {
+#[must_use]
+pub fn objects(pool: PoolNumber, number: ContainerNumber) -> Vec<u8> {
     container(OBJECT, pool, number)
 }
 
 /// The first key behind all keys that begin with `prefix`. Prefixes here never consist of `ff` alone.
-pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
+#[must_use]
+pub fn after(prefix: &[u8]) -> Vec<u8> {
     let mut key = prefix.to_vec();
     while let Some(last) = key.pop() {
         if last < 0xff {
@@ -341,7 +368,7 @@ pub(crate) fn after(prefix: &[u8]) -> Vec<u8> {
 }
 
 /// Bytes of an object's path: kind, numbers of pool and container, id.
-pub(crate) const OBJECT_LEN: usize = 1 + 2 * size_of::<u32>() + 16;
+pub const OBJECT_LEN: usize = 1 + 2 * size_of::<u32>() + 16;
 
 /// The path of an object.
 pub(crate) fn object_path((pool, container, object): &ObjectKey) -> [u8; OBJECT_LEN] {
@@ -367,12 +394,14 @@ fn tail<const KIND: usize, const NUMBERS: usize, const LEN: usize>(
 }
 
 /// Behind an object, dkey or akey: the incarnation that began or ended at this epoch.
-pub(crate) fn event_tail(epoch: u64) -> [u8; 9] {
+#[must_use]
+pub fn event_tail(epoch: u64) -> [u8; 9] {
     tail([EVENT], [!epoch])
 }
 
 /// Behind an akey: the single value of this epoch.
-pub(crate) fn single_tail(epoch: u64) -> [u8; 9] {
+#[must_use]
+pub fn single_tail(epoch: u64) -> [u8; 9] {
     tail([BELOW], [!epoch])
 }
 
@@ -382,30 +411,34 @@ pub(crate) fn extents_tail(class: u8, index: u64) -> [u8; 10] {
 }
 
 /// Behind an akey: one version of an extent.
-pub(crate) fn extent_version_tail(extent: Extent, epoch: u64) -> [u8; 26] {
+#[must_use]
+pub fn extent_version_tail(extent: Extent, epoch: u64) -> [u8; 26] {
     tail([EXTENT, length_class(extent.count)], [extent.index, extent.count, !epoch])
 }
 
 /// A place in the hierarchy object → dkey → akey: what its own entries and those below begin with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Path {
+pub struct Path {
     object: ObjectId,
     bytes: KeyBytes,
 }
 
 impl Path {
     /// An object.
-    pub(crate) fn object(pool: PoolNumber, container: ContainerNumber, object: ObjectId) -> Self {
+    #[must_use]
+    pub fn object(pool: PoolNumber, container: ContainerNumber, object: ObjectId) -> Self {
         Self { object, bytes: KeyBytes::from_slice(&object_path(&(pool, container, object))) }
     }
 
     /// A dkey of this object.
-    pub(crate) fn dkey(&self, dkey: &Key) -> Self {
+    #[must_use]
+    pub fn dkey(&self, dkey: &Key) -> Self {
         self.go_to(dkey, has_integer_dkeys(self.object))
     }
 
     /// An akey of this dkey.
-    pub(crate) fn akey(&self, akey: &Key) -> Self {
+    #[must_use]
+    pub fn akey(&self, akey: &Key) -> Self {
         self.go_to(akey, has_integer_akeys(self.object))
     }
 
@@ -415,7 +448,9 @@ impl Path {
         Self { object: self.object, bytes }
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    /// What the keys of all entries at this place and below begin with.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
@@ -426,47 +461,56 @@ impl Path {
     }
 
     /// What the incarnations begin with.
-    pub(crate) fn events(&self) -> KeyBytes {
+    #[must_use]
+    pub fn events(&self) -> KeyBytes {
         self.with(&[EVENT])
     }
 
     /// The incarnation that began or ended at this epoch; also the first key of those up to it.
-    pub(crate) fn event(&self, epoch: u64) -> KeyBytes {
+    #[must_use]
+    pub fn event(&self, epoch: u64) -> KeyBytes {
         self.with(&event_tail(epoch))
     }
 
     /// What the keys below an object or dkey begin with.
-    pub(crate) fn below(&self) -> KeyBytes {
+    #[must_use]
+    pub fn below(&self) -> KeyBytes {
         self.with(&[BELOW])
     }
 
     /// What single values of an akey begin with.
-    pub(crate) fn singles(&self) -> KeyBytes {
+    #[must_use]
+    pub fn singles(&self) -> KeyBytes {
         self.with(&[BELOW])
     }
 
     /// The single value of this epoch; also the first key of those up to it.
-    pub(crate) fn single(&self, epoch: u64) -> KeyBytes {
+    #[must_use]
+    pub fn single(&self, epoch: u64) -> KeyBytes {
         self.with(&single_tail(epoch))
     }
 
     /// What extents of an akey begin with.
-    pub(crate) fn extents(&self) -> KeyBytes {
+    #[must_use]
+    pub fn extents(&self) -> KeyBytes {
         self.with(&[EXTENT])
     }
 
     /// What extents of one length class that start at or behind `index` are at or behind.
-    pub(crate) fn extents_from(&self, class: u8, index: u64) -> KeyBytes {
+    #[must_use]
+    pub fn extents_from(&self, class: u8, index: u64) -> KeyBytes {
         self.with(&extents_tail(class, index))
     }
 
     /// What all versions of one extent begin with.
-    pub(crate) fn versions(&self, extent: Extent) -> KeyBytes {
+    #[must_use]
+    pub fn versions(&self, extent: Extent) -> KeyBytes {
         self.with(&tail::<2, 2, 18>([EXTENT, length_class(extent.count)], [extent.index, extent.count]))
     }
 
     /// One version of an extent; also the first key of those up to its epoch.
-    pub(crate) fn extent(&self, extent: Extent, epoch: u64) -> KeyBytes {
+    #[must_use]
+    pub fn extent(&self, extent: Extent, epoch: u64) -> KeyBytes {
         self.with(&extent_version_tail(extent, epoch))
     }
 }
@@ -474,19 +518,21 @@ impl Path {
 /// Length class of an extent: extents of class `c` have fewer than `4^(c+1)` and at least `4^c` records. Extents of
 /// one class are sorted by start, so that those which reach into a range are found by looking back no further than
 /// the class's longest length.
-pub(crate) fn length_class(count: u64) -> u8 {
+#[must_use]
+pub fn length_class(count: u64) -> u8 {
     u8::try_from(count.max(1).ilog2() / 2).unwrap_or(u8::MAX)
 }
 
 /// Most records of an extent of this class.
-pub(crate) fn class_length_max(class: u8) -> u64 {
+#[must_use]
+pub fn class_length_max(class: u8) -> u64 {
     let bits = (u32::from(class) + 1) * 2;
     if bits >= 64 { u64::MAX } else { (1 << bits) - 1 }
 }
 
 /// An entry of an object, read back from its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Tail {
+pub enum Tail {
     /// An incarnation.
     Event(u64),
     /// A single value.
@@ -500,7 +546,10 @@ fn inverted(decoder: &mut Decoder<'_>) -> Result<u64, Malformed> {
 }
 
 /// Extent and epoch from an extent's class and what follows it.
-pub(crate) fn extent_tail(class: u8, rest: &[u8]) -> Result<(Extent, u64), Malformed> {
+///
+/// # Errors
+/// When it does not follow the format.
+pub fn extent_tail(class: u8, rest: &[u8]) -> Result<(Extent, u64), Malformed> {
     let mut decoder = Decoder::new(rest);
     let index = u64::from_be_bytes(decoder.array()?);
     let count = u64::from_be_bytes(decoder.array()?);
@@ -512,7 +561,10 @@ pub(crate) fn extent_tail(class: u8, rest: &[u8]) -> Result<(Extent, u64), Malfo
 }
 
 /// What follows an akey's path.
-pub(crate) fn akey_tail(rest: &[u8]) -> Result<Tail, Malformed> {
+///
+/// # Errors
+/// When it does not follow the format.
+pub fn akey_tail(rest: &[u8]) -> Result<Tail, Malformed> {
     let mut decoder = Decoder::new(rest);
     let tail = match decoder.u8()? {
         EVENT => Tail::Event(inverted(&mut decoder)?),
@@ -529,22 +581,34 @@ pub(crate) fn akey_tail(rest: &[u8]) -> Result<Tail, Malformed> {
 }
 
 /// The dkey from what follows [`Path::below`] of an object.
-pub(crate) fn dkey_from(object: ObjectId, rest: &[u8]) -> Result<Key, Malformed> {
+///
+/// # Errors
+/// When it does not follow the format.
+pub fn dkey_from(object: ObjectId, rest: &[u8]) -> Result<Key, Malformed> {
     take_key(&mut Decoder::new(rest), has_integer_dkeys(object))
 }
 
 /// The akey from what follows [`Path::below`] of a dkey.
-pub(crate) fn akey_from(object: ObjectId, rest: &[u8]) -> Result<Key, Malformed> {
+///
+/// # Errors
+/// When it does not follow the format.
+pub fn akey_from(object: ObjectId, rest: &[u8]) -> Result<Key, Malformed> {
     take_key(&mut Decoder::new(rest), has_integer_akeys(object))
 }
 
 /// The object from what follows [`objects`].
-pub(crate) fn object_from(rest: &[u8]) -> Result<ObjectId, Malformed> {
+///
+/// # Errors
+/// When there are fewer bytes.
+pub fn object_from(rest: &[u8]) -> Result<ObjectId, Malformed> {
     Ok(ObjectId::from_bytes(Decoder::new(rest).array()?))
 }
 
 /// Epoch of an event from what follows [`Path::events`].
-pub(crate) fn epoch_from(rest: &[u8]) -> Result<Epoch, Malformed> {
+///
+/// # Errors
+/// When there are fewer bytes.
+pub fn epoch_from(rest: &[u8]) -> Result<Epoch, Malformed> {
     Ok(Epoch(inverted(&mut Decoder::new(rest))?))
 }
 

@@ -4,8 +4,8 @@
 //! until the new one is stable.
 
 use super::COUNTER_END;
-use crate::format::codec::{Decoder, Encode, Malformed, crc32c_without};
-use crate::format::node::PageRef;
+use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
+use crate::node::PageRef;
 use uuid::Uuid;
 use weir_media::BLOCK;
 
@@ -16,47 +16,48 @@ const CRC_AT: usize = 8;
 const COUNTERS_LEFT_MIN: u64 = 1 << 32;
 
 /// Blocks of all slots and copies.
-pub(crate) const CHECKPOINT_BLOCKS: u64 = 4;
+pub const CHECKPOINT_BLOCKS: u64 = 4;
 
 /// Offset of a copy (0 or 1) of a generation.
-pub(crate) const fn checkpoint_offset(generation: u64, copy: u64) -> u64 {
+#[must_use]
+pub const fn checkpoint_offset(generation: u64, copy: u64) -> u64 {
     (1 + (generation % 2) * 2 + copy) * BLOCK as u64
 }
 
 /// A checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Checkpoint {
+pub struct Checkpoint {
     /// Counts header writes.
-    pub(crate) generation: u64,
+    pub generation: u64,
     /// Number of the checkpoint: bitmaps and nodes with a higher one are left from an attempt that failed. Never used
     /// again after such an attempt.
-    pub(crate) number: u64,
+    pub number: u64,
     /// Counts opens of the store: log batches of an earlier one can't follow those of a later one.
-    pub(crate) incarnation: u64,
+    pub incarnation: u64,
     /// Root node of the index.
-    pub(crate) root: PageRef,
+    pub root: PageRef,
     /// Entries of the index.
-    pub(crate) entries: u64,
+    pub entries: u64,
     /// Byte position in the log ring where replay starts.
-    pub(crate) log_position: u64,
+    pub log_position: u64,
     /// Number of the batch expected there.
-    pub(crate) log_sequence: u64,
+    pub log_sequence: u64,
     /// Checksum of the batch before.
-    pub(crate) log_previous: u32,
+    pub log_previous: u32,
     /// Checksum over the generations of all groups' bitmaps: tells that each one found is the right one.
-    pub(crate) maps: u32,
+    pub maps: u32,
     /// Newest epoch of any change so far; 0 when none was noted.
-    pub(crate) newest: u64,
+    pub newest: u64,
     /// Records at the start of replay whose changes the checkpoint has already.
-    pub(crate) known: u64,
+    pub known: u64,
     /// Where the scrubber is.
-    pub(crate) scrub: ScrubPosition,
+    pub scrub: ScrubPosition,
     /// Log batches of lower numbers were stable when this was written; 0 in headers of earlier releases.
-    pub(crate) stable: u64,
+    pub stable: u64,
     /// Device size at format, so that the copy of the superblock is found without the first; 0 in headers of earlier releases.
-    pub(crate) size: u64,
+    pub size: u64,
     /// Newest time of decisions of transactions that were forgotten; 0 in headers of earlier releases.
-    pub(crate) forgotten: u64,
+    pub forgotten: u64,
 }
 
 /// Bytes of a key that are kept to go on with a pass of the scrubber: those that name container, object and the
@@ -65,16 +66,17 @@ const SCRUB_KEY: usize = 64;
 
 /// Where the scrubber is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ScrubPosition {
+pub struct ScrubPosition {
     /// Wall time of the begin of the pass under way, or of the last one, nanoseconds since 1970; 0 before the first.
-    pub(crate) begin_ns: u64,
+    pub begin_ns: u64,
     /// The beginning of the index key where the pass goes on; zeros when none is under way.
     key: [u8; SCRUB_KEY],
 }
 
 impl ScrubPosition {
     /// A pass that began then goes on at this key; at none when it is over.
-    pub(crate) fn new(begin_ns: u64, from: &[u8]) -> Self {
+    #[must_use]
+    pub fn new(begin_ns: u64, from: &[u8]) -> Self {
         let mut key = [0; SCRUB_KEY];
         let len = from.len().min(SCRUB_KEY);
         key[..len].copy_from_slice(&from[..len]);
@@ -82,7 +84,8 @@ impl ScrubPosition {
     }
 
     /// Where the pass goes on, at the latest; empty when none is under way.
-    pub(crate) fn resume(&self) -> &[u8] {
+    #[must_use]
+    pub fn resume(&self) -> &[u8] {
         let end = self.key.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
         &self.key[..end]
     }
@@ -95,7 +98,9 @@ impl Default for ScrubPosition {
 }
 
 impl Checkpoint {
-    pub(crate) fn encode(&self, store: Uuid) -> Vec<u8> {
+    /// The block that holds this header of a store.
+    #[must_use]
+    pub fn encode(&self, store: Uuid) -> Vec<u8> {
         let mut out = Vec::with_capacity(BLOCK);
         out.extend_from_slice(&MAGIC);
         out.put_u32(0);
@@ -126,13 +131,19 @@ impl Checkpoint {
     }
 
     /// Reads a header of this store.
-    pub(crate) fn decode(block: &[u8], store: Uuid) -> Result<Self, Malformed> {
+    ///
+    /// # Errors
+    /// When the block is no intact header of this store.
+    pub fn decode(block: &[u8], store: Uuid) -> Result<Self, Malformed> {
         let (header, owner) = Self::decode_any(block)?;
         if owner == store { Ok(header) } else { Err(Malformed("it belongs to another store")) }
     }
 
     /// Reads a header with the identity of its store.
-    pub(crate) fn decode_any(block: &[u8]) -> Result<(Self, Uuid), Malformed> {
+    ///
+    /// # Errors
+    /// When the block is no intact header.
+    pub fn decode_any(block: &[u8]) -> Result<(Self, Uuid), Malformed> {
         let mut decoder = Decoder::new(block);
         if decoder.array()? != MAGIC {
             return Err(Malformed("it does not begin as a checkpoint header"));
@@ -173,7 +184,8 @@ impl Checkpoint {
     }
 
     /// Whether a store that goes on counting from here will be one that nobody opens. None got there by counting.
-    pub(crate) fn is_nearly_spent(&self) -> bool {
+    #[must_use]
+    pub fn is_nearly_spent(&self) -> bool {
         self.highest_counter() >= COUNTER_END - COUNTERS_LEFT_MIN
     }
 }

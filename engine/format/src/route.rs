@@ -1,7 +1,7 @@
 //! The way to the entries of an update, spelt out in one piece of memory: an object, a dkey, and one akey after the other.
 
-use crate::format::key::ObjectKey;
-use crate::format::key::{self, OBJECT_LEN};
+use crate::key::ObjectKey;
+use crate::key::{self, OBJECT_LEN};
 use weir_proto::{Key, ObjectId};
 
 /// Room that a route has at first: an object, dkey and akey of some 60 bytes together, and an extent.
@@ -9,7 +9,7 @@ const ROOM: usize = 112;
 
 /// A [`key::Path`] that goes down and across, with what stands behind it in the key of an entry.
 #[derive(Debug)]
-pub(crate) struct Route {
+pub struct Route {
     object: ObjectId,
     bytes: Vec<u8>,
     /// Where the path of the dkey ends.
@@ -22,7 +22,8 @@ pub(crate) struct Route {
 
 impl Route {
     /// The path of an object. Takes over memory that is no longer used.
-    pub(crate) fn object(place: &ObjectKey, mut bytes: Vec<u8>) -> Self {
+    #[must_use]
+    pub fn object(place: &ObjectKey, mut bytes: Vec<u8>) -> Self {
         bytes.clear();
         if bytes.capacity() == 0 {
             bytes.reserve(ROOM);
@@ -32,19 +33,20 @@ impl Route {
     }
 
     /// The memory that it took.
-    pub(crate) fn into_memory(self) -> Vec<u8> {
+    #[must_use]
+    pub fn into_memory(self) -> Vec<u8> {
         self.bytes
     }
 
     /// Goes to a dkey of the object.
-    pub(crate) fn go_to_dkey(&mut self, dkey: &Key) {
+    pub fn go_to_dkey(&mut self, dkey: &Key) {
         self.end = OBJECT_LEN;
         self.descend(dkey, key::has_integer_dkeys(self.object));
         self.dkey = self.end;
     }
 
     /// Goes to an akey of the dkey.
-    pub(crate) fn go_to_akey(&mut self, akey: &Key) {
+    pub fn go_to_akey(&mut self, akey: &Key) {
         self.end = self.dkey;
         self.descend(akey, key::has_integer_akeys(self.object));
     }
@@ -59,18 +61,19 @@ impl Route {
 
     /// Marks the path. Returns how much of it is that of the mark before.
     #[inline]
-    pub(crate) fn mark(&mut self) -> usize {
+    pub fn mark(&mut self) -> usize {
         core::mem::replace(&mut self.marked, self.end)
     }
 
     /// The path.
     #[inline]
-    pub(crate) fn path(&self) -> &[u8] {
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
         &self.bytes[..self.end]
     }
 
     /// As [`key::Path::event`].
-    pub(crate) fn event(&mut self, epoch: u64) -> &[u8] {
+    pub fn event(&mut self, epoch: u64) -> &[u8] {
         self.with(&key::event_tail(epoch))
     }
 
@@ -84,8 +87,8 @@ impl Route {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::key::Path;
-    use crate::format::key::tests::any_key;
+    use crate::key::Path;
+    use crate::key::tests::any_key;
     use proptest::prelude::*;
 
     proptest! {

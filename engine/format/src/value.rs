@@ -1,9 +1,9 @@
 //! Values of the index: incarnations and what a version of an akey's value consists of.
 
-use crate::format::Layout;
-use crate::format::blocks::{RUNS_MAX, Run, Runs};
-use crate::format::checksum::Checksums;
-use crate::format::codec::{Decoder, Encode, Malformed};
+use crate::Layout;
+use crate::blocks::{RUNS_MAX, Run, Runs};
+use crate::checksum::Checksums;
+use crate::codec::{Decoder, Encode, Malformed};
 use weir_media::BLOCK;
 use weir_proto::chunk::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Chunks};
 use weir_proto::limits::PAYLOAD_MAX;
@@ -45,22 +45,26 @@ const RUN_BYTES: usize = 8;
 
 /// Data in blocks of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Blocks {
+pub struct Blocks {
     /// What has a checksum each. The last block may be filled in part.
-    pub(crate) chunks: Chunks,
-    pub(crate) runs: Runs,
+    pub chunks: Chunks,
+    /// Where the data is, in its order.
+    pub runs: Runs,
     /// One for each chunk.
-    pub(crate) checksums: Checksums,
+    pub checksums: Checksums,
 }
 
 impl Blocks {
     /// Bytes of data.
-    pub(crate) const fn len(&self) -> u64 {
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "what is in blocks is never empty")]
+    pub const fn len(&self) -> u64 {
         self.chunks.len()
     }
 
     /// The same, if it is all in one block.
-    pub(crate) fn lone(&self) -> Option<Lone> {
+    #[must_use]
+    pub fn lone(&self) -> Option<Lone> {
         match (self.runs.as_slice(), self.checksums.as_slice()) {
             ([run], [checksum]) if run.count == 1 => {
                 Some(Lone { len: self.len(), block: run.block, checksum: *checksum })
@@ -70,7 +74,7 @@ impl Blocks {
     }
 
     /// Chunks of all the data with their bytes and checksums.
-    pub(crate) fn pieces<'a>(&'a self, data: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8], Option<u32>)> {
+    pub fn pieces<'a>(&'a self, data: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8], Option<u32>)> {
         let small = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(data.len());
         self.chunks.ranges().enumerate().map(move |(number, range)| {
             let bytes = &data[small(range.start)..small(range.end)];
@@ -79,7 +83,8 @@ impl Blocks {
     }
 
     /// Where on the device a byte of the data is.
-    pub(crate) fn offset_of(&self, byte: u64, layout: &Layout) -> Option<u64> {
+    #[must_use]
+    pub fn offset_of(&self, byte: u64, layout: &Layout) -> Option<u64> {
         let mut left = byte;
         for run in &self.runs {
             if left < run.bytes() {
@@ -111,10 +116,13 @@ impl Blocks {
 
 /// Data of one chunk in one block: what the cache keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lone {
-    pub(crate) len: u64,
-    pub(crate) block: u64,
-    pub(crate) checksum: u32,
+pub struct Lone {
+    /// Bytes of data.
+    pub len: u64,
+    /// The block.
+    pub block: u64,
+    /// Checksum of the data.
+    pub checksum: u32,
 }
 
 impl Lone {
@@ -140,7 +148,8 @@ impl From<Lone> for Blocks {
 }
 
 /// Whether chunks are such as the first version of the format can describe: of one power of two from the start.
-pub(crate) fn is_regular(chunks: Chunks) -> bool {
+#[must_use]
+pub fn is_regular(chunks: Chunks) -> bool {
     shift_of(chunks).is_some()
 }
 
@@ -161,24 +170,28 @@ fn shift_of(chunks: Chunks) -> Option<u8> {
 
 /// Data in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Inline {
-    pub(crate) bytes: Vec<u8>,
+pub struct Inline {
+    /// The bytes.
+    pub bytes: Vec<u8>,
     /// What the client computed, if it did. One chunk has always room for it: it is shorter than a block.
-    pub(crate) checksum: Option<u32>,
+    pub checksum: Option<u32>,
 }
 
 impl Inline {
     /// The same by reference.
-    pub(crate) fn summed(&self) -> Summed<'_> {
+    #[must_use]
+    pub fn summed(&self) -> Summed<'_> {
         Summed { bytes: &self.bytes, checksum: self.checksum }
     }
 }
 
 /// Data in the index, as [`Inline`], where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Summed<'a> {
-    pub(crate) bytes: &'a [u8],
-    pub(crate) checksum: Option<u32>,
+pub struct Summed<'a> {
+    /// The bytes.
+    pub bytes: &'a [u8],
+    /// What the client computed, if it did.
+    pub checksum: Option<u32>,
 }
 
 impl From<Summed<'_>> for Inline {
@@ -189,7 +202,7 @@ impl From<Summed<'_>> for Inline {
 
 /// What a version holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Payload {
+pub enum Payload {
     /// Nothing: the value or the records were punched.
     Hole,
     /// Bytes in the index.
@@ -199,7 +212,10 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
-    pub(crate) fn len(&self) -> u64 {
+    /// Bytes of data.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a hole is told from data without bytes by its kind")]
+    pub fn len(&self) -> u64 {
         match self {
             Self::Hole => 0,
             Self::Inline(inline) => inline.bytes.len() as u64,
@@ -292,36 +308,40 @@ fn decode_blocks(chunks: Chunks, mut decoder: Decoder<'_>) -> Result<Blocks, Mal
 }
 
 /// What can be said of a version without its data.
-pub(crate) struct Shape {
-    pub(crate) record_size: u32,
+pub struct Shape {
+    /// Bytes of a record of an array; 0 for single values and holes.
+    pub record_size: u32,
     /// Bytes of data; `None`: it is a hole.
-    pub(crate) len: Option<u64>,
+    pub len: Option<u64>,
     /// The blocks that it is in.
-    pub(crate) runs: Runs,
+    pub runs: Runs,
 }
 
 /// A version of an akey's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Version {
+pub struct Version {
     /// Bytes of a record of an array; 0 for single values and holes.
-    pub(crate) record_size: u32,
-    pub(crate) payload: Payload,
+    pub record_size: u32,
+    /// What it holds.
+    pub payload: Payload,
 }
 
 impl Version {
     /// Appends a version of these parts.
-    pub(crate) fn append(record_size: u32, payload: &Payload, out: &mut Vec<u8>) {
+    pub fn append(record_size: u32, payload: &Payload, out: &mut Vec<u8>) {
         out.put_varint(u64::from(record_size));
         payload.encode(out);
     }
 
     /// Appends a version with these bytes in the index.
-    pub(crate) fn append_inline(record_size: u32, bytes: &[u8], checksum: Option<u32>, out: &mut Vec<u8>) {
+    pub fn append_inline(record_size: u32, bytes: &[u8], checksum: Option<u32>, out: &mut Vec<u8>) {
         out.put_varint(u64::from(record_size));
         encode_inline(bytes, checksum, out);
     }
 
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// The stored version.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
         let len = match &self.payload {
             Payload::Hole => 0,
             Payload::Inline(inline) => inline.bytes.len(),
@@ -332,14 +352,21 @@ impl Version {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// Reads a stored version.
+    ///
+    /// # Errors
+    /// When it does not follow the format.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut decoder = Decoder::new(bytes);
         let (record_size, tag) = head(&mut decoder)?;
         Ok(Self { record_size, payload: Payload::decode(tag, decoder)? })
     }
 
     /// Record size and data of a stored version, if its data is in the index, where it is.
-    pub(crate) fn inline(bytes: &[u8]) -> Result<Option<(u32, Summed<'_>)>, Malformed> {
+    ///
+    /// # Errors
+    /// When its head does not follow the format.
+    pub fn inline(bytes: &[u8]) -> Result<Option<(u32, Summed<'_>)>, Malformed> {
         let mut decoder = Decoder::new(bytes);
         match head(&mut decoder)? {
             (record_size, tag @ (INLINE | INLINE_SUMMED)) => Ok(Some((record_size, inline(tag, decoder)?))),
@@ -348,7 +375,10 @@ impl Version {
     }
 
     /// What can be said of a stored version without its data; it is checked on the way.
-    pub(crate) fn shape(bytes: &[u8]) -> Result<Shape, Malformed> {
+    ///
+    /// # Errors
+    /// When it does not follow the format.
+    pub fn shape(bytes: &[u8]) -> Result<Shape, Malformed> {
         let mut decoder = Decoder::new(bytes);
         let (record_size, tag) = head(&mut decoder)?;
         if let tag @ (INLINE | INLINE_SUMMED) = tag {
@@ -365,7 +395,8 @@ impl Version {
     }
 
     /// The data of a stored version, if it is all in one block and said to be so in the usual way.
-    pub(crate) fn lone(bytes: &[u8]) -> Option<Lone> {
+    #[must_use]
+    pub fn lone(bytes: &[u8]) -> Option<Lone> {
         let mut decoder = Decoder::new(bytes);
         let (_, tag) = head(&mut decoder).ok()?;
         if tag == BLOCKS { Lone::decode(decoder) } else { None }
@@ -373,7 +404,8 @@ impl Version {
 
     /// Whether a stored version refers to blocks, without decoding it.
     #[inline]
-    pub(crate) fn has_blocks(bytes: &[u8]) -> bool {
+    #[must_use]
+    pub fn has_blocks(bytes: &[u8]) -> bool {
         // Most record sizes take a byte.
         if let [0..0x80, tag, ..] = bytes {
             return matches!(*tag, BLOCKS | BLOCKS_CUT);
@@ -383,7 +415,10 @@ impl Version {
     }
 
     /// The payload of a stored version, in the memory that the version had where that is possible.
-    pub(crate) fn into_payload(mut bytes: Vec<u8>) -> Result<Payload, Malformed> {
+    ///
+    /// # Errors
+    /// When it does not follow the format.
+    pub fn into_payload(mut bytes: Vec<u8>) -> Result<Payload, Malformed> {
         let Some((_, Summed { bytes: data, checksum })) = Self::inline(&bytes)? else {
             return Ok(Self::decode(&bytes)?.payload);
         };
@@ -393,7 +428,10 @@ impl Version {
     }
 
     /// The runs of blocks a stored version refers to.
-    pub(crate) fn runs(bytes: &[u8]) -> Result<Runs, Malformed> {
+    ///
+    /// # Errors
+    /// When it does not follow the format.
+    pub fn runs(bytes: &[u8]) -> Result<Runs, Malformed> {
         let mut decoder = Decoder::new(bytes);
         decoder.varint()?;
         if matches!(decoder.u8()?, INLINE | INLINE_SUMMED) {
@@ -411,13 +449,17 @@ impl Version {
 
 /// What an akey holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Single values.
     Single,
+    /// An array of records.
     Array,
 }
 
 impl Kind {
-    pub(crate) const fn name(self) -> &'static str {
+    /// What it is, in words.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Single => "a single value",
             Self::Array => "an array",
@@ -427,7 +469,7 @@ impl Kind {
 
 /// The begin or end of an incarnation of an object, dkey or akey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Event {
+pub enum Event {
     /// It was punched.
     Punch,
     /// An object began to exist; its newest epoch so far.
@@ -450,7 +492,7 @@ pub(crate) enum Event {
 
 /// Appends an [`Event::Akey`], encoded.
 #[inline]
-pub(crate) fn append_akey(kind: Kind, record_size: u32, classes: u32, out: &mut Vec<u8>) {
+pub fn append_akey(kind: Kind, record_size: u32, classes: u32, out: &mut Vec<u8>) {
     let tag = if kind == Kind::Single { 3 } else { 4 };
     // Both are small nearly always.
     if let (Ok(size @ ..0x80), Ok(some @ ..0x80)) = (u8::try_from(record_size), u8::try_from(classes)) {
@@ -469,7 +511,9 @@ fn append_numbers(tag: u8, numbers: [u32; 2], out: &mut Vec<u8>) {
 }
 
 impl Event {
-    pub(crate) fn encode(self) -> Vec<u8> {
+    /// The stored event.
+    #[must_use]
+    pub fn encode(self) -> Vec<u8> {
         let mut out = Vec::with_capacity(16);
         self.append(&mut out);
         out
@@ -477,7 +521,7 @@ impl Event {
 
     /// Appends the encoded event.
     #[inline]
-    pub(crate) fn append(self, out: &mut Vec<u8>) {
+    pub fn append(self, out: &mut Vec<u8>) {
         match self {
             Self::Punch => out.put_u8(0),
             Self::Object { newest } => out.extend_from_slice(&Self::of_object(newest)),
@@ -487,21 +531,27 @@ impl Event {
     }
 
     /// [`Event::Dkey`], encoded.
-    pub(crate) const OF_DKEY: [u8; 1] = [DKEY];
+    pub const OF_DKEY: [u8; 1] = [DKEY];
 
     /// [`Event::Object`], encoded.
-    pub(crate) fn of_object(newest: u64) -> [u8; 1 + size_of::<u64>()] {
+    #[must_use]
+    pub fn of_object(newest: u64) -> [u8; 1 + size_of::<u64>()] {
         let mut bytes = [OBJECT; 1 + size_of::<u64>()];
         bytes[1..].copy_from_slice(&newest.to_le_bytes());
         bytes
     }
 
     /// Whether these bytes are [`Event::Dkey`].
-    pub(crate) fn is_dkey(bytes: &[u8]) -> bool {
+    #[must_use]
+    pub fn is_dkey(bytes: &[u8]) -> bool {
         bytes == Self::OF_DKEY
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// Reads a stored event.
+    ///
+    /// # Errors
+    /// When it does not follow the format.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut decoder = Decoder::new(bytes);
         let event = match decoder.u8()? {
             0 => Self::Punch,

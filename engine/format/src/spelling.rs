@@ -1,7 +1,7 @@
 //! Index keys spelt out in one place on the stack, for look-ups that need several of the same dkey and akey.
 
-use crate::format::key::ObjectKey;
-use crate::format::key::{self, BELOW, OBJECT_LEN};
+use crate::key::ObjectKey;
+use crate::key::{self, BELOW, OBJECT_LEN};
 use weir_proto::{Key, ObjectId};
 
 /// Bytes of the longest key that is spelt out: an object, dkey and akey of some 100 bytes together, and an extent.
@@ -15,7 +15,7 @@ const PATH_MAX: usize = LENGTH_MAX - TAIL_MAX;
 
 /// A [`key::Path`] of an object, later of a dkey and an akey below it, with room for what stands behind.
 #[derive(Clone, Debug)]
-pub(crate) struct Spelling {
+pub struct Spelling {
     object: ObjectId,
     bytes: [u8; LENGTH_MAX],
     /// Bytes of the path, at most [`PATH_MAX`].
@@ -24,24 +24,25 @@ pub(crate) struct Spelling {
 
 impl Spelling {
     /// The path of an object.
-    pub(crate) fn object(place: &ObjectKey) -> Self {
+    #[must_use]
+    pub fn object(place: &ObjectKey) -> Self {
         let mut bytes = [0; LENGTH_MAX];
         bytes[..OBJECT_LEN].copy_from_slice(&key::object_path(place));
         Self { object: place.2, bytes, len: OBJECT_LEN }
     }
 
     /// Goes on to a dkey of the object. `None`: it is too long, or none of this object.
-    pub(crate) fn dkey(&mut self, dkey: &Key) -> Option<()> {
+    pub fn dkey(&mut self, dkey: &Key) -> Option<()> {
         self.descend(dkey, key::has_integer_dkeys(self.object))
     }
 
     /// Goes on to an akey of the dkey. `None`: it is too long, or none of this object.
-    pub(crate) fn akey(&mut self, akey: &Key) -> Option<()> {
+    pub fn akey(&mut self, akey: &Key) -> Option<()> {
         self.descend(akey, key::has_integer_akeys(self.object))
     }
 
     /// Goes back up to where the path had this length.
-    pub(crate) fn back_to(&mut self, len: usize) {
+    pub fn back_to(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
@@ -61,22 +62,23 @@ impl Spelling {
     }
 
     /// The path.
-    pub(crate) fn path(&self) -> &[u8] {
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
     /// As [`key::Path::event`].
-    pub(crate) fn event(&mut self, epoch: u64) -> &[u8] {
+    pub fn event(&mut self, epoch: u64) -> &[u8] {
         self.with(key::event_tail(epoch))
     }
 
     /// As [`key::Path::single`].
-    pub(crate) fn single(&mut self, epoch: u64) -> &[u8] {
+    pub fn single(&mut self, epoch: u64) -> &[u8] {
         self.with(key::single_tail(epoch))
     }
 
     /// As [`key::Path::extents_from`].
-    pub(crate) fn extents_from(&mut self, class: u8, index: u64) -> &[u8] {
+    pub fn extents_from(&mut self, class: u8, index: u64) -> &[u8] {
         self.with(key::extents_tail(class, index))
     }
 
@@ -128,8 +130,8 @@ fn escape(text: &[u8], room: &mut [u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::key::Path;
-    use crate::format::key::tests::any_key;
+    use crate::key::Path;
+    use crate::key::tests::any_key;
     use proptest::prelude::*;
 
     proptest! {

@@ -3,31 +3,31 @@
 use weir_media::BLOCK;
 
 /// Blocks that a node takes at most.
-pub(crate) const NODE_BLOCKS: u64 = (NODE_BYTES / BLOCK) as u64;
+pub const NODE_BLOCKS: u64 = (NODE_BYTES / BLOCK) as u64;
 
 /// Most bytes of a node on the device, its header included: four blocks hold at least two entries of the largest
 /// size, and one device read fetches it.
-pub(crate) const NODE_BYTES: usize = 16 * 1024;
+pub const NODE_BYTES: usize = 16 * 1024;
 
 /// Bytes of a node's header on the device (see `page`).
-pub(crate) const NODE_HEADER: usize = 48;
+pub const NODE_HEADER: usize = 48;
 
 /// Most bytes of entries in a node.
-pub(crate) const NODE_MAX: usize = NODE_BYTES - NODE_HEADER;
+pub const NODE_MAX: usize = NODE_BYTES - NODE_HEADER;
 
 /// Most bytes of key and value of one entry. With it, a split always gives two nodes within [`NODE_MAX`].
-pub(crate) const ENTRY_MAX: usize = 6000;
+pub const ENTRY_MAX: usize = 6000;
 
 /// Bytes that a branch stores for each child on the device: block, length and checksum.
-pub(crate) const CHILD_BYTES: usize = 16;
+pub const CHILD_BYTES: usize = 16;
 
 /// Place and checksum of a node on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PageRef {
+pub struct PageRef {
     /// First block.
-    pub(crate) block: u64,
+    pub block: u64,
     /// Bytes.
-    pub(crate) len: u32,
+    pub len: u32,
     /// Checksum of the bytes.
-    pub(crate) crc: u32,
+    pub crc: u32,
 }

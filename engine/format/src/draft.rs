@@ -1,14 +1,14 @@
 //! Changes that go to one record, in one piece of memory: an update has several small ones.
 
-use crate::format::codec::shared_len;
-use crate::format::record::{Change, Edit};
-use crate::format::route::Route;
-use crate::format::usage::entries_bytes;
+use crate::codec::shared_len;
+use crate::record::{Change, Edit};
+use crate::route::Route;
+use crate::usage::entries_bytes;
 use core::ops::Range;
 
 /// Changes in their order.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub struct Draft {
     /// Keys and values.
     text: Vec<u8>,
     cuts: Vec<Cut>,
@@ -17,18 +17,18 @@ pub(crate) struct Draft {
     /// How many changes remove a key, and the bytes of these keys.
     removals: (usize, usize),
     /// Memory for the keys, while none is spelt out.
-    pub(crate) spelling: Vec<u8>,
+    pub spelling: Vec<u8>,
 }
 
 /// Where a change is in a text.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Cut {
+pub struct Cut {
     /// Where its key begins.
-    pub(crate) start: usize,
+    pub start: usize,
     /// Where its value does, behind the key.
-    pub(crate) value: usize,
+    pub value: usize,
     /// Where it ends.
-    pub(crate) end: usize,
+    pub end: usize,
     /// Whether the key is set to the value; else it is removed.
     is_set: bool,
     /// So many bytes, and maybe more, the key begins with as the one before does.
@@ -36,28 +36,34 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
+    /// Its key, in the text that it is of.
     #[inline]
-    pub(crate) fn key(self, text: &[u8]) -> &[u8] {
+    #[must_use]
+    pub fn key(self, text: &[u8]) -> &[u8] {
         &text[self.start..self.value]
     }
 }
 
 /// Entries in ascending order of their keys, all of which are set, one behind the other in a text.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bunch<'a> {
-    pub(crate) text: &'a [u8],
-    pub(crate) cuts: &'a [Cut],
+pub struct Bunch<'a> {
+    /// Keys and values.
+    pub text: &'a [u8],
+    /// Where each entry is in it.
+    pub cuts: &'a [Cut],
 }
 
 impl<'a> Bunch<'a> {
     /// Bytes of keys and values.
-    pub(crate) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         let ends = self.cuts.first().zip(self.cuts.last());
         ends.map_or(0, |(first, last)| last.end - first.start)
     }
 
     /// The first and the last key.
-    pub(crate) fn ends(&self) -> Option<(&'a [u8], &'a [u8])> {
+    #[must_use]
+    pub fn ends(&self) -> Option<(&'a [u8], &'a [u8])> {
         let (first, last) = self.cuts.first().zip(self.cuts.last())?;
         Some((first.key(self.text), last.key(self.text)))
     }
@@ -81,21 +87,22 @@ impl Default for Draft {
 
 impl Draft {
     /// Forgets all changes.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.text.clear();
         self.cuts.clear();
         (self.put, self.removals) = (0, (0, 0));
     }
 
     /// Whether the next draft is to take over its memory.
-    pub(crate) fn is_worth_keeping(&self) -> bool {
+    #[must_use]
+    pub fn is_worth_keeping(&self) -> bool {
         let cuts = self.cuts.capacity() * size_of::<Cut>();
         self.text.capacity().max(self.spelling.capacity()).max(cuts) <= KEPT_BYTES_MAX
     }
 
     /// Sets an entry where a route has come to, with what stands behind the path in its key, before other changes are added.
     #[inline]
-    pub(crate) fn put<const TAIL: usize, const VALUE: usize>(
+    pub fn put<const TAIL: usize, const VALUE: usize>(
         &mut self,
         route: &mut Route,
         tail: [u8; TAIL],
@@ -106,7 +113,7 @@ impl Draft {
 
     /// As [`Draft::put`], to what `encode` appends. Returns the bytes of key and value.
     #[inline]
-    pub(crate) fn put_with<const TAIL: usize>(
+    pub fn put_with<const TAIL: usize>(
         &mut self,
         route: &mut Route,
         tail: [u8; TAIL],
@@ -119,7 +126,7 @@ impl Draft {
 
     /// Begins an entry as [`Draft::put_with`]; its value is to be appended to the text.
     #[inline]
-    pub(crate) fn begin<const TAIL: usize>(&mut self, route: &mut Route, tail: [u8; TAIL]) -> Cut {
+    pub fn begin<const TAIL: usize>(&mut self, route: &mut Route, tail: [u8; TAIL]) -> Cut {
         debug_assert_eq!(self.put, self.cuts.len(), "it comes too late");
         let (start, alike) = (self.text.len(), route.mark());
         self.text.extend_from_slice(route.path());
@@ -130,7 +137,7 @@ impl Draft {
 
     /// Ends an entry that has its value. Returns the bytes of both.
     #[inline]
-    pub(crate) fn end(&mut self, begun: Cut) -> usize {
+    pub fn end(&mut self, begun: Cut) -> usize {
         let end = self.text.len();
         self.cuts.push(Cut { end, ..begun });
         self.put += 1;
@@ -139,12 +146,12 @@ impl Draft {
 
     /// Keys and values, for the value of an entry that has begun.
     #[inline]
-    pub(crate) fn text(&mut self) -> &mut Vec<u8> {
+    pub fn text(&mut self) -> &mut Vec<u8> {
         &mut self.text
     }
 
     /// Adds a change.
-    pub(crate) fn push(&mut self, edit: Edit<'_>) {
+    pub fn push(&mut self, edit: Edit<'_>) {
         let start = self.text.len();
         self.text.extend_from_slice(edit.key);
         let value = self.text.len();
@@ -158,28 +165,39 @@ impl Draft {
     }
 
     /// The first change.
-    pub(crate) fn first(&self) -> Option<Edit<'_>> {
+    #[must_use]
+    pub fn first(&self) -> Option<Edit<'_>> {
         self.cuts.first().map(|cut| self.edit(*cut))
     }
 
     /// Number of changes.
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.cuts.len()
     }
 
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cuts.is_empty()
+    }
+
     /// Bytes of all keys and values.
-    pub(crate) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         self.text.len()
     }
 
     /// Bytes that the changes may add to what a pool uses.
-    pub(crate) fn growth(&self) -> u64 {
+    #[must_use]
+    pub fn growth(&self) -> u64 {
         let (count, bytes) = self.removals;
         entries_bytes(self.cuts.len() - count, self.text.len() - bytes)
     }
 
     /// Whether all changes are in the order of their keys, each of which comes once.
-    pub(crate) fn is_ascending(&self) -> bool {
+    #[must_use]
+    pub fn is_ascending(&self) -> bool {
         self.cuts.is_sorted_by(|one, next| one.key(&self.text) < next.key(&self.text))
     }
 
@@ -190,19 +208,21 @@ impl Draft {
     }
 
     /// The changes.
-    pub(crate) fn edits(&self) -> impl ExactSizeIterator<Item = Edit<'_>> {
+    #[must_use]
+    pub fn edits(&self) -> impl ExactSizeIterator<Item = Edit<'_>> {
         self.edits_of(0..self.cuts.len())
     }
 
     /// Some of the changes.
-    pub(crate) fn edits_of(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Edit<'_>> + Clone {
+    #[must_use]
+    pub fn edits_of(&self, range: Range<usize>) -> impl ExactSizeIterator<Item = Edit<'_>> + Clone {
         self.cuts[range].iter().map(|cut| self.edit(*cut))
     }
 
     /// Tells `each` of all changes, key, value, and whether that is set, with what their keys share with the ones before. What
     /// is removed has an empty value.
     #[inline]
-    pub(crate) fn for_each(&self, mut each: impl FnMut((&[u8], &[u8], bool), usize)) {
+    pub fn for_each(&self, mut each: impl FnMut((&[u8], &[u8], bool), usize)) {
         let mut before: &[u8] = &[];
         for cut in &self.cuts {
             let (key, value, mut shared) = (cut.key(&self.text), &self.text[cut.value..cut.end], cut.alike);
@@ -217,23 +237,25 @@ impl Draft {
     }
 
     /// How many entries were put along a route.
-    pub(crate) fn put_len(&self) -> usize {
+    #[must_use]
+    pub fn put_len(&self) -> usize {
         self.put
     }
 
     /// Some of the entries that are set, in ascending order.
-    pub(crate) fn bunch(&self, range: Range<usize>) -> Bunch<'_> {
+    #[must_use]
+    pub fn bunch(&self, range: Range<usize>) -> Bunch<'_> {
         Bunch { text: &self.text, cuts: &self.cuts[range] }
     }
 
     /// The keys that are removed.
-    pub(crate) fn removed(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn removed(&self) -> impl Iterator<Item = &[u8]> {
         let some = if self.removals.0 > 0 { self.cuts.as_slice() } else { &[] };
         some.iter().filter(|cut| !cut.is_set).map(|cut| cut.key(&self.text))
     }
 
     /// The changes with memory of their own.
-    pub(crate) fn changes(&self) -> impl Iterator<Item = Change> {
+    pub fn changes(&self) -> impl Iterator<Item = Change> {
         self.edits().map(|Edit { key, value }| match value {
             Some(value) => Change::put(key, value.to_vec()),
             None => Change::remove(key),
@@ -258,7 +280,7 @@ impl From<&[Change]> for Draft {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::key;
+    use crate::key;
     use proptest::prelude::*;
     use weir_proto::{Key, ObjectId};
 

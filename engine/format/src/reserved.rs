@@ -1,18 +1,18 @@
 //! Reserved records of an akey as they are stored, and what they count for.
 
-use crate::format::codec::Decoder;
-use crate::format::codec::Encode;
-use crate::format::codec::Malformed;
-use crate::format::key;
-use crate::format::key::BELOW;
-use crate::format::key::KeyBytes;
-use crate::format::key::OBJECT_LEN;
-use crate::format::key::ObjectKey;
-use crate::format::key::RESERVED;
-use crate::format::key::has_integer_akeys;
-use crate::format::key::object_path;
-use crate::format::key::put_key;
-use crate::format::key::take_key;
+use crate::codec::Decoder;
+use crate::codec::Encode;
+use crate::codec::Malformed;
+use crate::key;
+use crate::key::BELOW;
+use crate::key::KeyBytes;
+use crate::key::OBJECT_LEN;
+use crate::key::ObjectKey;
+use crate::key::RESERVED;
+use crate::key::has_integer_akeys;
+use crate::key::object_path;
+use crate::key::put_key;
+use crate::key::take_key;
 use core::ops::Range;
 use weir_media::BLOCK;
 use weir_proto::{Key, ObjectId};
@@ -35,31 +35,34 @@ const EPOCH: [u8; 8] = (!0_u64).to_be_bytes();
 
 /// Records of one dkey and akey for which room is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reserved {
+pub struct Reserved {
     /// Bytes of a record, at least 1.
-    pub(crate) record_size: u32,
+    pub record_size: u32,
     /// Bytes of the pool's share, and of the container's quota, that are kept, at least 1.
-    pub(crate) bytes: u64,
+    pub bytes: u64,
     /// Ascending, with something between them, at least one.
-    pub(crate) runs: Vec<Range<u64>>,
+    pub runs: Vec<Range<u64>>,
 }
 
 /// What all reservations of an object begin with.
-pub(crate) fn prefix(object: &ObjectKey) -> Vec<u8> {
+#[must_use]
+pub fn prefix(object: &ObjectKey) -> Vec<u8> {
     let mut key = object_path(object).to_vec();
     key.push(RESERVED);
     key
 }
 
 /// What those of a dkey begin with, which are behind those of lower ones.
-pub(crate) fn dkey_prefix(object: &ObjectKey, dkey: u64) -> Vec<u8> {
+#[must_use]
+pub fn dkey_prefix(object: &ObjectKey, dkey: u64) -> Vec<u8> {
     let mut key = prefix(object);
     key.extend_from_slice(&dkey.to_be_bytes());
     key
 }
 
 /// Key of the entry of a dkey and an akey.
-pub(crate) fn key_of(object: &ObjectKey, dkey: u64, akey: &Key) -> KeyBytes {
+#[must_use]
+pub fn key_of(object: &ObjectKey, dkey: u64, akey: &Key) -> KeyBytes {
     let mut key = KeyBytes::from_slice(&object_path(object));
     key.push(RESERVED);
     key.extend_from_slice(&dkey.to_be_bytes());
@@ -69,7 +72,10 @@ pub(crate) fn key_of(object: &ObjectKey, dkey: u64, akey: &Key) -> KeyBytes {
 }
 
 /// Dkey and akey of an entry, from what follows the path of the object.
-pub(crate) fn keys_from(object: ObjectId, rest: &[u8]) -> Result<(u64, Key), Malformed> {
+///
+/// # Errors
+/// When they do not follow the format.
+pub fn keys_from(object: ObjectId, rest: &[u8]) -> Result<(u64, Key), Malformed> {
     let mut decoder = Decoder::new(rest);
     if decoder.u8()? != RESERVED || !key::has_integer_dkeys(object) {
         return Err(Malformed("an object's entry is of unknown kind"));
@@ -86,7 +92,10 @@ pub(crate) fn keys_from(object: ObjectId, rest: &[u8]) -> Result<(u64, Key), Mal
 }
 
 /// Bytes that the entry of this key keeps: 0 for any other entry.
-pub(crate) fn bytes_of(key: &[u8], value: &[u8]) -> Result<u64, Malformed> {
+///
+/// # Errors
+/// When the value does not follow the format.
+pub fn bytes_of(key: &[u8], value: &[u8]) -> Result<u64, Malformed> {
     if !key::is_reserved(key) {
         return Ok(0);
     }
@@ -96,7 +105,8 @@ pub(crate) fn bytes_of(key: &[u8], value: &[u8]) -> Result<u64, Malformed> {
 }
 
 /// Takes the records of one of the other's runs off runs.
-pub(crate) fn without(runs: &[Range<u64>], gone: &Range<u64>) -> Vec<Range<u64>> {
+#[must_use]
+pub fn without(runs: &[Range<u64>], gone: &Range<u64>) -> Vec<Range<u64>> {
     let parts = runs.iter().flat_map(|run| {
         let before = run.start..run.end.min(gone.start);
         let behind = run.start.max(gone.end)..run.end;
@@ -131,23 +141,27 @@ const fn entry_price(key: usize) -> u64 {
 
 impl Reserved {
     /// Nothing of an akey whose records have this size.
-    pub(crate) const fn none(record_size: u32) -> Self {
+    #[must_use]
+    pub const fn none(record_size: u32) -> Self {
         Self { record_size, bytes: 0, runs: Vec::new() }
     }
 
     /// The same with more records.
-    pub(crate) fn with(&self, more: &[Range<u64>]) -> Self {
+    #[must_use]
+    pub fn with(&self, more: &[Range<u64>]) -> Self {
         Self { runs: join([&self.runs, more].concat()), ..*self }
     }
 
     /// The same without some records.
-    pub(crate) fn without(&self, gone: &Range<u64>) -> Self {
+    #[must_use]
+    pub fn without(&self, gone: &Range<u64>) -> Self {
         Self { runs: join(without(&self.runs, gone)), ..*self }
     }
 
     /// Bytes that suffice to write the records, block by block of 4 KiB in any order, or in few pieces of any length, where the
     /// entry's key has so many.
-    pub(crate) fn price(&self, key: usize) -> u64 {
+    #[must_use]
+    pub fn price(&self, key: usize) -> u64 {
         let (block, each) = (BLOCK as u128, u128::from(BLOCK as u64 + entry_price(key)));
         let blocks = |run: &Range<u64>| {
             let size = u128::from(self.record_size);
@@ -157,7 +171,8 @@ impl Reserved {
     }
 
     /// Bytes that it takes at least to write them, each run at once.
-    pub(crate) fn least(&self, key: usize) -> u64 {
+    #[must_use]
+    pub fn least(&self, key: usize) -> u64 {
         let bytes = |run: &Range<u64>| u128::from(run.end - run.start) * u128::from(self.record_size);
         let blocks = |run| bytes(run).next_multiple_of(BLOCK as u128) + u128::from(entry_price(key));
         self.sum(key, 0, self.runs.iter().map(blocks))
@@ -173,11 +188,14 @@ impl Reserved {
     }
 
     /// Whether it keeps nothing, so that no entry is stored.
-    pub(crate) fn is_none(&self) -> bool {
+    #[must_use]
+    pub fn is_none(&self) -> bool {
         self.bytes == 0 || self.runs.is_empty()
     }
 
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// The value of its entry.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.put_varint(self.record_size.into());
         out.put_varint(self.bytes);
@@ -190,7 +208,11 @@ impl Reserved {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// Reads the value of an entry.
+    ///
+    /// # Errors
+    /// When it does not follow the format, or keeps nothing.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut decoder = Decoder::new(bytes);
         let record_size = u32::try_from(decoder.varint()?);
         let record_size = record_size.map_err(|_| Malformed("a reservation has impossible records"))?;
@@ -214,14 +236,15 @@ impl Reserved {
 }
 
 /// The object of an entry, and what follows its path.
-pub(crate) fn place_from(key: &[u8]) -> Option<&[u8]> {
+#[must_use]
+pub fn place_from(key: &[u8]) -> Option<&[u8]> {
     key.get(OBJECT_LEN..)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::key::epoch_of;
+    use crate::key::epoch_of;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! Space that entries and values count for.
 
-use crate::format::codec::{Decoder, Encode, Malformed};
-use crate::format::reserved;
+use crate::codec::{Decoder, Encode, Malformed};
+use crate::reserved;
 use weir_media::BLOCK;
 
 /// Bytes that an entry takes in a node beyond key and value.
@@ -15,35 +15,46 @@ const FILL_DENOMINATOR: u64 = 2;
 
 /// What a container, or a pool by itself, uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Usage {
+pub struct Usage {
     /// Blocks of data extents.
-    pub(crate) blocks: u64,
+    pub blocks: u64,
     /// Bytes of keys and values in the index.
-    pub(crate) entries: u64,
+    pub entries: u64,
     /// Bytes that are kept for records which aren't written yet.
-    pub(crate) reserved: u64,
+    pub reserved: u64,
 }
 
 impl Usage {
     /// What an entry counts for whose value has so many blocks.
-    pub(crate) fn of_entry(key: &[u8], value: &[u8], blocks: u64) -> Result<Self, Malformed> {
+    ///
+    /// # Errors
+    /// When a reservation does not follow the format.
+    pub fn of_entry(key: &[u8], value: &[u8], blocks: u64) -> Result<Self, Malformed> {
         let entries = entry_bytes(key.len(), value.len());
         Ok(Self { blocks, entries, reserved: reserved::bytes_of(key, value)? })
     }
 
-    pub(crate) fn data(self) -> u64 {
+    /// Bytes of data extents.
+    #[must_use]
+    pub fn data(self) -> u64 {
         self.blocks.saturating_mul(BLOCK as u64)
     }
 
-    pub(crate) fn metadata(self) -> u64 {
+    /// Bytes that keys and values take in the index, estimated.
+    #[must_use]
+    pub fn metadata(self) -> u64 {
         self.entries.saturating_mul(FILL_NUMERATOR) / FILL_DENOMINATOR
     }
 
-    pub(crate) fn total(self) -> u64 {
+    /// Bytes that count against the pool.
+    #[must_use]
+    pub fn total(self) -> u64 {
         self.data().saturating_add(self.metadata()).saturating_add(self.reserved)
     }
 
-    pub(crate) fn encode(self) -> Vec<u8> {
+    /// The value of its entry.
+    #[must_use]
+    pub fn encode(self) -> Vec<u8> {
         let mut out = Vec::new();
         out.put_u64(self.blocks);
         out.put_u64(self.entries);
@@ -53,7 +64,11 @@ impl Usage {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+    /// Reads the value of an entry.
+    ///
+    /// # Errors
+    /// When it has another length.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut decoder = Decoder::new(bytes);
         let (blocks, entries) = (decoder.u64()?, decoder.u64()?);
         let reserved = if decoder.is_empty() { 0 } else { decoder.u64()? };
@@ -82,11 +97,13 @@ impl core::ops::SubAssign for Usage {
 }
 
 /// Bytes that an entry counts for.
-pub(crate) fn entry_bytes(key: usize, value: usize) -> u64 {
+#[must_use]
+pub fn entry_bytes(key: usize, value: usize) -> u64 {
     entries_bytes(1, key + value)
 }
 
 /// Bytes that so many entries count for, with so many bytes of keys and values.
-pub(crate) fn entries_bytes(count: usize, bytes: usize) -> u64 {
+#[must_use]
+pub fn entries_bytes(count: usize, bytes: usize) -> u64 {
     bytes as u64 + count as u64 * ENTRY_OVERHEAD
 }

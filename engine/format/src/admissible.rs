@@ -1,11 +1,15 @@
 //! Which keys an operation may name.
 
-use crate::format::key;
+use crate::key;
 use weir_proto::limits::AKEYS_MAX;
 use weir_proto::object::PunchScope;
 use weir_proto::{Key, ObjectId};
 
-pub(crate) fn check_scope(object: ObjectId, scope: &PunchScope) -> Result<(), String> {
+/// Checks that a punch names keys of the form that the object's type asks for, and not too many.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn check_scope(object: ObjectId, scope: &PunchScope) -> Result<(), String> {
     let keys = match scope {
         PunchScope::Object => return Ok(()),
         PunchScope::Dkeys(dkeys) => {
@@ -24,7 +28,10 @@ pub(crate) fn check_scope(object: ObjectId, scope: &PunchScope) -> Result<(), St
 }
 
 /// Checks that keys have the form that the object's type asks for.
-pub(crate) fn check_keys<'a>(
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn check_keys<'a>(
     object: ObjectId,
     dkeys: impl IntoIterator<Item = &'a Key>,
     akeys: impl IntoIterator<Item = &'a Key>,

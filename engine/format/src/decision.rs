@@ -1,6 +1,6 @@
 //! Decisions of transactions as they are stored.
 
-use crate::format::codec::{Decoder, Encode, Malformed};
+use crate::codec::{Decoder, Encode, Malformed};
 use weir_proto::Epoch;
 
 /// What became of a transaction.
@@ -13,7 +13,9 @@ pub enum Decision {
 }
 
 impl Decision {
-    pub(crate) fn encode(self, wall_ns: u64) -> Vec<u8> {
+    /// The stored decision, made at this wall time, in nanoseconds since 1970.
+    #[must_use]
+    pub fn encode(self, wall_ns: u64) -> Vec<u8> {
         let mut out = Vec::new();
         match self {
             Self::Aborted => {
@@ -30,7 +32,10 @@ impl Decision {
     }
 
     /// The decision with the wall time at which it was made.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, u64), Malformed> {
+    ///
+    /// # Errors
+    /// When it does not follow the format.
+    pub fn decode(bytes: &[u8]) -> Result<(Self, u64), Malformed> {
         let mut decoder = Decoder::new(bytes);
         let (tag, epoch) = (decoder.u8()?, decoder.u64()?);
         let decision = match tag {

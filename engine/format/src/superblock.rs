@@ -1,8 +1,8 @@
 //! The superblock: what a device is, whose it is, and where its regions are. Written at format; what it says never changes.
 
 use super::{Layout, VERSION_NEWEST};
-use crate::format::codec::{Decoder, Encode, Malformed, crc32c_without};
-use crate::format::owner::{Owner, SYSTEM_NAME_MAX};
+use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
+use crate::owner::{Owner, SYSTEM_NAME_MAX};
 use uuid::Uuid;
 use weir_media::BLOCK;
 use weir_proto::{Rank, TargetIndex};
@@ -18,15 +18,19 @@ const MAGIC_BITS_MAX: u32 = 8;
 
 /// The superblock of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Superblock {
-    pub(crate) version: u32,
+pub struct Superblock {
+    /// Version of the format.
+    pub version: u32,
     /// Features without which the store can't be read.
-    pub(crate) features: u64,
-    pub(crate) id: Uuid,
-    pub(crate) owner: Owner,
+    pub features: u64,
+    /// Identity of the store.
+    pub id: Uuid,
+    /// Whose data it holds.
+    pub owner: Owner,
     /// Wall time of the format, nanoseconds since 1970.
-    pub(crate) formatted_ns: u64,
-    pub(crate) layout: Layout,
+    pub formatted_ns: u64,
+    /// Where the regions are.
+    pub layout: Layout,
 }
 
 /// Begins the block that stands at the start of a device while it is being formatted.
@@ -38,12 +42,14 @@ const COPIED_AT: usize = 24;
 const COPY_AT: usize = COPIED_AT + 16;
 
 /// The first block of a device of this size while it is being formatted.
-pub(crate) fn unfinished_format(size: u64) -> Vec<u8> {
+#[must_use]
+pub fn unfinished_format(size: u64) -> Vec<u8> {
     mark(size, None)
 }
 
 /// The first block of a device of this size while a store is being copied to it.
-pub(crate) fn unfinished_copy(size: u64, copied: Uuid) -> Vec<u8> {
+#[must_use]
+pub fn unfinished_copy(size: u64, copied: Uuid) -> Vec<u8> {
     mark(size, Some(copied))
 }
 
@@ -76,7 +82,7 @@ fn read_mark(block: &[u8]) -> SuperblockFault {
 
 /// Why a block isn't a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum SuperblockFault {
+pub enum SuperblockFault {
     /// All zero.
     Blank,
     /// A format was begun and not finished.
@@ -90,7 +96,9 @@ pub(crate) enum SuperblockFault {
 }
 
 impl Superblock {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    /// The block that holds it.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(BLOCK);
         out.extend_from_slice(&MAGIC);
         out.put_u32(self.version);
@@ -147,7 +155,10 @@ impl Superblock {
 }
 
 /// Reads a superblock from a block.
-pub(crate) fn read_superblock(block: &[u8]) -> Result<Superblock, SuperblockFault> {
+///
+/// # Errors
+/// What the block is instead.
+pub fn read_superblock(block: &[u8]) -> Result<Superblock, SuperblockFault> {
     if block.iter().all(|byte| *byte == 0) {
         return Err(SuperblockFault::Blank);
     }
@@ -184,7 +195,8 @@ const SIGNATURES: [(usize, &[u8], &str); 11] = [
 ];
 
 /// A name for the content that a device begins with.
-pub(crate) fn describe(start: &[u8]) -> &'static str {
+#[must_use]
+pub fn describe(start: &[u8]) -> &'static str {
     if start.starts_with(&MAGIC) {
         return "a Weir store";
     }

@@ -1,7 +1,7 @@
 //! Batches of the log: records that were made durable by one flush.
 
-use crate::format::checksum::flipped_bit;
-use crate::format::codec::{Decoder, Encode, crc32c_without};
+use crate::checksum::flipped_bit;
+use crate::codec::{Decoder, Encode, crc32c_without};
 use uuid::Uuid;
 use weir_media::BLOCK;
 
@@ -9,11 +9,11 @@ const MAGIC: u32 = u32::from_le_bytes(*b"WLOG");
 const CRC_AT: usize = 4;
 
 /// Bytes of a batch before its records.
-pub(crate) const BATCH_HEADER: usize = 64;
+pub const BATCH_HEADER: usize = 64;
 
 /// What a batch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BatchKind {
+pub enum BatchKind {
     /// Records.
     Records,
     /// Nothing: the log goes on at the start of the ring.
@@ -22,20 +22,25 @@ pub(crate) enum BatchKind {
 
 /// A batch without its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Batch {
-    pub(crate) kind: BatchKind,
-    pub(crate) sequence: u64,
-    pub(crate) incarnation: u64,
+pub struct Batch {
+    /// What it is.
+    pub kind: BatchKind,
+    /// Its number: that of the batch before and one.
+    pub sequence: u64,
+    /// The open of the store that wrote it.
+    pub incarnation: u64,
     /// Checksum of the batch before.
-    pub(crate) previous: u32,
+    pub previous: u32,
     /// Bytes of header and records; the batch takes whole blocks.
-    pub(crate) len: u32,
-    pub(crate) crc: u32,
+    pub len: u32,
+    /// Checksum of header and records, this field counted as zeros.
+    pub crc: u32,
 }
 
 impl Batch {
     /// Bytes that the batch takes in the ring.
-    pub(crate) fn blocks_len(&self) -> u64 {
+    #[must_use]
+    pub fn blocks_len(&self) -> u64 {
         u64::from(self.len).next_multiple_of(BLOCK as u64)
     }
 }
@@ -45,7 +50,8 @@ fn store_mark(store: Uuid) -> u64 {
 }
 
 /// The header of a batch, to be put before its records and sealed with [`seal_batch`].
-pub(crate) fn batch_header(batch: &Batch, store: Uuid) -> Vec<u8> {
+#[must_use]
+pub fn batch_header(batch: &Batch, store: Uuid) -> Vec<u8> {
     let mut out = Vec::with_capacity(BATCH_HEADER);
     out.put_u32(MAGIC);
     out.put_u32(0);
@@ -63,14 +69,15 @@ pub(crate) fn batch_header(batch: &Batch, store: Uuid) -> Vec<u8> {
 }
 
 /// Puts the checksum over header and records (without padding) into the header and returns it.
-pub(crate) fn seal_batch(bytes: &mut [u8]) -> u32 {
+pub fn seal_batch(bytes: &mut [u8]) -> u32 {
     let crc = crc32c_without(bytes, CRC_AT);
     bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
     crc
 }
 
 /// Reads a batch header; its checksum isn't checked yet, because that takes all its `len` bytes.
-pub(crate) fn probe_batch(bytes: &[u8], store: Uuid) -> Option<Batch> {
+#[must_use]
+pub fn probe_batch(bytes: &[u8], store: Uuid) -> Option<Batch> {
     let mut decoder = Decoder::new(bytes);
     let magic = decoder.u32().ok()?;
     let crc = decoder.u32().ok()?;
@@ -88,13 +95,15 @@ pub(crate) fn probe_batch(bytes: &[u8], store: Uuid) -> Option<Batch> {
 
 impl Batch {
     /// Whether these bytes, header included, are the whole batch and match its checksum.
-    pub(crate) fn matches(&self, bytes: &[u8]) -> bool {
+    #[must_use]
+    pub fn matches(&self, bytes: &[u8]) -> bool {
         bytes.get(..self.len as usize).is_some_and(|bytes| crc32c_without(bytes, CRC_AT) == self.crc)
     }
 
     /// The batch with the flipped bit turned back, and the byte of that, when these bytes would be the batch but for one bit, which
     /// its header doesn't tell other bytes by.
-    pub(crate) fn turned_back(&self, bytes: &[u8]) -> Option<(u64, Vec<u8>)> {
+    #[must_use]
+    pub fn turned_back(&self, bytes: &[u8]) -> Option<(u64, Vec<u8>)> {
         let bytes = bytes.get(..self.len as usize)?;
         let bit = flipped_bit(crc32c_without(bytes, CRC_AT) ^ self.crc, bytes.len())?;
         let mut whole = bytes.to_vec();
@@ -104,7 +113,7 @@ impl Batch {
 }
 
 /// A header as it would be had one of its bits not flipped: the byte of each bit, and the header.
-pub(crate) fn flips_of_header(header: [u8; BATCH_HEADER]) -> impl Iterator<Item = (u64, [u8; BATCH_HEADER])> {
+pub fn flips_of_header(header: [u8; BATCH_HEADER]) -> impl Iterator<Item = (u64, [u8; BATCH_HEADER])> {
     (0..BATCH_HEADER * 8).map(move |bit| {
         let mut other = header;
         other[bit / 8] ^= 1 << (bit % 8);

@@ -3,39 +3,53 @@
 //! A record is self-contained and absolute (set this key to that value, remove that key), so that replaying records
 //! in order from any earlier point gives the same end.
 
-use crate::format::codec::{Decoder, Encode, Malformed};
-use crate::format::draft::Draft;
-use crate::format::usage::entry_bytes;
+use crate::codec::{Decoder, Encode, Malformed};
+use crate::draft::Draft;
+use crate::usage::entry_bytes;
 
-use crate::format::key;
-use crate::format::node::ENTRY_MAX;
-use crate::format::value::{Blocks, Payload, Version};
+use crate::key;
+use crate::node::ENTRY_MAX;
+use crate::value::{Blocks, Payload, Version};
 use core::hash::Hasher as _;
 use std::collections::BTreeMap;
 use std::hash::DefaultHasher;
 
-/// Most bytes of one record: the inline values of one request ([`crate::operations::update`]) with the longest keys.
-pub(crate) const RECORD_MAX: usize = 2 << 20;
+/// Most bytes of one record: the inline values of one request with the longest keys.
+pub const RECORD_MAX: usize = 2 << 20;
 
 /// A change of the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    Put { key: Vec<u8>, value: Vec<u8> },
-    Remove { key: Vec<u8> },
+pub enum Change {
+    /// A key is set.
+    Put {
+        /// The key.
+        key: Vec<u8>,
+        /// What it is set to.
+        value: Vec<u8>,
+    },
+    /// A key is removed.
+    Remove {
+        /// The key.
+        key: Vec<u8>,
+    },
 }
 
 impl Change {
     /// Sets a key.
-    pub(crate) fn put(key: &[u8], value: Vec<u8>) -> Self {
+    #[must_use]
+    pub fn put(key: &[u8], value: Vec<u8>) -> Self {
         Self::Put { key: key.to_vec(), value }
     }
 
     /// Removes a key.
-    pub(crate) fn remove(key: &[u8]) -> Self {
+    #[must_use]
+    pub fn remove(key: &[u8]) -> Self {
         Self::Remove { key: key.to_vec() }
     }
 
-    pub(crate) fn key(&self) -> &[u8] {
+    /// The key that it sets or removes.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
         match self {
             Self::Put { key, .. } | Self::Remove { key } => key,
         }
@@ -44,10 +58,11 @@ impl Change {
 
 /// A change by reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Edit<'a> {
-    pub(crate) key: &'a [u8],
+pub struct Edit<'a> {
+    /// The key.
+    pub key: &'a [u8],
     /// What the key is set to; `None` when it is removed.
-    pub(crate) value: Option<&'a [u8]>,
+    pub value: Option<&'a [u8]>,
 }
 
 impl<'a> From<&'a Change> for Edit<'a> {
@@ -60,7 +75,8 @@ impl<'a> From<&'a Change> for Edit<'a> {
 }
 
 /// Bytes that changes may add to what a pool uses.
-pub(crate) fn growth(changes: &[Change]) -> u64 {
+#[must_use]
+pub fn growth(changes: &[Change]) -> u64 {
     let set = changes.iter().filter_map(|change| match change {
         Change::Put { key, value } => Some(entry_bytes(key.len(), value.len())),
         Change::Remove { .. } => None,
@@ -75,7 +91,7 @@ const PUT: u8 = 1;
 const LENGTH_BYTES: usize = 2;
 
 /// Bytes of a change beside key and value, at most: what it is and three lengths of up to [`ENTRY_MAX`].
-pub(crate) const CHANGE_BYTES_MAX: usize = 7;
+pub const CHANGE_BYTES_MAX: usize = 7;
 
 /// Bytes of a record beside its changes, at most: its length and how many there are.
 const RECORD_HEAD_MAX: usize = 16;
@@ -112,7 +128,7 @@ fn put_any(tag: u8, shared: usize, rest: &[u8], value: &[u8], out: &mut Vec<u8>)
 /// Appends a record. Keys are stored as the difference to the key before. A function of its own has registers for all that its
 /// loop needs.
 #[inline(never)]
-pub(crate) fn encode_record(draft: &Draft, out: &mut Vec<u8>) {
+pub fn encode_record(draft: &Draft, out: &mut Vec<u8>) {
     // The length comes first and is known last.
     let start = out.len();
     out.reserve(len_max(draft));
@@ -147,7 +163,8 @@ fn len_max(draft: &Draft) -> usize {
 }
 
 /// Bytes that [`encode_record`] appends.
-pub(crate) fn record_len(draft: &Draft) -> usize {
+#[must_use]
+pub fn record_len(draft: &Draft) -> usize {
     let mut len = varint_len(draft.len());
     draft.for_each(|(key, value, is_set), shared| {
         let rest = key.len() - shared;
@@ -158,7 +175,8 @@ pub(crate) fn record_len(draft: &Draft) -> usize {
 }
 
 /// The bytes of a record of these changes when they are more than [`RECORD_MAX`].
-pub(crate) fn excess_len(draft: &Draft) -> Option<usize> {
+#[must_use]
+pub fn excess_len(draft: &Draft) -> Option<usize> {
     if len_max(draft) <= RECORD_MAX {
         return None;
     }
@@ -169,7 +187,7 @@ pub(crate) fn excess_len(draft: &Draft) -> Option<usize> {
 /// The records of a batch, read one change at a time: what keys have in common stands there once, and all of them spelt out
 /// can take a thousand times the bytes of the batch.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Records {
+pub struct Records {
     bytes: Vec<u8>,
     count: usize,
     changes: usize,
@@ -177,7 +195,10 @@ pub(crate) struct Records {
 
 impl Records {
     /// Takes all records of a batch after a look at each.
-    pub(crate) fn decode(bytes: Vec<u8>) -> Result<Self, Malformed> {
+    ///
+    /// # Errors
+    /// When one of them does not follow the format.
+    pub fn decode(bytes: Vec<u8>) -> Result<Self, Malformed> {
         let mut cursor = Cursor::new(&bytes);
         let mut changes = 0;
         while cursor.next()?.is_some() {
@@ -188,17 +209,25 @@ impl Records {
     }
 
     /// How many there are.
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.count
     }
 
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
     /// The changes of all of them.
-    pub(crate) fn changes_len(&self) -> usize {
+    #[must_use]
+    pub fn changes_len(&self) -> usize {
         self.changes
     }
 
     /// The changes in their order, each with the number of its record.
-    pub(crate) fn numbered(&self) -> impl Iterator<Item = (usize, Change)> {
+    pub fn numbered(&self) -> impl Iterator<Item = (usize, Change)> {
         let mut cursor = Cursor::new(&self.bytes);
         // All were looked at: none is malformed.
         core::iter::from_fn(move || {
@@ -213,14 +242,15 @@ impl Records {
     }
 
     /// The changes in their order, but for those of the first `skipped` records.
-    pub(crate) fn changes(&self, skipped: usize) -> impl Iterator<Item = Change> {
+    pub fn changes(&self, skipped: usize) -> impl Iterator<Item = Change> {
         let behind = self.numbered().skip_while(move |(number, _)| *number < skipped);
         behind.map(|(_, change)| change)
     }
 
     /// The versions in blocks that the records leave behind: of each key what its last change sets. Blocks of a value that a
     /// later change of the same batch replaces or removes belong to somebody else as soon as the batch is durable.
-    pub(crate) fn blocks_left(&self) -> Vec<Blocks> {
+    #[must_use]
+    pub fn blocks_left(&self) -> Vec<Blocks> {
         // Keys go by their hashes: were two the same, the data of one value more or less would be looked at.
         let mut left = BTreeMap::new();
         for change in self.changes(0).filter(|change| key::is_version(change.key())) {
@@ -299,7 +329,7 @@ impl<'a> Cursor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::value::Lone;
+    use crate::value::Lone;
     use proptest::prelude::*;
 
     fn change() -> impl Strategy<Value = Change> {

@@ -6,13 +6,17 @@ use weir_media::prefetch;
 /// Bytes don't follow the format. Says what was expected; the caller adds where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Malformed(pub(crate) &'static str);
+pub struct Malformed(pub &'static str);
 
 /// Appends encoded fields to bytes.
-pub(crate) trait Encode {
+pub trait Encode {
+    /// Appends a byte.
     fn put_u8(&mut self, value: u8);
+    /// Appends a little-endian number of four bytes.
     fn put_u32(&mut self, value: u32);
+    /// Appends a little-endian number of eight bytes.
     fn put_u64(&mut self, value: u64);
+    /// Appends a varint.
     fn put_varint(&mut self, value: u64);
 }
 
@@ -40,49 +44,79 @@ impl Encode for Vec<u8> {
 
 /// Takes encoded fields from the front of bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Decoder<'a> {
+pub struct Decoder<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Decoder<'a> {
-    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+    /// Begins at the first of these bytes.
+    #[must_use]
+    pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
+    /// Whether all bytes are taken.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    pub(crate) const fn rest(&self) -> &'a [u8] {
+    /// The bytes that are not taken yet.
+    #[must_use]
+    pub const fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
+    /// Takes so many bytes.
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
         let (taken, rest) = self.rest.split_at_checked(len).ok_or(Malformed("it ends too early"))?;
         self.rest = rest;
         Ok(taken)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+    /// Takes so many bytes as an array.
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         let (taken, rest) = self.rest.split_first_chunk().ok_or(Malformed("it ends too early"))?;
         self.rest = rest;
         Ok(*taken)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, Malformed> {
+    /// Takes a byte.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn u8(&mut self) -> Result<u8, Malformed> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, Malformed> {
+    /// Takes a little-endian number of four bytes.
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub fn u32(&mut self) -> Result<u32, Malformed> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, Malformed> {
+    /// Takes a little-endian number of eight bytes.
+    ///
+    /// # Errors
+    /// When there are fewer.
+    pub fn u64(&mut self) -> Result<u64, Malformed> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    /// Takes a varint.
+    ///
+    /// # Errors
+    /// When it does not end, or does not fit 64 bits.
     #[inline]
-    pub(crate) fn varint(&mut self) -> Result<u64, Malformed> {
+    pub fn varint(&mut self) -> Result<u64, Malformed> {
         // Most are short.
         if let [byte @ ..0x80, rest @ ..] = self.rest {
             self.rest = rest;
@@ -108,14 +142,18 @@ impl<'a> Decoder<'a> {
     }
 
     /// A varint that counts something in memory, at most `limit`.
-    pub(crate) fn count(&mut self, limit: usize) -> Result<usize, Malformed> {
+    ///
+    /// # Errors
+    /// When it is more than that.
+    pub fn count(&mut self, limit: usize) -> Result<usize, Malformed> {
         let value = usize::try_from(self.varint()?).map_err(|_| Malformed("a count is too large"))?;
         if value > limit { Err(Malformed("a count is too large")) } else { Ok(value) }
     }
 }
 
 /// How many bytes two texts begin with that are the same.
-pub(crate) fn shared_len(a: &[u8], b: &[u8]) -> usize {
+#[must_use]
+pub fn shared_len(a: &[u8], b: &[u8]) -> usize {
     let (words, _) = a.as_chunks::<8>();
     let (others, _) = b.as_chunks::<8>();
     let mut len = 0;
@@ -131,7 +169,8 @@ pub(crate) fn shared_len(a: &[u8], b: &[u8]) -> usize {
 
 /// CRC-32C, the checksum of everything on the device: computed by one instruction per eight bytes on all supported
 /// processors, and it detects all errors of up to 5 bits in the longest page.
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> u32 {
     // The library returns 64 bits for every algorithm; those of a CRC-32 are the low ones.
     (crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) & 0xffff_ffff) as u32
 }
@@ -147,7 +186,7 @@ const AHEAD: usize = 8 * STEP;
 
 /// Copies a range of bytes, which the other ones are as long as, and returns the CRC-32C of what was copied. What lies behind
 /// the range is most likely read next.
-pub(crate) fn crc32c_of_copy(bytes: &[u8], range: Range<usize>, into: &mut [u8]) -> u32 {
+pub fn crc32c_of_copy(bytes: &[u8], range: Range<usize>, into: &mut [u8]) -> u32 {
     let all = &bytes[range.clone()];
     if all.len() <= WHOLE {
         let sum = crc32c(all);
@@ -167,7 +206,8 @@ pub(crate) fn crc32c_of_copy(bytes: &[u8], range: Range<usize>, into: &mut [u8])
 }
 
 /// CRC-32C of bytes whose four bytes at `field` hold that checksum: they count as zeros.
-pub(crate) fn crc32c_without(bytes: &[u8], field: usize) -> u32 {
+#[must_use]
+pub fn crc32c_without(bytes: &[u8], field: usize) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(&bytes[..field.min(bytes.len())]);
     digest.update(&[0; 4]);

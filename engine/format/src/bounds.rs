@@ -1,8 +1,8 @@
 //! Ranges of keys in words: what is below a node that can't be read is known by the bounds that its parent gives, which are
 //! beginnings of keys.
 
-use crate::format::codec::{Decoder, Malformed};
-use crate::format::key;
+use crate::codec::{Decoder, Malformed};
+use crate::key;
 use std::fmt::Write as _;
 use weir_proto::ObjectId;
 
@@ -67,7 +67,8 @@ fn bound_text(bound: &[u8]) -> String {
 }
 
 /// The entries from a bound up to another one.
-pub(crate) fn describe(low: &[u8], high: Option<&[u8]>) -> String {
+#[must_use]
+pub fn describe(low: &[u8], high: Option<&[u8]>) -> String {
     let from = if low.is_empty() { "the first one".to_owned() } else { bound_text(low) };
     let to =
         high.map_or_else(|| "the last one".to_owned(), |high| format!("those before {}", bound_text(high)));
@@ -77,7 +78,7 @@ pub(crate) fn describe(low: &[u8], high: Option<&[u8]>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::key::Path;
+    use crate::key::Path;
     use proptest::prelude::*;
     use weir_proto::Key;
 

@@ -1,19 +1,19 @@
 //! Bitmaps of the data region: which blocks of a group the index refers to.
 
 use super::COUNTER_END;
-use crate::format::codec::{Decoder, Encode, Malformed, crc32c_without};
-use crate::format::page::{CRC_AT, seal, store_mark};
+use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
+use crate::page::{CRC_AT, seal, store_mark};
 use uuid::Uuid;
 use weir_media::BLOCK;
 
 /// Words of a group's bitmap: what a block holds beside its header.
-pub(crate) const GROUP_WORDS: usize = (BLOCK - MAP_HEADER) / 8;
+pub const GROUP_WORDS: usize = (BLOCK - MAP_HEADER) / 8;
 
 /// Bytes before the bits in a stored bitmap.
 pub(crate) const MAP_HEADER: usize = 32;
 
 /// Blocks of a group: those that one stored bitmap describes, 127 MiB of data.
-pub(crate) const GROUP_BLOCKS: u64 = GROUP_WORDS as u64 * 64;
+pub const GROUP_BLOCKS: u64 = GROUP_WORDS as u64 * 64;
 
 /// The first bit of each quad of a word.
 const FIRSTS: u64 = 0x1111_1111_1111_1111;
@@ -21,7 +21,8 @@ const FIRSTS: u64 = 0x1111_1111_1111_1111;
 const MAP_MAGIC: u32 = u32::from_le_bytes(*b"WMAP");
 
 /// The page of a group's bitmap.
-pub(crate) fn encode_map(group: u64, generation: u64, bits: &Bits, store: Uuid) -> Vec<u8> {
+#[must_use]
+pub fn encode_map(group: u64, generation: u64, bits: &Bits, store: Uuid) -> Vec<u8> {
     let mut out = Vec::with_capacity(BLOCK);
     out.put_u32(MAP_MAGIC);
     out.put_u32(0);
@@ -35,7 +36,10 @@ pub(crate) fn encode_map(group: u64, generation: u64, bits: &Bits, store: Uuid) 
 }
 
 /// Reads the bitmap of a group with its generation.
-pub(crate) fn decode_map(page: &[u8], group: u64, store: Uuid) -> Result<(u64, Bits), Malformed> {
+///
+/// # Errors
+/// When the page does not follow the format, or is not that of this group and store.
+pub fn decode_map(page: &[u8], group: u64, store: Uuid) -> Result<(u64, Bits), Malformed> {
     let mut decoder = Decoder::new(page);
     if decoder.u32()? != MAP_MAGIC {
         return Err(Malformed("it does not begin as a bitmap"));
@@ -59,7 +63,7 @@ pub(crate) fn decode_map(page: &[u8], group: u64, store: Uuid) -> Result<(u64, B
 
 /// Bits of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Bits(pub(crate) Box<[u64; GROUP_WORDS]>);
+pub struct Bits(pub Box<[u64; GROUP_WORDS]>);
 
 impl Default for Bits {
     fn default() -> Self {
@@ -81,14 +85,15 @@ impl Bits {
     }
 
     /// Number of clear bits.
-    pub(crate) fn clear_count(&self, from: usize, to: usize) -> u64 {
+    #[must_use]
+    pub fn clear_count(&self, from: usize, to: usize) -> u64 {
         let mut count = 0;
         Self::for_words(from, to, |word, mask| count += u64::from((mask & !self.0[word]).count_ones()));
         count
     }
 
     /// Sets bits and returns how many were clear, and in how many clear quads they were.
-    pub(crate) fn set(&mut self, from: usize, to: usize) -> (u64, u64) {
+    pub fn set(&mut self, from: usize, to: usize) -> (u64, u64) {
         let (mut changed, mut quads) = (0, 0);
         Self::for_words(from, to, |word, mask| {
             let before = self.0[word];
@@ -102,7 +107,7 @@ impl Bits {
     }
 
     /// Clears bits and returns how many were set.
-    pub(crate) fn clear(&mut self, from: usize, to: usize) -> u64 {
+    pub fn clear(&mut self, from: usize, to: usize) -> u64 {
         let mut changed = 0;
         Self::for_words(from, to, |word, mask| {
             changed += u64::from((mask & self.0[word]).count_ones());
@@ -111,12 +116,32 @@ impl Bits {
         changed
     }
 
-    pub(crate) fn count(&self) -> u64 {
+    /// Sets all bits that are set there.
+    pub fn add(&mut self, other: &Self) {
+        for (word, more) in self.0.iter_mut().zip(other.0.iter()) {
+            *word |= more;
+        }
+    }
+
+    /// Quads without a set bit among the words that the range touches.
+    ///
+    /// # Panics
+    /// When the range reaches beyond the group.
+    #[must_use]
+    pub fn quads(&self, from: usize, to: usize) -> u64 {
+        let words = &self.0[from / 64..to.div_ceil(64)];
+        words.iter().map(|word| u64::from(whole_quads(*word).count_ones())).sum()
+    }
+
+    /// Number of set bits.
+    #[must_use]
+    pub fn count(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
     /// The first run of up to `wanted` clear bits in `from..to`: its start and length.
-    pub(crate) fn find_clear(&self, from: usize, to: usize, wanted: usize) -> Option<(usize, usize)> {
+    #[must_use]
+    pub fn find_clear(&self, from: usize, to: usize, wanted: usize) -> Option<(usize, usize)> {
         let mut at = from;
         while at < to {
             let ahead = !(self.0[at / 64] >> (at % 64));
@@ -135,7 +160,8 @@ impl Bits {
     }
 
     /// The most clear bits one behind the other in the first `to`.
-    pub(crate) fn longest_clear(&self, to: usize) -> usize {
+    #[must_use]
+    pub fn longest_clear(&self, to: usize) -> usize {
         let (mut at, mut longest) = (0, 0);
         while let Some((start, found)) = self.find_clear(at, to, to) {
             (at, longest) = (start + found, longest.max(found));
@@ -144,7 +170,8 @@ impl Bits {
     }
 
     /// Number of clear bits that end before `at`.
-    pub(crate) fn clear_before(&self, at: usize) -> usize {
+    #[must_use]
+    pub fn clear_before(&self, at: usize) -> usize {
         let mut start = at;
         while start > 0 {
             let room = (start - 1) % 64 + 1;
@@ -158,7 +185,8 @@ impl Bits {
     }
 
     /// Number of clear bits from `at` on, up to `to`.
-    pub(crate) fn clear_len(&self, at: usize, to: usize) -> usize {
+    #[must_use]
+    pub fn clear_len(&self, at: usize, to: usize) -> usize {
         let mut end = at;
         while end < to {
             let set = (self.0[end / 64] >> (end % 64)).trailing_zeros() as usize;
@@ -171,12 +199,15 @@ impl Bits {
         end.min(to) - at
     }
 
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    /// The words, little-endian.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
         self.0.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
     /// `None` unless there are exactly as many bytes as a group has.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut bits = Self::default();
         let (words, rest) = bytes.as_chunks::<8>();
         if !rest.is_empty() || words.len() != GROUP_WORDS {
@@ -190,7 +221,8 @@ impl Bits {
 }
 
 /// The first bits of the quads of a word in which no bit is set.
-pub(crate) fn whole_quads(word: u64) -> u64 {
+#[must_use]
+pub fn whole_quads(word: u64) -> u64 {
     !(word | word >> 1 | word >> 2 | word >> 3) & FIRSTS
 }
 

@@ -4,12 +4,12 @@
 //! other follows from theirs: that of the first, multiplied by x to the power of the bits of the second, plus that of the
 //! second. What a reader gets so is a function of what the writer computed; bytes that changed in between don't enter it.
 
-use crate::format::codec::crc32c;
+use crate::codec::crc32c;
 use smallvec::SmallVec;
 use weir_proto::chunk::Chunks;
 
 /// Checksums of chunks. Most values have one or two.
-pub(crate) type Checksums = SmallVec<[u32; 2]>;
+pub type Checksums = SmallVec<[u32; 2]>;
 
 /// The polynomial of CRC-32C, x³² left out, with the highest power in the lowest bit (RFC 3720 §12.1).
 const POLYNOMIAL: u32 = 0x82f6_3b78;
@@ -53,29 +53,34 @@ fn shift(mut remainder: u32, mut len: u64) -> u32 {
 }
 
 /// The checksum of two runs of bytes as if they were one, the second of `len` bytes.
-pub(crate) fn join(first: u32, second: u32, len: u64) -> u32 {
+#[must_use]
+pub fn join(first: u32, second: u32, len: u64) -> u32 {
     // An empty run's checksum is 0, and nearly always there is but one part.
     if first == 0 { second } else { shift(first, len) ^ second }
 }
 
 /// The checksum of `len` bytes of zeros.
-pub(crate) fn of_zeros(len: u64) -> u32 {
+#[must_use]
+pub fn of_zeros(len: u64) -> u32 {
     !shift(u32::MAX, len)
 }
 
 /// The checksum of each chunk of some data.
-pub(crate) fn of_chunks(chunks: Chunks, data: &[u8]) -> Checksums {
+#[must_use]
+pub fn of_chunks(chunks: Chunks, data: &[u8]) -> Checksums {
     sums(chunks, data).collect()
 }
 
 /// Whether these are the checksums of the chunks of some data.
-pub(crate) fn are_of_chunks(checksums: &[u32], chunks: Chunks, data: &[u8]) -> bool {
+#[must_use]
+pub fn are_of_chunks(checksums: &[u32], chunks: Chunks, data: &[u8]) -> bool {
     sums(chunks, data).eq(checksums.iter().copied())
 }
 
 /// Which of `len` bytes' bits has flipped when that alone changes their checksum by `difference`; bits are counted from the
 /// first byte's lowest.
-pub(crate) fn flipped_bit(difference: u32, len: usize) -> Option<usize> {
+#[must_use]
+pub fn flipped_bit(difference: u32, len: usize) -> Option<usize> {
     // What the last bit's flip makes of the checksum, and each bit before it that multiplied by x.
     let mut flip = POLYNOMIAL;
     for bit in (0..len * 8).rev() {

@@ -1,54 +1,56 @@
-//! What stands on the device, and how it is checked: superblock, checkpoint headers, log batches, records, keys, values, nodes
-//! and bitmaps. `docs/reference/format.md` describes it byte by byte. It calls nothing of the store; every room calls it.
+//! What stands on the device of a store, and how it is checked: superblock, checkpoint headers, log batches, records, keys, values,
+//! nodes and bitmaps. `docs/reference/format.md` describes it byte by byte.
+//!
+//! Everything here is a pure function of bytes. The store (`weir-store`) reads and writes devices with it; tools that look at a
+//! device offline read with it, too. What is decoded is checked: bytes that don't follow the format give [`codec::Malformed`],
+//! never a panic.
 
-pub(crate) mod admissible;
+pub mod admissible;
 mod batch;
-pub(crate) mod bitmap;
-pub(crate) mod blocks;
-pub(crate) mod bounds;
+pub mod bitmap;
+pub mod blocks;
+pub mod bounds;
 mod checkpoint;
-pub(crate) mod checksum;
-pub(crate) mod codec;
-pub(crate) mod decision;
-pub(crate) mod draft;
-pub(crate) mod entry;
-pub(crate) mod key;
-pub(crate) mod node;
-pub(crate) mod owner;
-pub(crate) mod page;
-pub(crate) mod record;
-pub(crate) mod reserved;
-pub(crate) mod route;
-pub(crate) mod spelling;
+pub mod checksum;
+pub mod codec;
+pub mod decision;
+pub mod draft;
+pub mod entry;
+pub mod key;
+pub mod node;
+pub mod owner;
+pub mod page;
+pub mod record;
+pub mod reserved;
+pub mod route;
+pub mod spelling;
 mod superblock;
-pub(crate) mod usage;
-pub(crate) mod value;
+pub mod usage;
+pub mod value;
 
-pub(crate) use batch::{
-    BATCH_HEADER, Batch, BatchKind, batch_header, flips_of_header, probe_batch, seal_batch,
-};
-pub(crate) use bitmap::{decode_map, encode_map};
-pub(crate) use checkpoint::{CHECKPOINT_BLOCKS, Checkpoint, ScrubPosition, checkpoint_offset};
-pub(crate) use superblock::{
+pub use batch::{BATCH_HEADER, Batch, BatchKind, batch_header, flips_of_header, probe_batch, seal_batch};
+pub use bitmap::{decode_map, encode_map};
+pub use checkpoint::{CHECKPOINT_BLOCKS, Checkpoint, ScrubPosition, checkpoint_offset};
+pub use superblock::{
     Superblock, SuperblockFault, describe, read_superblock, unfinished_copy, unfinished_format,
 };
 
 use weir_media::BLOCK;
 
 /// Oldest format version that this release reads.
-pub(crate) const VERSION_OLDEST: u32 = 1;
+pub const VERSION_OLDEST: u32 = 1;
 /// Newest format version that this release reads, and the one it writes.
-pub(crate) const VERSION_NEWEST: u32 = 3;
+pub const VERSION_NEWEST: u32 = 3;
 /// Format version from which on values have checksums wherever they are, over chunks that begin anywhere.
-pub(crate) const VERSION_CHUNKS: u32 = 2;
+pub const VERSION_CHUNKS: u32 = 2;
 /// Format version from which on room is kept for records that aren't written yet.
-pub(crate) const VERSION_RESERVATIONS: u32 = 3;
+pub const VERSION_RESERVATIONS: u32 = 3;
 
 /// What counts up by ones on the device stays below this: counted a billion times a second it takes centuries to get
 /// there, and one more is always a number.
 pub(crate) const COUNTER_END: u64 = 1 << 63;
 
-/// Smallest log: four of the largest records ([`crate::format::record::RECORD_MAX`]), so that a record fits while a
+/// Smallest log: four of the largest records ([`crate::record::RECORD_MAX`]), so that a record fits while a
 /// checkpoint frees the rest.
 pub(crate) const LOG_BYTES_MIN: u64 = 8 << 20;
 /// Largest log that is chosen by itself: recovery reads it in well under a second on NVMe.
@@ -60,21 +62,29 @@ const DATA_BLOCKS_MIN: u64 = 1024;
 
 /// Where the regions of a device are, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub struct Layout {
     /// Device size at format.
-    pub(crate) size: u64,
+    pub size: u64,
     /// Two blocks for each group of data blocks.
-    pub(crate) map_offset: u64,
-    pub(crate) groups: u64,
-    pub(crate) log_offset: u64,
-    pub(crate) log_len: u64,
-    pub(crate) data_offset: u64,
-    pub(crate) data_blocks: u64,
+    pub map_offset: u64,
+    /// Groups of data blocks, each of which a bitmap describes.
+    pub groups: u64,
+    /// Where the log begins.
+    pub log_offset: u64,
+    /// Bytes of the log.
+    pub log_len: u64,
+    /// Where the data region begins.
+    pub data_offset: u64,
+    /// Blocks of the data region.
+    pub data_blocks: u64,
 }
 
 impl Layout {
     /// Lays out a device. `Err`: the smallest size that would do.
-    pub(crate) fn plan(size: u64, log_bytes: Option<u64>) -> Result<Self, u64> {
+    ///
+    /// # Errors
+    /// When the device is too small: the smallest size that would do.
+    pub fn plan(size: u64, log_bytes: Option<u64>) -> Result<Self, u64> {
         let block = BLOCK as u64;
         let size = size - size % block;
         let chosen = log_bytes.unwrap_or((size / LOG_DIVISOR).min(LOG_BYTES_DEFAULT_MAX));
@@ -86,7 +96,7 @@ impl Layout {
         if size < smallest {
             return Err(smallest);
         }
-        let groups = ((size - fixed) / block).div_ceil(crate::format::bitmap::GROUP_BLOCKS);
+        let groups = ((size - fixed) / block).div_ceil(crate::bitmap::GROUP_BLOCKS);
         let log_offset = map_offset + groups * 2 * block;
         let data_offset = log_offset + log_len;
         let data_blocks = (size - block - data_offset) / block;
@@ -94,7 +104,8 @@ impl Layout {
     }
 
     /// Whether regions read from a device are in order and inside it.
-    pub(crate) fn is_sound(&self) -> bool {
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
         let block = BLOCK as u64;
         let aligned = [self.size, self.map_offset, self.log_offset, self.log_len, self.data_offset];
         let ends = || {
@@ -107,23 +118,26 @@ impl Layout {
             && self.size > block
             && self.map_offset >= block + CHECKPOINT_BLOCKS * block
             && self.log_len >= LOG_BYTES_MIN
-            && self.groups >= self.data_blocks.div_ceil(crate::format::bitmap::GROUP_BLOCKS)
+            && self.groups >= self.data_blocks.div_ceil(crate::bitmap::GROUP_BLOCKS)
             && self.data_blocks > 0
             && ends() == Some(true)
     }
 
     /// Offset of the copy of the superblock.
-    pub(crate) fn copy_offset(size: u64) -> u64 {
+    #[must_use]
+    pub fn copy_offset(size: u64) -> u64 {
         size - size % BLOCK as u64 - BLOCK as u64
     }
 
     /// Offset of one of the two bitmaps of a group.
-    pub(crate) fn map(&self, group: u64, slot: u64) -> u64 {
+    #[must_use]
+    pub fn map(&self, group: u64, slot: u64) -> u64 {
         self.map_offset + (group * 2 + slot) * BLOCK as u64
     }
 
     /// Offset of a block of the data region; of one far outside it, an offset that no device has.
-    pub(crate) fn data(&self, block: u64) -> u64 {
+    #[must_use]
+    pub fn data(&self, block: u64) -> u64 {
         self.data_offset.saturating_add(block.saturating_mul(BLOCK as u64))
     }
 }

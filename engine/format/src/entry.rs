@@ -3,63 +3,163 @@
 //! What is read from a device is [checked](check_object) before it is in the index: a checksum tells that a node or a log batch is
 //! what somebody wrote, and not that it makes sense.
 
-use crate::format::blocks::Runs;
-use crate::format::codec::{Decoder, Malformed};
-use crate::format::decision::Decision;
-use crate::format::key::NUMBER_END;
-use crate::format::key::{self, ContainerNumber, PoolNumber, Tail, TransactionTail};
-use crate::format::reserved::{self, Reserved};
-use crate::format::usage::Usage;
-use crate::format::value::{Event, Kind, Payload, Shape, Version};
+use crate::blocks::Runs;
+use crate::codec::{Decoder, Malformed};
+use crate::decision::Decision;
+use crate::key::NUMBER_END;
+use crate::key::{self, ContainerNumber, PoolNumber, Tail, TransactionTail};
+use crate::reserved::{self, Reserved};
+use crate::usage::Usage;
+use crate::value::{Event, Kind, Payload, Shape, Version};
 use uuid::Uuid;
 use weir_proto::object::Extent;
 use weir_proto::{Key, ObjectId, TransactionId};
 
 /// What an entry says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
-    Pool { pool: PoolNumber, id: Uuid, size: u64, destroyed: bool },
-    Container { pool: PoolNumber, container: ContainerNumber, id: Uuid, quota: u64, destroyed: bool },
-    Usage { pool: PoolNumber, container: ContainerNumber, usage: Usage },
-    Attribute { pool: PoolNumber, scope: Vec<u8>, name: Vec<u8>, piece: u16, len: usize },
-    Object { path: ObjectPath, item: Item },
-    Snapshot { pool: PoolNumber, container: ContainerNumber, epoch: u64 },
-    Transaction { pool: PoolNumber, container: ContainerNumber, id: TransactionId, part: TransactionPart },
+pub enum Entry {
+    /// A pool.
+    Pool {
+        /// Its number.
+        pool: PoolNumber,
+        /// Its identity.
+        id: Uuid,
+        /// Its share of the target, in bytes.
+        size: u64,
+        /// Whether it is being destroyed.
+        destroyed: bool,
+    },
+    /// A container.
+    Container {
+        /// Number of its pool.
+        pool: PoolNumber,
+        /// Its number.
+        container: ContainerNumber,
+        /// Its identity.
+        id: Uuid,
+        /// Its quota on this target, in bytes.
+        quota: u64,
+        /// Whether it is being destroyed.
+        destroyed: bool,
+    },
+    /// What a container uses, as of the checkpoint.
+    Usage {
+        /// Number of its pool.
+        pool: PoolNumber,
+        /// Its number; 0 for the pool's own entries.
+        container: ContainerNumber,
+        /// What it uses.
+        usage: Usage,
+    },
+    /// A piece of an attribute.
+    Attribute {
+        /// Number of its pool.
+        pool: PoolNumber,
+        /// Scope of its name.
+        scope: Vec<u8>,
+        /// Its name.
+        name: Vec<u8>,
+        /// Number of the piece.
+        piece: u16,
+        /// Bytes of the piece.
+        len: usize,
+    },
+    /// An entry of an object.
+    Object {
+        /// Where it belongs.
+        path: ObjectPath,
+        /// What it is.
+        item: Item,
+    },
+    /// An epoch whose state a container keeps.
+    Snapshot {
+        /// Number of its pool.
+        pool: PoolNumber,
+        /// Number of the container.
+        container: ContainerNumber,
+        /// The epoch.
+        epoch: u64,
+    },
+    /// An entry of a transaction.
+    Transaction {
+        /// Number of its pool.
+        pool: PoolNumber,
+        /// Number of its container.
+        container: ContainerNumber,
+        /// The transaction.
+        id: TransactionId,
+        /// What the entry holds.
+        part: TransactionPart,
+    },
 }
 
 /// What an entry of a transaction holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum TransactionPart {
-    Operations { piece: u16, len: usize },
-    Version { number: u32, payload: Payload },
-    Decision { decision: Decision, wall_ns: u64 },
+pub enum TransactionPart {
+    /// A piece of its operations.
+    Operations {
+        /// Number of the piece.
+        piece: u16,
+        /// Bytes of the piece.
+        len: usize,
+    },
+    /// A version that it stores.
+    Version {
+        /// Number of the version.
+        number: u32,
+        /// What the version holds.
+        payload: Payload,
+    },
+    /// What became of it.
+    Decision {
+        /// The decision.
+        decision: Decision,
+        /// When it was made, in nanoseconds since 1970.
+        wall_ns: u64,
+    },
 }
 
 /// Where an entry of an object belongs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ObjectPath {
-    pub(crate) pool: PoolNumber,
-    pub(crate) container: ContainerNumber,
-    pub(crate) object: ObjectId,
-    pub(crate) dkey: Option<Key>,
-    pub(crate) akey: Option<Key>,
+pub struct ObjectPath {
+    /// The pool.
+    pub pool: PoolNumber,
+    /// The container.
+    pub container: ContainerNumber,
+    /// The object.
+    pub object: ObjectId,
+    /// The dkey, below an object.
+    pub dkey: Option<Key>,
+    /// The akey, below a dkey.
+    pub akey: Option<Key>,
 }
 
 /// What an entry of an object is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Item {
+pub enum Item {
+    /// The begin or end of an incarnation.
     Incarnation {
+        /// When it was.
         epoch: u64,
+        /// What it was.
         event: Event,
     },
+    /// A version of a single value.
     Single {
+        /// When it was stored.
         epoch: u64,
+        /// What it holds.
         payload: Payload,
     },
+    /// A version of an extent.
     Extent {
+        /// The records.
         extent: Extent,
+        /// When they were stored.
         epoch: u64,
+        /// Bytes of a record; 0 for holes.
         record_size: u32,
+        /// What they hold.
         payload: Payload,
     },
     /// Room is kept for records.
@@ -67,7 +167,9 @@ pub(crate) enum Item {
 }
 
 impl Item {
-    pub(crate) const fn epoch(&self) -> u64 {
+    /// Its epoch; 0 of reserved records.
+    #[must_use]
+    pub const fn epoch(&self) -> u64 {
         match self {
             Self::Incarnation { epoch, .. } | Self::Single { epoch, .. } | Self::Extent { epoch, .. } => {
                 *epoch
@@ -77,7 +179,8 @@ impl Item {
     }
 
     /// The data, if it has any.
-    pub(crate) const fn payload(&self) -> Option<&Payload> {
+    #[must_use]
+    pub const fn payload(&self) -> Option<&Payload> {
         match self {
             Self::Incarnation { .. } | Self::Reserved(_) => None,
             Self::Single { payload, .. } | Self::Extent { payload, .. } => Some(payload),
@@ -105,7 +208,11 @@ const KEY_END: &str = "a key has bytes behind its end";
 const VALUE_END: &str = "a value has bytes behind its end";
 
 impl Entry {
-    pub(crate) fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
+    /// Reads an entry.
+    ///
+    /// # Errors
+    /// When key or value do not follow the format.
+    pub fn decode(key: &[u8], value: &[u8]) -> Result<Self, Malformed> {
         let mut at = Decoder::new(key);
         let kind = at.u8()?;
         let pool = number(&mut at)?;
@@ -197,7 +304,10 @@ fn object_entry(key: &[u8], value: &[u8]) -> Result<Entry, Malformed> {
 }
 
 /// Checks all that an entry of an object says by itself. Returns the blocks that it refers to.
-pub(crate) fn check_object(key: &[u8], value: &[u8]) -> Result<Runs, Malformed> {
+///
+/// # Errors
+/// When it does not follow the format.
+pub fn check_object(key: &[u8], value: &[u8]) -> Result<Runs, Malformed> {
     let mut at = Decoder::new(key);
     at.bytes(1 + 2 * size_of::<u32>())?;
     let object = ObjectId::from_bytes(at.array()?);
@@ -245,7 +355,8 @@ impl core::fmt::Display for ObjectPath {
 }
 
 /// What an incarnation is, in words.
-pub(crate) fn event_name(event: Event) -> String {
+#[must_use]
+pub fn event_name(event: Event) -> String {
     match event {
         Event::Punch => "punched".to_owned(),
         Event::Object { newest } => format!("object, newest epoch {newest}"),
@@ -260,8 +371,8 @@ pub(crate) fn event_name(event: Event) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::key::Path;
-    use crate::format::value::Inline;
+    use crate::key::Path;
+    use crate::value::Inline;
     use proptest::prelude::*;
 
     #[test]
