@@ -14,6 +14,8 @@ mod checkpoint;
 pub mod checksum;
 pub mod codec;
 pub mod decision;
+#[cfg(test)]
+mod documented;
 pub mod draft;
 pub mod entry;
 pub mod key;

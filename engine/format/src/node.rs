@@ -21,6 +21,11 @@ pub const ENTRY_MAX: usize = 6000;
 /// Bytes that a branch stores for each child on the device: block, length and checksum.
 pub const CHILD_BYTES: usize = 16;
 
+/// What a node is that holds entries.
+pub const LEAF: u8 = 0;
+/// What a node is that leads to others.
+pub const BRANCH: u8 = 1;
+
 /// Place and checksum of a node on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageRef {

@@ -1,7 +1,7 @@
 //! Pages of the data region and of the space map: index nodes and bitmaps.
 
 use crate::format::codec::{Decoder, Encode, Malformed, crc32c_without};
-use crate::format::node::{CHILD_BYTES, ENTRY_MAX, NODE_BYTES, NODE_HEADER, NODE_MAX, PageRef};
+use crate::format::node::{BRANCH, CHILD_BYTES, ENTRY_MAX, LEAF, NODE_BYTES, NODE_HEADER, NODE_MAX, PageRef};
 use crate::format::page::CRC_AT;
 use crate::format::page::seal;
 use crate::format::page::store_mark;
@@ -9,9 +9,6 @@ use crate::index::tree::{Body, Node, Packed};
 use uuid::Uuid;
 
 const NODE_MAGIC: u32 = u32::from_le_bytes(*b"WNOD");
-
-const LEAF: u8 = 0;
-const BRANCH: u8 = 1;
 
 /// Writes a node for its place into `page`, whose length is that of the place, and returns where it is. `children`
 /// have their places.

@@ -286,3 +286,15 @@ proptest! {
         let _ = Decision::decode(&bytes);
     }
 }
+
+#[test]
+fn the_operations_that_are_decoded_are_those_of_the_page() {
+    let page = include_str!("../../../../../docs/reference/format.md");
+    for tag in 0..=u8::MAX {
+        let bytes = [&[tag][..], &[0; 16]].concat();
+        let decoded = Intent::decode(&mut Decoder::new(&bytes));
+        let is_taken = decoded != Err(Malformed("an operation is of unknown kind"));
+        let row = format!("| operation, first byte | `{tag:02x}` |");
+        assert_eq!(page.contains(&row), is_taken, "{row}");
+    }
+}
