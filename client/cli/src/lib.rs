@@ -115,7 +115,7 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
         WeirCommand::Store { command } => store::run(command, output),
         WeirCommand::Dev { command } => dev::run(command, output),
         WeirCommand::Completion { shell } => {
-            // Written to standard output by clap itself, it would panic where nobody reads it to the end.
+            // Written to standard output by clap itself, it would panic where the reader closes the pipe early.
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Weir::command(), "weir", &mut script);
             let script = String::from_utf8_lossy(&script);

@@ -128,7 +128,7 @@ fn serve_here(spec: &MountSpec, arguments: &MountArguments) -> Result<Answer, Cl
         if arguments.report {
             use std::io::Write as _;
             let line = serde_json::to_string(report).unwrap_or_default();
-            // Whoever started this process may be gone; the mount goes on.
+            // The parent process may be gone; the mount goes on.
             let _ = writeln!(std::io::stdout(), "{line}");
         }
     };
@@ -191,7 +191,8 @@ fn start(spec: &MountSpec, arguments: &MountArguments, output: Output) -> Result
             .map_err(|error| CliError::named(path.display().to_string(), error))?
             .into(),
     };
-    // Its standard error must not be the caller's: whoever waits for that to end would wait for the mount to end.
+    // Its standard error must not be the caller's: a process that waits for its end would wait for the end of the
+    // mount.
     let mut child = command_of(&program, spec, arguments.control.as_deref(), &arguments.log)
         .stderr(log)
         .spawn()

@@ -93,7 +93,7 @@ impl Output {
     }
 }
 
-/// Writes bytes to standard output as they are. Whether somebody still reads them.
+/// Writes bytes to standard output as they are. Returns whether the output is still read.
 ///
 /// # Errors
 /// When they can't be written, e.g. to a full disk.
@@ -102,8 +102,8 @@ pub fn write_raw(bytes: &[u8]) -> Result<bool, CliError> {
     reached(out.write_all(bytes).and_then(|()| out.flush()))
 }
 
-/// Whether what was written to standard output has reached somebody. A reader that has gone away (`weir … | head`) is no
-/// failure of the command; a full disk is.
+/// Whether what was written to standard output has reached a reader. A reader that has gone away (`weir … | head`) is
+/// no failure of the command; a full disk is.
 fn reached(written: std::io::Result<()>) -> Result<bool, CliError> {
     match written {
         Ok(()) => Ok(true),
@@ -155,7 +155,8 @@ impl Stream {
         self.has_begun
     }
 
-    /// Prints a line, in the form that is wanted. It is the last one if nobody reads it, or there is no room for it.
+    /// Prints a line, in the form that is wanted. It is the last one if the output isn't read, or there is no room for
+    /// it.
     pub fn push(&mut self, text: impl FnOnce() -> String, object: impl FnOnce() -> Value) -> ControlFlow<()> {
         // Behind a line that was cut nothing else can be read.
         if self.failed.is_some() {
@@ -172,7 +173,7 @@ impl Stream {
         if self.failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Ends the response with a further field for each of `rest`. Whether somebody still reads it.
+    /// Ends the response with a further field for each of `rest`. Returns whether the output is still read.
     ///
     /// # Errors
     /// When it can't be written, e.g. to a full disk.
@@ -195,8 +196,8 @@ impl Stream {
     }
 }
 
-/// Text without what a terminal would take for a command: control characters, but for ends of lines, are shown as `\x1b`.
-/// Names and values are anybody's.
+/// Text without what a terminal would take for a command: control characters, but for ends of lines, are shown as
+/// `\x1b`. Names and values come from any user.
 fn harmless(text: &str) -> Cow<'_, str> {
     let is_command = |c: char| c.is_control() && c != '\n';
     if !text.contains(is_command) {

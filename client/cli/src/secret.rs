@@ -27,7 +27,7 @@ pub fn write_private(path: &Path, content: &[u8]) -> Result<(), CliError> {
             fs::create_dir_all(folder)?;
         }
         let fresh = path.with_extension("new");
-        // What a write that was cut off has left; a link that somebody else has put there is not followed, but goes.
+        // The remains of an interrupted write. A link that another user has put there is not followed, but removed.
         match fs::remove_file(&fresh) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}

@@ -14,10 +14,10 @@ pub mod fault_record;
 mod grpc;
 pub mod last_seen;
 pub mod management;
+pub mod map_backup;
 mod membership;
 mod metrics;
 mod process;
-pub mod shelter;
 mod shutdown;
 pub mod snapshot;
 #[cfg(feature = "spdk")]

@@ -11,7 +11,7 @@ use weir_group::{Engines, InvalidEngines, Refusal, Roster, Spread};
 use weir_media::Device;
 use weir_media::health::{DeviceState, HUNG};
 use weir_object::IoService;
-use weir_pool::{Directory, Failed, MapShelter, TargetPools, serve_clients};
+use weir_pool::{Directory, Failed, MapBackup, TargetPools, serve_clients};
 use weir_proto::capability::SystemKey;
 use weir_proto::group::{GroupList, MemberState};
 use weir_proto::pool::EngineReport;
@@ -60,7 +60,7 @@ pub struct TargetContext {
     /// What is remembered of the store.
     pub last_seen: Rc<dyn LastSeenRecord>,
     /// Where maps of pools are kept while the device can't take them.
-    pub shelter: Rc<dyn MapShelter>,
+    pub map_backup: Rc<dyn MapBackup>,
     /// Whose data it holds.
     pub owner: Owner,
     /// How the store behaves.
@@ -120,7 +120,7 @@ impl Target {
             endpoint,
             fault_record,
             last_seen,
-            shelter,
+            map_backup,
             owner,
             engines,
             membership,
@@ -150,7 +150,7 @@ impl Target {
             members.is_some_and(|members| members.state(rank) == MemberState::Dead)
         });
         let (of, to) = (Rc::clone(&engines), Rc::clone(&spread));
-        let pools = TargetPools::open(Rc::clone(&store), of, to, clock, shelter, lost)?;
+        let pools = TargetPools::open(Rc::clone(&store), of, to, clock, map_backup, lost)?;
         rt.spawn(devices::watch(rt.clone(), Rc::downgrade(&pools), fault_record, Rc::clone(&last_seen)));
         let io = IoService::start(&rpc, Rc::clone(&pools));
         let management = if let Some(members) = &membership {

@@ -22,7 +22,7 @@ use weir_store::{Owner, StoreConfig};
 use crate::data_directory;
 use crate::fault_record::{FaultFile, FaultRecord};
 use crate::last_seen::{LastSeenFile, last_seen_path};
-use crate::shelter::FileShelter;
+use crate::map_backup::MapBackupFile;
 use crate::target::{StartError, Target, TargetContext};
 
 thread_local! {
@@ -232,7 +232,7 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
     let fault_record: Rc<dyn FaultRecord> =
         Rc::new(FaultFile::new(data_directory::fault_path(&settings.path)));
     let last_seen = Rc::new(LastSeenFile::new(last_seen_path(&settings.path)));
-    let shelter = Rc::new(FileShelter::new(settings.path.clone()));
+    let map_backup = Rc::new(MapBackupFile::new(settings.path.clone()));
     let device = match data_directory::open(&rt, target, &settings.path).await {
         Ok(device) => {
             tracing::info!(device = device.name(), size = device.size(), features = %device.features(), "device opened");
@@ -270,7 +270,7 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
         device,
         fault_record,
         last_seen,
-        shelter,
+        map_backup,
         owner: settings.owner,
         store: settings.store,
         engines: settings.engines,

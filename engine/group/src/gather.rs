@@ -8,8 +8,8 @@ use weir_proto::{ContainerId, PoolId, Rank};
 
 use crate::spread::Spread;
 
-/// Longest wait for everybody's figures. A target that is up answers in under a millisecond; one that isn't must not keep
-/// a query waiting, but the tree needs two seconds to get around an engine that died this moment.
+/// Longest wait for the figures of all targets. A target that is up answers in under a millisecond; one that isn't must
+/// not keep a query waiting, but the tree needs two seconds to get around an engine that died this moment.
 const QUERY_LIMIT: Duration = Duration::from_secs(3);
 
 /// Figures of a pool's targets at one time.

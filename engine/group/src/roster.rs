@@ -1,9 +1,9 @@
 //! The list of engines and its version: every request between engines carries the version, and two engines that meet
 //! with different ones make them equal before they do anything else.
 //!
-//! The configuration gives the first list; a newer one comes from whoever has it. So an engine that is added, or moved,
-//! needs no restart of all others at the same moment, and nobody acts on two meanings of one rank, as long as lists that
-//! differ have different versions.
+//! The configuration gives the first list; a newer one comes from any engine that has it. So an engine that is added,
+//! or moved, needs no restart of all others at the same moment. No engine acts on two meanings of one rank, as long as
+//! lists that differ have different versions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};

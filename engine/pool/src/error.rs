@@ -63,7 +63,7 @@ pub enum Failed {
     Busy {
         /// The object.
         object: String,
-        /// By whom, and what to do.
+        /// The cause, and what to do.
         reason: String,
     },
     /// The request makes no sense.
@@ -200,7 +200,7 @@ pub enum Failed {
     #[error(
         "the map of pool {pool} can't be {what} the engine's data directory: {reason}; while the device of the pool's service is out of use, that is where the map is kept: make it readable and writable, with some room"
     )]
-    Shelter {
+    MapBackup {
         /// The pool.
         pool: PoolId,
         /// What was tried.
@@ -264,7 +264,7 @@ impl Failed {
             Self::Clock(_) => Der::HLC_SYNC,
             Self::Store(error) => error.der(),
             Self::Attributes(error) => error.der(),
-            Self::Unsettled { .. } | Self::Frozen { .. } | Self::Record { .. } | Self::Shelter { .. } => {
+            Self::Unsettled { .. } | Self::Frozen { .. } | Self::Record { .. } | Self::MapBackup { .. } => {
                 Der::IO
             }
         }
@@ -280,7 +280,7 @@ impl Failed {
             | Self::Frozen { pool, .. } => format!("pool {pool}"),
             Self::Elsewhere { pool, .. }
             | Self::Record { pool, .. }
-            | Self::Shelter { pool, .. }
+            | Self::MapBackup { pool, .. }
             | Self::LostShard { pool, .. }
             | Self::Remnant(pool) => format!("pool {pool}"),
             Self::NoContainer { container, .. } => format!("container {container}"),

@@ -19,4 +19,4 @@ pub use pools::TargetPools;
 pub use record::SYSTEM_POOL;
 pub use requests::serve_clients;
 pub use service::{CHUNK_SIZE_DEFAULT, Made, OpenHandle, PoolService};
-pub use target::{CounterSet, ErrorCounts, MapShelter, OPERATIONS, Operation, TargetContainer, TargetPool};
+pub use target::{CounterSet, ErrorCounts, MapBackup, OPERATIONS, Operation, TargetContainer, TargetPool};

@@ -9,5 +9,5 @@ mod measure;
 mod services;
 
 pub use listener::{Listener, ListenerError};
-pub use measure::{Figures, Plan, REQUEST_LEN, TRANSFER_LEN, Turn, listeners, measure};
+pub use measure::{Figures, Plan, REQUEST_LEN, Round, TRANSFER_LEN, listeners, measure};
 pub use services::{announce, serve};

@@ -19,7 +19,7 @@ pub const TRANSFER_LEN: usize = 1 << 20;
 /// Bytes in a MiB, for rates.
 const MIB: f64 = 1_048_576.0;
 
-/// How a turn measures.
+/// How a round measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Time for each figure.
@@ -30,9 +30,9 @@ pub struct Plan {
     pub patience: Duration,
 }
 
-/// What one turn has found.
+/// What one round has found.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Turn {
+pub struct Round {
     /// Microseconds of each lone round trip; at least one.
     pub times: Vec<f64>,
     /// Requests per second, many in flight.
@@ -43,7 +43,7 @@ pub struct Turn {
     pub read: f64,
 }
 
-/// What several turns have found.
+/// What several rounds have found.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Figures {
     /// Half of the round trips took at most this long, in microseconds.
@@ -66,34 +66,34 @@ fn percentile(mut values: Vec<f64>, share: usize) -> f64 {
 }
 
 impl Figures {
-    /// Percentiles over all round trips, and the middle turn of each rate.
+    /// Percentiles over all round trips, and the middle round of each rate.
     #[must_use]
-    pub fn of(turns: &[Turn]) -> Self {
-        let times: Vec<f64> = turns.iter().flat_map(|turn| turn.times.iter().copied()).collect();
-        let middle = |rate: fn(&Turn) -> f64| percentile(turns.iter().map(rate).collect(), 50);
+    pub fn of(rounds: &[Round]) -> Self {
+        let times: Vec<f64> = rounds.iter().flat_map(|round| round.times.iter().copied()).collect();
+        let middle = |rate: fn(&Round) -> f64| percentile(rounds.iter().map(rate).collect(), 50);
         Self {
             median: percentile(times.clone(), 50),
             slow: percentile(times, 99),
-            requests: middle(|turn| turn.requests),
-            write: middle(|turn| turn.write),
-            read: middle(|turn| turn.read),
+            requests: middle(|round| round.requests),
+            write: middle(|round| round.write),
+            read: middle(|round| round.read),
         }
     }
 
-    /// How many times those of `other` these figures are: the middle of the ratios of neighbouring turns, so that what
+    /// How many times those of `other` these figures are: the middle of the ratios of neighbouring rounds, so that what
     /// else the machine does meets both.
     #[must_use]
-    pub fn ratios(turns: &[Turn], other: &[Turn]) -> Self {
-        let ratio = |value: &dyn Fn(&Turn) -> f64| {
-            let ratios = turns.iter().zip(other).map(|(own, other)| value(own) / value(other));
+    pub fn ratios(rounds: &[Round], other: &[Round]) -> Self {
+        let ratio = |value: &dyn Fn(&Round) -> f64| {
+            let ratios = rounds.iter().zip(other).map(|(own, other)| value(own) / value(other));
             percentile(ratios.collect(), 50)
         };
         Self {
-            median: ratio(&|turn| percentile(turn.times.clone(), 50)),
-            slow: ratio(&|turn| percentile(turn.times.clone(), 99)),
-            requests: ratio(&|turn| turn.requests),
-            write: ratio(&|turn| turn.write),
-            read: ratio(&|turn| turn.read),
+            median: ratio(&|round| percentile(round.times.clone(), 50)),
+            slow: ratio(&|round| percentile(round.times.clone(), 99)),
+            requests: ratio(&|round| round.requests),
+            write: ratio(&|round| round.write),
+            read: ratio(&|round| round.read),
         }
     }
 }
@@ -134,7 +134,7 @@ pub async fn listeners(
 ///
 /// # Errors
 /// When a request or transfer fails.
-pub async fn measure(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer, plan: Plan) -> Result<Turn, RpcError> {
+pub async fn measure(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer, plan: Plan) -> Result<Round, RpcError> {
     // The first request makes contact.
     call(rt, rpc, to, (opcode::PING, plan.patience), None).await?;
     let mut times = Vec::new();
@@ -150,7 +150,7 @@ pub async fn measure(rt: &Handle, rpc: &Rc<Rpc>, to: &Peer, plan: Plan) -> Resul
     let mut memory = rpc.alloc(TRANSFER_LEN)?;
     let write = transfers(rt, rpc, to, plan, (opcode::PROBE_PULL, &mut memory)).await?;
     let read = transfers(rt, rpc, to, plan, (opcode::PROBE_PUSH, &mut memory)).await?;
-    Ok(Turn { times, requests, write, read })
+    Ok(Round { times, requests, write, read })
 }
 
 /// MiB per second, one transfer after another.
@@ -214,14 +214,14 @@ mod tests {
     const KEY: SystemKey = SystemKey([5; 32]);
     const PATIENCE: Duration = Duration::from_secs(10);
 
-    fn turn(time: f64, requests: f64) -> Turn {
-        Turn { times: vec![time; 3], requests, write: requests / 2.0, read: requests / 4.0 }
+    fn round(time: f64, requests: f64) -> Round {
+        Round { times: vec![time; 3], requests, write: requests / 2.0, read: requests / 4.0 }
     }
 
     #[test]
     fn figures_and_ratios_are_those_of_the_middle_turn() {
-        let own = [turn(1.0, 10.0), turn(3.0, 30.0), turn(2.0, 20.0)];
-        let other = [turn(2.0, 10.0), turn(3.0, 10.0), turn(8.0, 10.0)];
+        let own = [round(1.0, 10.0), round(3.0, 30.0), round(2.0, 20.0)];
+        let other = [round(2.0, 10.0), round(3.0, 10.0), round(8.0, 10.0)];
         let figures = Figures::of(&own);
         assert_eq!((figures.median, figures.slow, figures.requests), (2.0, 3.0, 20.0));
         let ratios = Figures::ratios(&own, &other);
@@ -254,9 +254,9 @@ mod tests {
             let to = Peer::new("127.0.0.1", port);
             let plan = Plan { span: Duration::from_millis(5), in_flight: 4, patience: PATIENCE };
             let rpc = client(&executor, provider, port, KEY.tenant(TenantId(3)));
-            let turn = executor.block_on(measure(&rt, &rpc, &to, plan)).expect("answers");
-            for figure in [turn.times[0], turn.requests, turn.write, turn.read] {
-                assert!(figure.is_finite() && figure > 0.0, "{provider}: {turn:?}");
+            let round = executor.block_on(measure(&rt, &rpc, &to, plan)).expect("answers");
+            for figure in [round.times[0], round.requests, round.write, round.read] {
+                assert!(figure.is_finite() && figure > 0.0, "{provider}: {round:?}");
             }
             let none = executor.block_on(listeners(&rt, &rpc, &to, PATIENCE));
             assert_eq!(none, Ok(Vec::new()), "{provider}: a listener announces nothing");

@@ -8,7 +8,7 @@ use weir_client::{Attach, Container, Context, Pool, Rights};
 use crate::error::CliError;
 use crate::output::{Answer, Output};
 
-/// Longest time for giving the handles back. Engines drop those of a client that is gone, so that nobody waits long for it.
+/// Longest time for giving the handles back. Engines drop those of a client that is gone, so the wait need not be long.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// An open container.

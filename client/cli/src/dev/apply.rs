@@ -1,5 +1,5 @@
-//! Makes pools and containers what manifests say: those that are missing are made, and the others follow in size and
-//! quota, as with the operator. Unlike there, a pool can shrink, because nobody else decides about a system of `weir dev`.
+//! Makes pools and containers match the manifests: missing ones are made, and the others follow in size and quota, as
+//! with the operator. Unlike there, a pool can shrink, because the manifests alone decide about a system of `weir dev`.
 
 use std::time::Duration;
 

@@ -205,7 +205,7 @@ fn take(folder: &Folder) -> Result<Lock, CliError> {
     refuse_second(folder)?;
     trust::make(&folder.0)?;
     let Some(lock) = folder.lock()? else {
-        // Who has it may have said so by now.
+        // The holder of the lock may have said so by now.
         refuse_second(folder)?;
         return Err(folder.is_busy());
     };
@@ -312,7 +312,7 @@ fn up(arguments: &UpArguments, output: Output) -> Result<Answer, CliError> {
     if !arguments.detached {
         folder.forget(is_own);
     } else if let Err(error) = &outcome {
-        // Whoever started it removes what is left, and may have gone.
+        // The process that started it removes what is left, and may have gone.
         eprintln!("ERROR: {error}");
     }
     drop(lock);
@@ -373,7 +373,7 @@ fn up_detached(arguments: &UpArguments, output: Output) -> Result<Answer, CliErr
         // Its last words, if it fails.
         failure = serde_json::from_str(&line).ok();
         if failure.is_none() && !output.json {
-            // That nobody reads it ends no start.
+            // A start doesn't fail because its output isn't read.
             let _ = writeln!(std::io::stdout(), "{line}");
         }
         if ready {
@@ -430,7 +430,7 @@ fn end_leftovers(running: &Running) -> Result<(), CliError> {
         running.members.iter().partition(|member| member.directory.is_some());
     for member in mounts.into_iter().chain(engines) {
         if let Some(directory) = &member.directory {
-            // A mount whose process is dead holds its directory until somebody unmounts it.
+            // A mount whose process is dead holds its directory until it is unmounted.
             let _ = weir_fuse::serve::unmount(directory, true);
         }
         let _ = member.process.signal(Signal::TERM);
@@ -472,7 +472,7 @@ fn down(arguments: &DownArguments) -> Result<Answer, CliError> {
     Ok(Answer::done(format!("weir dev is down, its data removed{stays}")))
 }
 
-/// Removes a system's folder, and nothing that is not one. Returns the names of what somebody else has put there.
+/// Removes a system's folder, and nothing that is not one. Returns the names of what others have put there.
 fn wipe(folder: &Folder) -> Result<Vec<String>, CliError> {
     if folder.settings()?.is_none() {
         return Err(CliError::NotFound(format!("{} is not a folder of `weir dev`", folder.0.display())));

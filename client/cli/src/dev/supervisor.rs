@@ -63,7 +63,7 @@ pub struct Plan {
     pub wait: Duration,
     /// Pools and containers to be there.
     pub manifests: Manifests,
-    /// Nobody asked for these in particular: those that are there stay as they are.
+    /// Not asked for in particular: those that exist stay as they are.
     pub defaults: bool,
     /// Mounts to be made.
     pub mounts: Vec<MountRequest>,
@@ -75,7 +75,7 @@ pub struct Plan {
     pub log: String,
 }
 
-/// Who runs, shared by the tasks of one supervisor.
+/// The running processes, shared by the tasks of one supervisor.
 struct Roster {
     folder: Folder,
     running: RefCell<Running>,
@@ -168,7 +168,7 @@ async fn received(signal: Option<&mut Signals>) {
     }
 }
 
-/// Whether somebody has said that this process is to outlive its terminal, as `nohup` does.
+/// Whether this process is to outlive its terminal, as `nohup` arranges.
 fn hangup_is_ignored() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,5 @@
-//! Whether a folder is safe to keep a system in: what stands in it is run, killed, read and written as whoever runs `weir dev`.
+//! Whether a folder is safe to keep a system in: its content is run, killed, read and written as the user that runs
+//! `weir dev`.
 
 use std::fs::{self, DirBuilder, Metadata};
 use std::io;
@@ -7,24 +8,24 @@ use std::path::Path;
 
 use crate::error::CliError;
 
-/// The superuser, who could change everything anyway.
+/// The superuser, which could change everything anyway.
 const ROOT: u32 = 0;
 
-/// Mode bits that let a folder's group, and everybody, put something into it.
+/// Mode bits that let a folder's group, and all users, put something into it.
 const OTHERS_WRITE: u32 = 0o022;
 const ALL_WRITE: u32 = 0o002;
 
-/// Has everybody remove only what is theirs.
+/// Lets each user remove only its own files.
 const STICKY: u32 = 0o1000;
 
-/// Mode of a folder made here, whatever the process's mask: nobody else writes to it.
+/// Mode of a folder made here, whatever the process's mask: no other user writes to it.
 const FOLDER_MODE: u32 = 0o755;
 
-/// Checks that nobody but root and this user can put something into a folder, or another folder in its place. One that isn't
-/// there is made below folders that are.
+/// Checks that only root and this user can put something into a folder, or another folder in its place. A missing
+/// folder is made below folders that are checked so.
 ///
 /// # Errors
-/// When somebody else can, or it can't be looked at.
+/// When another user can, or it can't be checked.
 pub fn check(folder: &Path) -> Result<(), CliError> {
     let looked = |path: &Path| match fs::symlink_metadata(path) {
         Ok(found) => Ok(Some(found)),
@@ -60,7 +61,7 @@ pub fn check(folder: &Path) -> Result<(), CliError> {
 /// Makes a folder where there is none.
 ///
 /// # Errors
-/// When it can't be made, or somebody else has been faster.
+/// When it can't be made, or another process has made it first.
 pub fn make(folder: &Path) -> Result<(), CliError> {
     DirBuilder::new()
         .recursive(true)

@@ -1,4 +1,4 @@
-//! Who starts a system in a folder, or removes it, has the folder alone meanwhile.
+//! The lock of a folder: a process that starts a system in it, or removes the system, has the folder alone.
 
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::MetadataExt;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::settings::Folder;
 use crate::error::CliError;
 
-/// How long whoever removes a system waits for who has just stopped to be gone.
+/// How long a process that removes a system waits until a process that was just stopped is gone.
 const WAIT_LIMIT: Duration = Duration::from_secs(5);
 
 /// Pause between looks.
@@ -21,7 +21,7 @@ pub struct Lock {
 }
 
 impl Folder {
-    /// Makes the folder one's own, which exists; none if it is somebody else's.
+    /// Locks the folder, which exists; `None` if another process has it.
     ///
     /// # Errors
     /// When its file can't be opened.
@@ -31,7 +31,7 @@ impl Folder {
             let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
             let file = opened.map_err(|error| CliError::io(path.display().to_string(), error))?;
             match file.try_lock() {
-                // One that was removed since it was opened keeps nobody out.
+                // A lock file that was removed since it was opened excludes no other process.
                 Ok(()) if is_at(&file, &path) => return Ok(Some(Lock { _file: Some(file) })),
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(None),
@@ -44,7 +44,7 @@ impl Folder {
     /// The same, with some patience.
     ///
     /// # Errors
-    /// When its file can't be opened, or it stays somebody else's.
+    /// When its file can't be opened, or another process keeps the lock.
     pub fn lock_soon(&self) -> Result<Lock, CliError> {
         let begun = Instant::now();
         loop {
@@ -58,7 +58,7 @@ impl Folder {
         }
     }
 
-    /// What to say while it is somebody else's.
+    /// The message while another process has the lock.
     pub fn is_busy(&self) -> CliError {
         let folder = self.0.display();
         CliError::Busy(format!(
@@ -82,7 +82,7 @@ mod tests {
         let folder = Folder(temporary.path().to_owned());
         let lock = folder.lock().expect("opened").expect("free");
         assert!(folder.lock().expect("opened").is_none());
-        // Its file may go: who comes then makes another one.
+        // Its file may be removed: the next process makes another one.
         fs::remove_file(folder.lock_file()).expect("removed");
         let second = folder.lock().expect("opened").expect("free");
         drop(lock);

@@ -1,5 +1,6 @@
-//! The folder of a system of `weir dev`: its settings, certificates and keys, who runs, and the lock that one supervisor holds. The
-//! room calls attach files and secrets, which it writes. Connections ask it whether a system runs; `dev` starts and stops it.
+//! The folder of a system of `weir dev`: its settings, certificates and keys, its running processes, and the lock that
+//! one supervisor holds. The room calls attach files and secrets, which it writes. Connections ask it whether a system
+//! runs; `dev` starts and stops it.
 
 mod identity;
 mod lock;
@@ -19,15 +20,15 @@ pub fn default_folder() -> PathBuf {
     std::env::var_os("HOME").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from).join(".weir-dev")
 }
 
-/// Refuses to ask engines that nobody has started, instead of waiting for them. An attach file that is not in a folder of
-/// `weir dev` says nothing of who runs.
+/// Refuses to ask engines that were not started, instead of waiting for them. An attach file that is not in a folder of
+/// `weir dev` says nothing of running engines.
 ///
 /// # Errors
 /// When the folder has a system of which no process is there.
 pub fn ensure_runs(attach: &Path) -> Result<(), CliError> {
     let Some(path) = attach.parent() else { return Ok(()) };
     let folder = Folder(path.to_owned());
-    // What can't be read belongs to somebody else.
+    // A file that can't be read belongs to another user.
     let Ok(Some(_)) = folder.settings() else { return Ok(()) };
     let runs = match folder.running() {
         Ok(Some(running)) => {

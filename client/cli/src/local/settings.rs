@@ -1,4 +1,5 @@
-//! What a `weir dev` folder holds besides data: its settings, the files of engines and clients, and who runs now.
+//! What a `weir dev` folder holds besides data: its settings, the files of engines and clients, and the running
+//! processes.
 
 use std::fs;
 use std::io;
@@ -229,7 +230,7 @@ pub struct Member {
     pub process: ProcessRecord,
 }
 
-/// Who runs.
+/// The running processes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Running {
     /// The supervisor.
@@ -271,7 +272,7 @@ impl Folder {
         self.0.join("log")
     }
 
-    /// What is locked while somebody starts a system here, runs it, or removes it.
+    /// Locked while a process starts a system here, runs it, or removes it.
     #[must_use]
     pub fn lock_file(&self) -> PathBuf {
         self.0.join("lock")
@@ -320,7 +321,7 @@ impl Folder {
     /// When something can't be removed.
     pub fn clear(&self) -> Result<(), CliError> {
         let wrong = |error| CliError::io(self.0.display().to_string(), error);
-        // What somebody has mounted below is not the folder's own.
+        // What is mounted below is not the folder's own.
         let mounts =
             mountinfo::below(&self.0).map_err(|error| CliError::io("/proc/self/mountinfo", error))?;
         if !mounts.is_empty() {
@@ -335,12 +336,12 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes what is the supervisor's, and the folder, too, if nobody else made it, when there is nothing else in it.
+    /// Removes the supervisor's files, and the folder, too, if `weir dev` made it and it holds nothing else.
     pub fn forget(&self, is_own: bool) {
         if !self.is_new().unwrap_or(false) {
             return;
         }
-        // A folder that somebody uses meanwhile stays.
+        // A folder in use stays.
         let _ = fs::remove_file(self.log());
         let _ = fs::remove_file(self.lock_file());
         if is_own {
@@ -348,7 +349,7 @@ impl Folder {
         }
     }
 
-    /// Removes a system, and the folder unless somebody else has put something there. Returns the names of what that is.
+    /// Removes a system, and the folder unless others have put something there. Returns the names of what that is.
     ///
     /// # Errors
     /// When something can't be removed.
@@ -387,7 +388,7 @@ impl Folder {
         write_json(&self.settings_file(), settings)
     }
 
-    /// Who runs, or ran last.
+    /// The processes that run, or ran last.
     ///
     /// # Errors
     /// When the file is there and cannot be read.
@@ -395,7 +396,7 @@ impl Folder {
         read_json(&self.running_file())
     }
 
-    /// Records who runs.
+    /// Records the running processes.
     ///
     /// # Errors
     /// When it cannot be written.
@@ -403,7 +404,7 @@ impl Folder {
         write_json(&self.running_file(), running)
     }
 
-    /// Forgets who ran.
+    /// Removes that record.
     pub fn forget_running(&self) {
         // What is left says that a dead supervisor ran, and is read so.
         let _ = fs::remove_file(self.running_file());

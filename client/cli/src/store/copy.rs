@@ -207,7 +207,7 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
 struct Events {
     stream: Stream,
     stopped: Arc<AtomicBool>,
-    /// Whether somebody sees standard error.
+    /// Whether standard error is a terminal.
     shows: bool,
     /// When it was shown last, and whether it still stands there.
     shown: Option<Instant>,
@@ -251,7 +251,7 @@ impl CopyEvents for Events {
 
     fn loss(&mut self, loss: Loss) -> ControlFlow<()> {
         self.clear();
-        // Whoever reads the losses may go away: the copy is what was asked for.
+        // The reader of the losses may go away: the copy is what was asked for.
         let _ = self.stream.push(|| loss.to_string(), || loss_json(&loss));
         self.flow()
     }

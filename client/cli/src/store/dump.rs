@@ -116,7 +116,7 @@ pub fn dump(arguments: &DumpArguments, output: Output) -> Result<Answer, CliErro
         let other = if matches!(part, Part::Bytes { .. }) { ", or with another --offset" } else { "" };
         let _ = writeln!(text, "there is more: ask for it with a greater --limit{other}");
     }
-    // Also where nobody reads the rest the exit code says what was found.
+    // The exit code says what was found also when the rest isn't read.
     let is_read = stream.end(&[("more", dumped.more.into()), ("next", next.into())])?;
     let answer = Answer::streamed(if is_read { text } else { String::new() });
     Ok(match failure {

@@ -106,7 +106,7 @@ impl From<InspectError> for CliError {
     }
 }
 
-/// Damaged places, one a line, as many as somebody reads.
+/// Damaged places, one a line, until the reader stops reading.
 fn places(damages: u64, findings: &[Finding]) -> String {
     let mut text = String::new();
     for Finding { what, offset, len, reason, .. } in findings.iter().take(PLACES_MAX) {

@@ -146,7 +146,7 @@ fn start_engine(own: EngineInfo, engines: Vec<EngineInfo>) -> (Remote, JoinHandl
                 device: Ok(device),
                 fault_record: Rc::new(Unmarked),
                 last_seen: Rc::new(Unmarked),
-                shelter: Rc::new(Unmarked),
+                map_backup: Rc::new(Unmarked),
                 owner,
                 store: StoreConfig::default(),
                 engines: engines.into(),

@@ -2,11 +2,11 @@
 
 use weir_daemon::fault_record::FaultRecord;
 use weir_daemon::last_seen::{LastSeen, LastSeenRecord};
-use weir_pool::MapShelter;
+use weir_pool::MapBackup;
 use weir_proto::PoolId;
 use weir_store::Mark;
 
-/// A device of which nothing is remembered, and which needs no shelter.
+/// A device of which nothing is remembered, and which needs no map backup.
 pub struct Unmarked;
 
 impl FaultRecord for Unmarked {
@@ -23,13 +23,13 @@ impl FaultRecord for Unmarked {
     }
 }
 
-impl MapShelter for Unmarked {
+impl MapBackup for Unmarked {
     fn read(&self, _: PoolId) -> std::io::Result<Option<Vec<u8>>> {
         Ok(None)
     }
 
     fn keep(&self, pool: PoolId, _: &[u8]) -> std::io::Result<()> {
-        Err(std::io::Error::other(format!("there is no shelter for pool {pool}")))
+        Err(std::io::Error::other(format!("there is no map_backup for pool {pool}")))
     }
 
     fn forget(&self, _: PoolId) -> std::io::Result<()> {

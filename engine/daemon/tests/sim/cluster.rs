@@ -15,7 +15,7 @@ use weir_fabric::{Addressing, AuthKey, Endpoint};
 use weir_management::{Failure, v1};
 use weir_media::health::Watched;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
-use weir_pool::MapShelter;
+use weir_pool::MapBackup;
 use weir_proto::capability::SystemKey;
 use weir_proto::group::EngineInfo;
 use weir_proto::{Der, PoolId, Rank, TargetIndex};
@@ -64,7 +64,7 @@ pub struct Cluster {
     /// What is remembered of stores, by rank and target.
     witnesses: Rc<RefCell<BTreeMap<(u32, u32), LastSeen>>>,
     /// What stands in for the data directories' maps of pools.
-    shelters: Rc<Shelters>,
+    stored_maps: Rc<StoredMaps>,
     /// How many engines the configuration lists that is read now.
     listed: Rc<Cell<u32>>,
 }
@@ -125,18 +125,18 @@ impl LastSeenRecord for Remembering {
 
 /// What data directories have of the maps of pools, by rank and target.
 #[derive(Default)]
-struct Shelters {
+struct StoredMaps {
     maps: RefCell<BTreeMap<(u32, u32, PoolId), Vec<u8>>>,
     is_full: Cell<bool>,
 }
 
 /// The maps in the data directory beside a target's device, in the place of files.
-struct Shelter {
-    all: Rc<Shelters>,
+struct MapBackups {
+    all: Rc<StoredMaps>,
     target: (u32, u32),
 }
 
-impl MapShelter for Shelter {
+impl MapBackup for MapBackups {
     fn read(&self, pool: PoolId) -> std::io::Result<Option<Vec<u8>>> {
         Ok(self.all.maps.borrow().get(&(self.target.0, self.target.1, pool)).cloned())
     }
@@ -185,20 +185,20 @@ impl Cluster {
     }
 
     /// Whether data directories have no room from now on.
-    pub fn fill_shelter(&self, is_full: bool) {
-        self.shelters.is_full.set(is_full);
+    pub fn fill_map_backup(&self, is_full: bool) {
+        self.stored_maps.is_full.set(is_full);
     }
 
     /// How many maps of pools the data directories have.
-    pub fn sheltered(&self) -> usize {
-        self.shelters.maps.borrow().len()
+    pub fn backed_up(&self) -> usize {
+        self.stored_maps.maps.borrow().len()
     }
 
     /// Forgets what an engine's data directory has beside its devices.
     pub fn lose_data_directory(&self, rank: u32) {
         self.verdicts.borrow_mut().retain(|(of, _), _| *of != rank);
         self.witnesses.borrow_mut().retain(|(of, _), _| *of != rank);
-        self.shelters.maps.borrow_mut().retain(|(of, _, _), _| *of != rank);
+        self.stored_maps.maps.borrow_mut().retain(|(of, _, _), _| *of != rank);
     }
 
     /// From now on engines that start read a configuration that lists so many.
@@ -233,7 +233,7 @@ impl Cluster {
         let clients = Rc::new(clients.collect());
         let admin = world.node("admin");
         let networks = Rc::new(networks);
-        let (verdicts, witnesses, shelters) = (Rc::default(), Rc::default(), Rc::default());
+        let (verdicts, witnesses, stored_maps) = (Rc::default(), Rc::default(), Rc::default());
         let listed = Rc::new(Cell::new(shape.engines));
         Self {
             world,
@@ -245,7 +245,7 @@ impl Cluster {
             networks,
             verdicts,
             witnesses,
-            shelters,
+            stored_maps,
             listed,
         }
     }
@@ -286,8 +286,8 @@ impl Cluster {
                     all: Rc::clone(&self.witnesses),
                     target: (rank, u32::from(target)),
                 }),
-                shelter: Rc::new(Shelter {
-                    all: Rc::clone(&self.shelters),
+                map_backup: Rc::new(MapBackups {
+                    all: Rc::clone(&self.stored_maps),
                     target: (rank, u32::from(target)),
                 }),
                 owner: owner(rank, u32::from(target)),

@@ -101,7 +101,7 @@ pub fn hold_without_the_device_of_the_service(seed: u64) {
     check(&cluster, oid, 3, &[own, far]);
     clear_and_restart(&cluster, own);
     check(&cluster, oid, 4, &[far]);
-    assert_eq!(cluster.sheltered(), 0, "the device has the map");
+    assert_eq!(cluster.backed_up(), 0, "the device has the map");
     let context = cluster.context(cluster.admin(), Duration::from_secs(5));
     cluster.world.block_on(cluster.admin(), async move {
         let pool = Pool::connect(&context, "tank", BOTH).await.expect("its service is up");
@@ -118,12 +118,12 @@ pub fn hold_without_the_device_of_the_service(seed: u64) {
 pub fn wait_until_they_are_kept(seed: u64) {
     let (cluster, oid, service, other) = stage(seed);
     check(&cluster, oid, 1, &[]);
-    cluster.fill_shelter(true);
+    cluster.fill_map_backup(true);
     fail(&cluster, (service, 0), oid);
     fail(&cluster, (other, 1), oid);
     let (version, down, _) = map_version(&cluster, "tank");
     assert_eq!((version, down.as_slice()), (1, [].as_slice()), "seed {seed}");
-    cluster.fill_shelter(false);
+    cluster.fill_map_backup(false);
     cluster.world.run_for(REPEATED);
     check(&cluster, oid, 3, &[(service, 0), (other, 1)]);
     restart(&cluster, service);

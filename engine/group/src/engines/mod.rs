@@ -120,9 +120,9 @@ impl Engines {
         self.forged.get()
     }
 
-    /// Answers sealed requests of other engines with `opcode`, and this target's own; an error of the handler crosses the wire as a
-    /// [`Refusal`]. Those of membership, and those
-    /// that others wait for who are there already, are answered also when there is no room for more.
+    /// Answers sealed requests of other engines with `opcode`, and this target's own; an error of the handler crosses
+    /// the wire as a [`Refusal`]. Requests of membership, and those that admitted requests wait for, are answered also
+    /// when there is no room for more.
     pub fn serve<Req, Rep, E, F, Fut>(self: &Rc<Self>, opcode: u16, handler: F)
     where
         Req: DeserializeOwned + 'static,

@@ -15,7 +15,7 @@ use crate::refusal::Rejection;
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
 impl Engines {
-    /// Hands the list to whoever asks for it, and fetches the one of whoever has a newer one.
+    /// Sends the list to an engine that asks for it, and fetches the list of an engine that has a newer one.
     pub(crate) fn answer_offers(self: &Rc<Self>) {
         let engines = Rc::downgrade(self);
         self.serve(opcode::GROUP_LIST, move |_, (): ()| {

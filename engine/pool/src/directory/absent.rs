@@ -1,8 +1,8 @@
 //! What engines have missed while they were away, and are told when they are back: pools that were destroyed, and sizes.
 //!
-//! A destroyed pool leaves a *remnant* when not all engines could be told: a durable record with those that still hold a
-//! part of it. Its label is free, and nobody finds it any more. Sizes need no record: a directory that starts doesn't know
-//! who has which, and tells everybody; to a target that has it already that is nothing.
+//! A destroyed pool leaves a *remnant* when not all engines could be told: a durable record with the engines that still
+//! hold a part of it. Its label is free, and it can't be found any more. Sizes need no record: a directory that starts
+//! doesn't know which engine has which size, and tells all of them. A target that has the size already changes nothing.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,7 +43,7 @@ pub(crate) struct Absent {
 }
 
 impl Absent {
-    /// Loads the remnants. Of all pools it isn't known who knows their size.
+    /// Loads the remnants. For no pool it is known which engines know its size.
     pub(crate) fn load<'a>(
         shard: &Shard,
         pools: impl Iterator<Item = &'a DirectoryEntry>,
@@ -105,7 +105,7 @@ impl Directory {
         }
     }
 
-    /// Tells those who hold parts of a destroyed pool.
+    /// Tells the engines that hold parts of a destroyed pool.
     async fn clear_remnant(&self, pool: PoolId) {
         let Some(remnant) = self.absent.remnants.borrow().get(&pool).cloned() else { return };
         let request = TargetPoolDestroy { pool, only_if_empty: false };
@@ -125,7 +125,7 @@ impl Directory {
         }
     }
 
-    /// Tells those who may not know the size of a pool.
+    /// Tells the engines that may not know the size of a pool.
     async fn spread_size(&self, pool: PoolId) {
         let label = self.entries.borrow().get(&pool).map(|entry| entry.pool.label.clone());
         let Some(label) = label else {

@@ -148,7 +148,7 @@ impl Directory {
                 let missing = || Failed::NoPool(request.pool.clone());
                 let directory = directory.ok_or_else(missing)?;
                 match Uuid::try_parse(&request.pool).map(PoolId) {
-                    // To an engine that still has a part of it this is more than a pool that nobody knows.
+                    // To an engine that still has a part of it this is more than an unknown pool.
                     Ok(pool) if directory.absent.is_remnant(pool) => Err(Failed::Remnant(pool)),
                     _ => directory.resolve(&request.pool),
                 }
@@ -216,7 +216,7 @@ impl Directory {
 
     fn turn(&self, label: &str) -> Semaphore {
         let mut turns = self.turns.borrow_mut();
-        // Whoever holds or waits for a turn has a clone; the others are not needed any more.
+        // A task that holds or waits for a turn has a clone; the others are not needed any more.
         turns.retain(|_, turn| turn.available() == 0 || turn.waiting() > 0);
         turns.entry(label.to_owned()).or_insert_with(|| Semaphore::new(1)).clone()
     }

@@ -19,8 +19,8 @@ pub(crate) const SHARE_MIN: u64 = 32 * 1024 * 1024;
 /// Shares are whole blocks of the media.
 pub(crate) const SHARE_UNIT: u64 = 4096;
 
-/// Share of each of so many targets in a pool of a size. One beyond all numbers is the largest there is, for which
-/// nobody has room.
+/// Share of each of so many targets in a pool of a size. A share beyond all numbers is the largest there is, for which
+/// no target has room.
 pub(crate) fn share_of(size: u64, targets: usize) -> u64 {
     let share = size.div_ceil(targets.max(1) as u64);
     share.checked_next_multiple_of(SHARE_UNIT).unwrap_or(u64::MAX / SHARE_UNIT * SHARE_UNIT)
@@ -29,7 +29,7 @@ pub(crate) fn share_of(size: u64, targets: usize) -> u64 {
 /// Longest wait for an engine to say how it is.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 
-/// What somebody wants a pool to be.
+/// The properties of a pool to be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PoolSpec {
     /// Its label.

@@ -63,8 +63,8 @@ impl TargetPools {
         }
     }
 
-    /// Whether a pool of this target was not destroyed while the engine was away: who connected to it would write what
-    /// is lost when the engine hears of that. Without an answer it is taken to be there.
+    /// Whether a pool of this target was not destroyed while the engine was away: a client that connected to it would
+    /// write what is lost when the engine hears of that. Without an answer it is taken to be there.
     async fn is_there(&self, pool: &TargetPool) -> bool {
         if !pool.is_listed.get() {
             match self.ask_keeper(&pool.id().to_string(), LISTED_LIMIT).await {

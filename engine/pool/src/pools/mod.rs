@@ -1,5 +1,5 @@
 //! The pools that a target holds shards of, the services that run on it, and what it answers to other engines. The room calls
-//! both, and the shelter for maps that the device can't take. Requests of clients, the directory, the I/O service and the daemon
+//! both, and the backup for maps that the device can't take. Requests of clients, the directory, the I/O service and the daemon
 //! call it.
 
 mod lookup;
@@ -20,7 +20,7 @@ use weir_store::{Shard, Store};
 use crate::error::Failed;
 use crate::record::{self, NAME_POOL, PoolRecord, SCOPE_TARGET, SYSTEM_POOL};
 use crate::service::PoolService;
-use crate::target::{MapShelter, TargetPool};
+use crate::target::{MapBackup, TargetPool};
 
 /// The pools of one target.
 pub struct TargetPools {
@@ -28,7 +28,7 @@ pub struct TargetPools {
     engines: Rc<Engines>,
     spread: Rc<Spread>,
     clock: Rc<Clock>,
-    shelter: Rc<dyn MapShelter>,
+    map_backup: Rc<dyn MapBackup>,
     /// Why what the target held is not on its device, if so. The store is an empty one then, which takes nothing.
     lost: Option<String>,
     pools: RefCell<HashMap<PoolId, Rc<TargetPool>>>,
@@ -41,7 +41,7 @@ pub struct TargetPools {
 }
 
 impl TargetPools {
-    /// Loads the pools of a store, starts the services that belong here, and answers the other engines. `shelter` keeps
+    /// Loads the pools of a store, starts the services that belong here, and answers the other engines. `map_backup` keeps
     /// what the device can't. `lost`: why the store only stands in for what the target held.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl TargetPools {
         engines: Rc<Engines>,
         spread: Rc<Spread>,
         clock: Rc<Clock>,
-        shelter: Rc<dyn MapShelter>,
+        map_backup: Rc<dyn MapBackup>,
         lost: Option<String>,
     ) -> Result<Rc<Self>, Failed> {
         let pools = Rc::new(Self {
@@ -59,7 +59,7 @@ impl TargetPools {
             engines,
             spread,
             clock,
-            shelter,
+            map_backup,
             lost,
             pools: RefCell::default(),
             services: RefCell::default(),
@@ -157,7 +157,7 @@ impl TargetPools {
 
     fn start(&self, mut record: PoolRecord, shard: Shard) -> Result<Rc<TargetPool>, Failed> {
         let here = record.service == self.engines.own_rank() && self.engines.own_index().0 == 0;
-        let shelter = here.then(|| Rc::clone(&self.shelter));
+        let map_backup = here.then(|| Rc::clone(&self.map_backup));
         // Of two maps of one version, the device has the one whose write failed.
         if here
             && let Some(map) = self.sheltered(record.pool)?
@@ -166,7 +166,7 @@ impl TargetPools {
             record.map = map;
         }
         let (engines, clock) = (Rc::clone(&self.engines), Rc::clone(&self.clock));
-        let pool = TargetPool::new(record, shard, engines, clock, shelter);
+        let pool = TargetPool::new(record, shard, engines, clock, map_backup);
         pool.load_containers()?;
         if here {
             let (engines, spread) = (Rc::clone(&self.engines), Rc::clone(&self.spread));
@@ -179,7 +179,7 @@ impl TargetPools {
 
     /// The map of a pool that the device could not take.
     fn sheltered(&self, pool: PoolId) -> Result<Option<PoolMap>, Failed> {
-        let kept = self.shelter.read(pool).map_err(|error| Failed::Shelter {
+        let kept = self.map_backup.read(pool).map_err(|error| Failed::MapBackup {
             pool,
             what: "read from",
             reason: error.to_string(),
@@ -248,7 +248,7 @@ impl TargetPools {
         self.missed.borrow_mut().remove(&request.pool);
         self.store.destroy_pool(request.pool).await?;
         // Nobody asks for it any more.
-        if let Err(error) = self.shelter.forget(request.pool) {
+        if let Err(error) = self.map_backup.forget(request.pool) {
             tracing::warn!(pool = %request.pool, %error, "the map of a destroyed pool is left in the data directory");
         }
         Ok(())

@@ -95,7 +95,7 @@ fn decode<Req: DeserializeOwned>(body: &[u8]) -> Result<Req, Status> {
 
 /// Answers the pool and container requests of clients.
 pub fn serve_clients(rpc: &Rpc, pools: &Rc<TargetPools>) {
-    // Who connects has no handle yet; the request fits a message.
+    // A client that connects has no handle yet; the request fits a message.
     serve_with(rpc, pools, opcode::POOL_CONNECT, async |pools, request: &Request| {
         Ok(pools.connect(decode(request.body())?, request.tenant()).await?)
     });

@@ -1,7 +1,8 @@
 //! Requests that don't fit a message.
 //!
-//! A request that is longer than a message is pulled from the client's memory. The body of the message is empty then, which no
-//! request is by itself. Such a request begins with a handle, which is pulled and checked first: who has none moves no more.
+//! A request that is longer than a message is pulled from the client's memory. The body of the message is empty then,
+//! which no request is by itself. Such a request begins with a handle, which is pulled and checked first: a client
+//! without a valid handle has nothing else pulled.
 
 use std::borrow::Cow;
 

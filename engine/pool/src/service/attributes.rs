@@ -37,8 +37,8 @@ pub(super) fn check_count(count: usize) -> Result<(), String> {
 }
 
 impl PoolService {
-    /// Waits until nobody changes a container's attributes: the shard shows changes that aren't durable yet. They stay as they are
-    /// for as long as what this gives is kept.
+    /// Waits until no task changes a container's attributes: the shard shows changes that aren't durable yet. The
+    /// attributes stay as they are for as long as the result is kept.
     ///
     /// # Errors
     /// When the container was destroyed, or whether the last change of its attributes is durable isn't known.

@@ -43,7 +43,7 @@ const OIDS_PER_MS: u64 = 1 << 20;
 /// Where what is skipped ends, whatever the clock says: the other half of all ids is left.
 const SKIPPED_MAX: u64 = 1 << 63;
 
-/// What somebody asked to be made.
+/// The properties of a container to be created.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Made<T> {
     /// It.

@@ -25,8 +25,8 @@ impl PoolService {
         self.destroy_by_name(&request.container, request.force, &[]).await.map(drop)
     }
 
-    /// As [`PoolService::destroy_container`], for requests of management, who may know of some handles that their clients are gone.
-    /// Whether there was one.
+    /// As [`PoolService::destroy_container`], for requests of management, which may know of some handles that their
+    /// clients are gone. Returns whether there was one.
     ///
     /// # Errors
     /// When other handles are open and `force` is not set.
@@ -91,7 +91,7 @@ impl PoolService {
     }
 }
 
-/// Why a container is not destroyed: who has it open.
+/// Why a container is not destroyed: the clients that have it open.
 fn still_open(handles: &[OpenHandle]) -> String {
     let mut nodes: Vec<_> =
         handles.iter().map(|open| open.node.clone()).filter(|node| !node.is_empty()).collect();

@@ -86,8 +86,8 @@ impl PoolService {
     }
 }
 
-/// Starts to tell maps in the background. What is told may not have reached everybody before a restart; and whoever knows better,
-/// since the service has lost a map, says so.
+/// Starts to tell maps in the background. A map may not have reached all targets before a restart. A target that knows
+/// a newer one, since the service has lost a map, says so.
 pub(super) fn start(service: &Rc<PoolService>) {
     background::start(
         service,

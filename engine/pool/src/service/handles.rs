@@ -1,8 +1,9 @@
-//! Open handles of containers: who has one, and for how long it counts.
+//! Open handles of containers: their clients, and how long each counts.
 //!
-//! A client that says where it is (`CONTAINER_KEEP`) has a handle that is stored. A mount says so again three times in the lease that
-//! handles have: one that doesn't any more has died, or can't reach the engines. Which of the two is known to whoever runs the nodes, so the
-//! handle is listed until it is given back. Others are known to be in use only by what is heard of them.
+//! A client that reports its node (`CONTAINER_KEEP`) has a handle that is stored. A mount repeats the report three
+//! times within the lease of handles. A mount that doesn't any more has died, or can't reach the engines. Kubernetes or
+//! an operator knows which of the two it is, so the handle is listed until it is given back. Other handles are known to
+//! be in use only by their requests.
 
 use std::time::Duration;
 
@@ -130,9 +131,9 @@ impl PoolService {
         }
     }
 
-    /// Handles that are known, by what the targets say: those that count, and those whose node is known. One that has not been heard of
-    /// for long counts no more: of a client that would have said so again, as it has before, or of a container that nobody has used for
-    /// as long.
+    /// Handles that are known, by what the targets say: those that count, and those whose node is known. A handle that
+    /// was silent for long counts no more: that of a client that would have repeated its report, or one of a container
+    /// that was unused for as long.
     pub(super) fn handles_within(&self, container: &Container, gathered: &Gathered) -> Vec<OpenHandle> {
         let is_active = gathered.is_active(container.id);
         let handles = container.handles.borrow();

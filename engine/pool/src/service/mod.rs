@@ -1,4 +1,4 @@
-//! The service of one pool: who is connected, which containers there are, and who may hold how much.
+//! The service of one pool: its connected clients, its containers, and the grants of its targets.
 //!
 //! It runs on target 0 of the pool's service rank. Its state is in memory and in attributes of that target's shard;
 //! every change is one atomic batch of attributes that is durable before it is answered or visible. This is also
@@ -298,7 +298,8 @@ impl PoolService {
     /// Waits for the turn to change a container.
     ///
     /// # Errors
-    /// When it was destroyed, maybe by who had the turn before: nothing takes back what is changed of it from then on.
+    /// When it was destroyed, maybe by the task that had the turn before: nothing takes back what is changed of it from
+    /// then on.
     async fn turn_of(&self, container: &Container) -> Result<impl Sized, Failed> {
         let turn = container.turn.acquire().await;
         if container.is_doomed() {

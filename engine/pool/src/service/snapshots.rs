@@ -110,9 +110,9 @@ impl PoolService {
         self.take_back(container, &left).await
     }
 
-    /// Makes a new list of snapshots durable along with whether some targets have another one, then visible. When the store
-    /// fails meanwhile, what the device has of it decides which list there is, and until it is read again there is none: who
-    /// were told that a snapshot isn't there would see it come.
+    /// Makes a new list of snapshots durable along with whether some targets have another one, then visible. When the
+    /// store fails meanwhile, the device decides which list there is. Until it is read again there is none: otherwise a
+    /// client that was told that a snapshot isn't there would see it come.
     async fn commit_snapshots(
         &self,
         container: &Container,
@@ -159,7 +159,7 @@ impl PoolService {
         let known = self.containers.borrow().get(&id).map(Rc::clone);
         let Some(container) = known else { return Ok(true) };
         let _permit = container.turn.acquire().await;
-        // Who destroys a container has all targets forget all of it.
+        // Destroying a container has all targets forget all of it.
         if container.is_doomed() || self.shard.attribute(SCOPE_UNTOLD, id.0.as_bytes()).is_none() {
             return Ok(true);
         }
@@ -186,7 +186,7 @@ pub(super) fn start(service: &Rc<PoolService>) {
         async |service: &PoolService| {
             let mut left = false;
             for (name, _) in record::load_scope(&service.shard, SCOPE_UNTOLD) {
-                // What isn't a container's name is nobody's: the service writes no other.
+                // A value that isn't a container's name belongs to no container: the service writes no other.
                 let Ok(id) = record::container_of(service.shard.id(), &name) else { continue };
                 match service.tell_again(id).await {
                     Ok(done) => left |= !done,

@@ -102,11 +102,11 @@ fn bump(counter: &Cell<u64>, by: u64) {
     counter.set(counter.get().wrapping_add(by));
 }
 
-/// Who was refused for want of room comes again sooner than this, unless it has given up.
+/// A client that was refused for want of room comes again sooner than this, unless it has given up.
 const SHORTAGE_PAUSE: Duration = Duration::from_secs(3);
 
-/// A time in which updates of a container find no room. It ends when one has found some that is as large as the smallest that
-/// found none, or when nobody comes again.
+/// A time in which updates of a container find no room. It ends when an update has found room that is as large as the
+/// smallest that found none, or when no client comes again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Shortage {
     /// When the first was refused: what was overwritten or deleted before may make room.
@@ -172,7 +172,7 @@ impl TargetContainer {
         shortage.since
     }
 
-    /// Who is refused from now on may wait for what was overwritten since.
+    /// A client that is refused from now on may wait for what was overwritten since.
     pub(crate) fn end_shortage(&self) {
         self.shortage.set(None);
     }

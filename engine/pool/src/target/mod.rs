@@ -4,12 +4,12 @@
 
 mod container;
 mod containers;
-mod shelter;
+mod map_backup;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use container::{CounterSet, ErrorCounts, OPERATIONS, Operation, TargetContainer};
-pub use shelter::MapShelter;
+pub use map_backup::MapBackup;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -41,17 +41,17 @@ pub struct TargetPool {
     /// The record is stored whole, by one change at a time, so that none takes another one back.
     recording: Semaphore,
     /// Where the map is kept while the device can't take it, when the pool's service runs here.
-    shelter: Option<Rc<dyn MapShelter>>,
+    map_backup: Option<Rc<dyn MapBackup>>,
 }
 
 impl TargetPool {
-    /// `shelter` keeps the map while the device can't, when the pool's service runs here.
+    /// `map_backup` keeps the map while the device can't, when the pool's service runs here.
     pub(crate) fn new(
         record: PoolRecord,
         shard: Shard,
         engines: Rc<Engines>,
         clock: Rc<Clock>,
-        shelter: Option<Rc<dyn MapShelter>>,
+        map_backup: Option<Rc<dyn MapBackup>>,
     ) -> Rc<Self> {
         Rc::new(Self {
             record: RefCell::new(record),
@@ -62,7 +62,7 @@ impl TargetPool {
             learning: RefCell::default(),
             is_listed: Cell::new(false),
             recording: Semaphore::new(1),
-            shelter,
+            map_backup,
         })
     }
 
@@ -138,8 +138,8 @@ impl TargetPool {
     /// Takes over a newer pool map.
     ///
     /// # Errors
-    /// When it can't be stored. On a device that is out of use it goes by the map all the same, once the shelter has it
-    /// when the pool's service runs here: nobody else can tell which versions were given out.
+    /// When it can't be stored. On a device that is out of use the pool goes by the map all the same, once the backup
+    /// has it when the pool's service runs here: nothing else tells which versions were given out.
     pub(crate) async fn set_map(&self, map: PoolMap) -> Result<(), Failed> {
         let _permit = self.recording.acquire().await;
         let mut record = self.record.borrow().clone();
@@ -163,8 +163,8 @@ impl TargetPool {
     }
 
     fn take_shelter(&self, record: &PoolRecord) -> Result<(), Failed> {
-        let Some(shelter) = &self.shelter else { return Ok(()) };
-        shelter.keep(record.pool, &record::encode(&record.map)).map_err(|error| Failed::Shelter {
+        let Some(map_backup) = &self.map_backup else { return Ok(()) };
+        map_backup.keep(record.pool, &record::encode(&record.map)).map_err(|error| Failed::MapBackup {
             pool: record.pool,
             what: "written to",
             reason: error.to_string(),
@@ -172,9 +172,9 @@ impl TargetPool {
     }
 
     fn leave_shelter(&self) {
-        let Some(shelter) = &self.shelter else { return };
+        let Some(map_backup) = &self.map_backup else { return };
         // What is left there is older than what the device has from now on, and counts no more.
-        if let Err(error) = shelter.forget(self.id()) {
+        if let Err(error) = map_backup.forget(self.id()) {
             tracing::warn!(pool = self.label(), %error, "an old pool map can't be removed from the data directory");
         }
     }

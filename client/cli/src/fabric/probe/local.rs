@@ -83,7 +83,7 @@ impl Server {
         thread::spawn(move || {
             let mut line = String::new();
             let read = BufReader::new(output).read_line(&mut line).map(|_| line);
-            // Nobody waits any more after the limit.
+            // The caller doesn't wait any more after the limit.
             let _ = sender.send(read);
         });
         match line.recv_timeout(START_LIMIT) {
@@ -121,8 +121,8 @@ impl Drop for Server {
     }
 }
 
-/// Answers measurements of whoever knows the key that comes first on standard input, until that ends. A provider that can't listen
-/// is for whoever started this process to tell of.
+/// Answers measurements of peers with the key that comes first on standard input, until that ends. When a provider
+/// can't listen, the parent process reports it.
 ///
 /// # Errors
 /// When there is no key.

@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use weir_client::{Attach, Context, EngineAddress};
 use weir_fabric::Addressing;
-use weir_probe::{Figures, Plan, REQUEST_LEN, TRANSFER_LEN, Turn};
+use weir_probe::{Figures, Plan, REQUEST_LEN, Round, TRANSFER_LEN};
 use weir_rpc::{Peer, RpcError};
 
 use crate::connection;
@@ -49,10 +49,10 @@ struct Whom {
     rank: u32,
     peer: Peer,
     /// What was found, or why it can't be measured.
-    found: Result<Vec<Turn>, RpcError>,
+    found: Result<Vec<Round>, RpcError>,
 }
 
-/// One provider and whom it reaches.
+/// One provider and the peers that it reaches.
 struct Side {
     provider: String,
     context: Context,
@@ -73,19 +73,19 @@ impl Side {
         Ok(Self { provider: attach.provider.clone(), context, servers, _server: server })
     }
 
-    /// One more turn with a server, unless one has failed.
-    fn turn(&mut self, at: usize, plan: Plan) {
+    /// One more round with a server, unless one has failed.
+    fn round(&mut self, at: usize, plan: Plan) {
         let Whom { peer, found, .. } = &mut self.servers[at];
-        let Ok(turns) = found else { return };
+        let Ok(rounds) = found else { return };
         let measured = weir_probe::measure(self.context.runtime(), self.context.rpc(), peer, plan);
         match self.context.block_on(measured) {
-            Ok(turn) => turns.push(turn),
+            Ok(round) => rounds.push(round),
             Err(error) => *found = Err(error),
         }
     }
 }
 
-/// Who could not be measured, if there is somebody; the first decides the exit code.
+/// The peers that could not be measured; the first decides the exit code.
 fn failure(sides: &[Side]) -> Option<CliError> {
     let missed = |side: &Side| {
         let of = side.provider.clone();
@@ -126,7 +126,7 @@ pub fn run(arguments: &BenchArguments, named: Option<&Path>, patience: Duration)
     for at in 0..sides.first().map_or(0, |side| side.servers.len()) {
         for _ in 0..TURNS {
             for side in &mut sides {
-                side.turn(at, plan);
+                side.round(at, plan);
             }
         }
     }
@@ -221,8 +221,8 @@ fn answer(arguments: &BenchArguments, sides: &[Side]) -> Answer {
     for side in sides {
         let mut engines = Vec::new();
         for Whom { rank, peer, found } in &side.servers {
-            let turns = match found {
-                Ok(turns) => turns,
+            let rounds = match found {
+                Ok(rounds) => rounds,
                 Err(error) => {
                     let engine = peer.to_string();
                     engines.push(
@@ -231,7 +231,7 @@ fn answer(arguments: &BenchArguments, sides: &[Side]) -> Answer {
                     continue;
                 }
             };
-            let figures = Figures::of(turns);
+            let figures = Figures::of(rounds);
             let Figures { median, slow, requests, write, read } = figures;
             rows.push(vec![
                 side.provider.clone(),
@@ -274,8 +274,8 @@ fn ratios(sides: &[Side]) -> (Vec<Value>, String) {
     let Some((first, others)) = sides.split_first() else { return (ratios, String::new()) };
     for other in others {
         for (own, theirs) in first.servers.iter().zip(&other.servers) {
-            let (Ok(turns), Ok(others)) = (&own.found, &theirs.found) else { continue };
-            let figures = Figures::ratios(turns, others);
+            let (Ok(rounds), Ok(others)) = (&own.found, &theirs.found) else { continue };
+            let figures = Figures::ratios(rounds, others);
             let Figures { median, slow, requests, write, read } = figures;
             let mut row = vec![format!("{} / {}", first.provider, other.provider), own.rank.to_string()];
             row.extend([median, slow, requests, write, read].map(|ratio| format!("{ratio:.2}")));

@@ -4,19 +4,19 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-use weir_pool::MapShelter;
+use weir_pool::MapBackup;
 use weir_proto::PoolId;
 
 use crate::durable;
 
-/// A shelter in files beside the target's own.
+/// Map backups in files beside the target's own.
 #[derive(Clone, Debug)]
-pub struct FileShelter {
+pub struct MapBackupFile {
     target: PathBuf,
 }
 
-impl FileShelter {
-    /// The shelter beside a target's file or link.
+impl MapBackupFile {
+    /// The map backups beside a target's file or link.
     #[must_use]
     pub const fn new(target: PathBuf) -> Self {
         Self { target }
@@ -27,7 +27,7 @@ impl FileShelter {
     }
 }
 
-impl MapShelter for FileShelter {
+impl MapBackup for MapBackupFile {
     fn read(&self, pool: PoolId) -> io::Result<Option<Vec<u8>>> {
         match fs::read(self.path(pool)) {
             Ok(map) => Ok(Some(map)),
@@ -52,19 +52,19 @@ mod tests {
     #[test]
     fn a_map_is_kept_until_it_is_forgotten() {
         let folder = tempfile::tempdir().expect("a folder");
-        let shelter = || FileShelter::new(folder.path().join("target-0.weir"));
+        let backup = || MapBackupFile::new(folder.path().join("target-0.weir"));
         let (one, other) = (PoolId(uuid::Uuid::from_u128(1)), PoolId(uuid::Uuid::from_u128(2)));
-        assert_eq!(shelter().read(one).expect("the folder is there"), None);
-        shelter().keep(one, b"first").expect("it is written");
-        shelter().keep(one, b"second").expect("it is written");
-        assert_eq!(shelter().read(one).expect("it is there").as_deref(), Some(b"second".as_slice()));
-        assert_eq!(shelter().read(other).expect("the folder is there"), None);
+        assert_eq!(backup().read(one).expect("the folder is there"), None);
+        backup().keep(one, b"first").expect("it is written");
+        backup().keep(one, b"second").expect("it is written");
+        assert_eq!(backup().read(one).expect("it is there").as_deref(), Some(b"second".as_slice()));
+        assert_eq!(backup().read(other).expect("the folder is there"), None);
         for _ in 0..2 {
-            shelter().forget(one).expect("the folder is there");
+            backup().forget(one).expect("the folder is there");
         }
-        assert_eq!(shelter().read(one).expect("the folder is there"), None);
+        assert_eq!(backup().read(one).expect("the folder is there"), None);
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
         fs::create_dir(folder.path().join(format!("target-0.map-{one}"))).expect("something else");
-        assert!(shelter().read(one).is_err());
+        assert!(backup().read(one).is_err());
     }
 }
