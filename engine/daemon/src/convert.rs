@@ -6,10 +6,10 @@ use prost::Message;
 use serde_bytes::ByteBuf;
 use weir_group::{Gathered, Refusal};
 use weir_management::{Failure, v1};
-use weir_pool::{DirectoryEntry, EntryState, Failed, OpenHandle};
+use weir_pool::{DirectoryEntry, EntryState, Failed, OpenHandle, PoolRecord};
 use weir_proto::Der;
 use weir_proto::group::{EngineInfo, MemberState};
-use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, TargetPoolCreate};
+use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType};
 use weir_rpc::membership::swim::Member;
 use weir_runtime::Instant;
 
@@ -58,7 +58,7 @@ pub fn add_membership(state: &mut v1::EngineState, member: &Member, now: Instant
 }
 
 /// A pool as its service describes it.
-pub fn pool(record: &TargetPoolCreate, gathered: &Gathered, containers: usize) -> v1::PoolInfo {
+pub fn pool(record: &PoolRecord, gathered: &Gathered, containers: usize) -> v1::PoolInfo {
     let targets = record.map.targets.len() as u64;
     let size = record.size.saturating_mul(targets);
     let (total, free) = gathered.total_and_free();
@@ -104,7 +104,7 @@ pub fn listed(entry: &DirectoryEntry) -> v1::PoolInfo {
     info
 }
 
-pub fn container(info: ContainerInfo, pool: &TargetPoolCreate) -> v1::ContainerInfo {
+pub fn container(info: ContainerInfo, pool: &PoolRecord) -> v1::ContainerInfo {
     let properties = info.properties;
     let kind = match properties.kind {
         ContainerType::Posix => v1::ContainerType::Posix,

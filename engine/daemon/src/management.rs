@@ -6,12 +6,12 @@ use std::time::Duration;
 use prost::Message;
 use weir_group::{AskError, Refusal};
 use weir_management::{Failure, v1};
-use weir_pool::{Directory, DirectoryEntry, EntryState, Failed, Made, PoolService, PoolSpec, TargetPools};
+use weir_pool::{
+    Directory, DirectoryEntry, EntryState, Failed, Made, PoolRecord, PoolService, PoolSpec, TargetPools,
+};
 use weir_proto::group::MemberState;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
-use weir_proto::pool::{
-    ContainerCreateRequest, EngineReport, ForwardReply, ForwardRequest, TargetPoolCreate,
-};
+use weir_proto::pool::{ContainerCreateRequest, EngineReport, ForwardReply, ForwardRequest};
 use weir_proto::{Capability, ContainerId, Der, PoolId, Rank, Rights, TargetIndex, TenantId, opcode};
 use weir_rpc::membership::Membership;
 use weir_runtime::join_all;
@@ -296,7 +296,7 @@ impl Management {
     }
 
     /// The service of a pool named by label or UUID text, with its record.
-    fn service(&self, name: &str) -> Result<(Rc<PoolService>, TargetPoolCreate), Failure> {
+    fn service(&self, name: &str) -> Result<(Rc<PoolService>, PoolRecord), Failure> {
         let no_pool = || Failed::NoPool(name.chars().take(weir_proto::limits::LABEL_MAX).collect());
         // Which pools are on a device that can't be read isn't known.
         let missing = || self.pools.out_of_service().unwrap_or_else(no_pool);

@@ -13,10 +13,10 @@ mod requests;
 mod service;
 mod target;
 
-pub use directory::{Directory, DirectoryEntry, EntryState, PoolSpec};
+pub use directory::{Directory, PoolSpec};
 pub use error::Failed;
 pub use pools::TargetPools;
-pub use record::SYSTEM_POOL;
+pub use record::{DirectoryEntry, EntryState, PoolRecord, SYSTEM_POOL};
 pub use requests::serve_clients;
 pub use service::{CHUNK_SIZE_DEFAULT, Made, OpenHandle, PoolService};
 pub use target::{CounterSet, ErrorCounts, MapBackup, OPERATIONS, Operation, TargetContainer, TargetPool};

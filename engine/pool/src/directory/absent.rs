@@ -8,32 +8,19 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Weak;
 
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use weir_group::AskError;
-use weir_proto::pool::{TargetPoolCreate, TargetPoolDestroy};
+use weir_proto::pool::TargetPoolDestroy;
 use weir_proto::{Der, PoolId, Rank, opcode};
 use weir_runtime::{Handle, join_all};
 use weir_store::{AttributeChange, Shard};
 
-use super::{Directory, DirectoryEntry, EntryState, RETRY_PAUSE, STEP_LIMIT};
+use super::{Directory, RETRY_PAUSE, STEP_LIMIT};
 use crate::error::Failed;
-use crate::record::{self, SCOPE_REMNANT, SYSTEM_POOL, Stored};
+use crate::record::{self, DirectoryEntry, EntryState, PoolRecord, Remnant, SCOPE_REMNANT, SYSTEM_POOL};
 
 /// Pools whose engines are told at the same time: each takes as long as the slowest of its engines.
 const PARALLEL: usize = 16;
-
-/// What is left of a destroyed pool.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-struct Remnant {
-    label: String,
-    /// Engines that may still hold a part.
-    ranks: Vec<Rank>,
-}
-
-impl Stored for Remnant {
-    type First = Self;
-}
 
 /// What has been missed, by pool.
 pub(crate) struct Absent {
@@ -55,7 +42,7 @@ impl Absent {
                 what: "the name of what is left of a pool",
                 reason: error.to_string(),
             })?;
-            remnants.insert(pool, record::decode(pool, "what is left of it", &bytes)?);
+            remnants.insert(pool, record::decode(pool, &bytes)?);
         }
         let sizes = pools.map(|entry| (entry.pool.pool, entry.ranks.iter().copied().collect())).collect();
         Ok(Self { remnants: RefCell::new(remnants), sizes: RefCell::new(sizes) })
@@ -81,7 +68,7 @@ impl Directory {
     /// Makes durable which engines still hold parts of a destroyed pool, together with other changes.
     pub(crate) async fn leave_remnant(
         &self,
-        pool: &TargetPoolCreate,
+        pool: &PoolRecord,
         ranks: Vec<Rank>,
         mut changes: Vec<AttributeChange>,
     ) -> Result<(), Failed> {

@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 use weir_group::{AskError, Engines, Spread};
 use weir_proto::pool::{
@@ -31,7 +30,7 @@ use weir_store::{Shard, Store};
 
 use crate::error::Failed;
 use crate::pools::TargetPools;
-use crate::record::{self, FirstPoolRecord, SCOPE_DIRECTORY, SYSTEM_POOL, Stored};
+use crate::record::{self, DirectoryEntry, EntryState, PoolRecord, SCOPE_DIRECTORY, SYSTEM_POOL};
 use crate::service::Made;
 use absent::Absent;
 use plan::{SHARE_MIN, compare, share_of};
@@ -44,50 +43,6 @@ const STEP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Pause between attempts to finish what was begun while an engine was down.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
-
-/// How far a pool is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum EntryState {
-    /// Targets are being told.
-    Creating,
-    /// In use.
-    Ready,
-    /// Targets are being told.
-    Destroying,
-}
-
-/// A pool as the directory keeps it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct DirectoryEntry {
-    /// What every target of the pool is told.
-    pub pool: TargetPoolCreate,
-    /// Bytes asked for.
-    pub size: u64,
-    /// Ranks that hold it, ascending.
-    pub ranks: Vec<Rank>,
-    /// How far it is.
-    pub state: EntryState,
-}
-
-/// [`DirectoryEntry`] in the first version of records.
-#[derive(Deserialize)]
-pub(crate) struct FirstEntry {
-    pool: FirstPoolRecord,
-    size: u64,
-    ranks: Vec<Rank>,
-    state: EntryState,
-}
-
-impl From<FirstEntry> for DirectoryEntry {
-    fn from(first: FirstEntry) -> Self {
-        let FirstEntry { pool, size, ranks, state } = first;
-        Self { pool: pool.into(), size, ranks, state }
-    }
-}
-
-impl Stored for DirectoryEntry {
-    type First = FirstEntry;
-}
 
 /// The list of pools.
 pub struct Directory {
@@ -112,7 +67,7 @@ impl Directory {
         };
         let mut entries = BTreeMap::new();
         for (_, bytes) in record::load_scope(&shard, SCOPE_DIRECTORY) {
-            let entry: DirectoryEntry = record::decode(SYSTEM_POOL, "an entry of the list of pools", &bytes)?;
+            let entry: DirectoryEntry = record::decode(SYSTEM_POOL, &bytes)?;
             entries.insert(entry.pool.pool, entry);
         }
         let ready = entries.values().filter(|entry| entry.state == EntryState::Ready);
@@ -238,8 +193,9 @@ impl Directory {
         Ok(entry)
     }
 
-    async fn create_everywhere(&self, pool: &TargetPoolCreate, ranks: &[Rank]) -> Result<(), AskError> {
+    async fn create_everywhere(&self, pool: &PoolRecord, ranks: &[Rank]) -> Result<(), AskError> {
         let opcode = opcode::TARGET_POOL_CREATE;
+        let pool = &TargetPoolCreate::from(pool.clone());
         let others: Vec<Rank> = ranks.iter().copied().filter(|rank| *rank != pool.service).collect();
         if let Some(error) = self.spread.tell(&others, opcode, pool, STEP_LIMIT).await.into_iter().next() {
             return Err(error);

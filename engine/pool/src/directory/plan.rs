@@ -5,13 +5,13 @@ use std::time::Duration;
 use uuid::Uuid;
 use weir_group::AskError;
 use weir_proto::group::EngineInfo;
-use weir_proto::pool::{EngineReport, PoolMap, PoolTarget, TargetPoolCreate, TargetState};
+use weir_proto::pool::{EngineReport, PoolMap, PoolTarget, TargetState};
 use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, TenantId, opcode};
 use weir_runtime::join_all;
 
-use super::{Directory, DirectoryEntry, EntryState};
+use super::Directory;
 use crate::error::Failed;
-use crate::record::SYSTEM_POOL;
+use crate::record::{DirectoryEntry, EntryState, PoolRecord, SYSTEM_POOL};
 
 /// Least bytes of a pool on one target: room for the service's records and a few requests of the largest payload.
 pub(crate) const SHARE_MIN: u64 = 32 * 1024 * 1024;
@@ -82,7 +82,7 @@ impl Directory {
         }
         let chosen = usize::try_from(rt.random_u64() % (ranks.len().max(1) as u64)).unwrap_or(0);
         let service = ranks.get(chosen).copied().unwrap_or(self.engines.own_rank());
-        let pool = TargetPoolCreate {
+        let pool = PoolRecord {
             pool,
             label: spec.label,
             secret,

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use weir_group::{Engines, Spread};
 use weir_proto::pool::{
     DeviceNotice, GrantRequest, PoolMap, TargetContainer as ContainerName, TargetContainerState,
-    TargetPool as PoolName, TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
+    TargetPool as PoolName, TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
 };
 use weir_proto::{Clock, PoolId, Rank, opcode};
 use weir_store::{Shard, Store};
@@ -74,7 +74,7 @@ impl TargetPools {
             // A shard without a record: the engine stopped in the middle of its creation, which the directory
             // takes up again or takes back.
             let Some(bytes) = shard.attribute(SCOPE_TARGET, NAME_POOL) else { continue };
-            let mut record: PoolRecord = record::decode(summary.pool, "the record", &bytes)?;
+            let mut record: PoolRecord = record::decode(summary.pool, &bytes)?;
             // A resize that stopped between store and record.
             record.size = summary.size;
             pools.start(record, shard)?;
@@ -184,7 +184,7 @@ impl TargetPools {
             what: "read from",
             reason: error.to_string(),
         })?;
-        kept.map(|map| record::decode(pool, "the map", &map)).transpose()
+        kept.map(|map| record::decode(pool, &map)).transpose()
     }
 
     /// Why nothing that the target holds, or held, can be used, if so.
@@ -280,7 +280,7 @@ impl TargetPools {
                 });
             }};
         }
-        answer!(TARGET_POOL_CREATE, |pools, _, request: PoolRecord| pools.create(request).await);
+        answer!(TARGET_POOL_CREATE, |pools, _, request: TargetPoolCreate| pools.create(request.into()).await);
         answer!(TARGET_POOL_DESTROY, |pools, _, request: TargetPoolDestroy| pools.destroy(request).await);
         answer!(TARGET_POOL_QUERY, |pools, _, request: PoolName| Ok(pools.get(request.pool)?.space()));
         answer!(TARGET_POOL_RESIZE, |pools, _, request: TargetPoolResize| pools.resize(request).await);

@@ -153,7 +153,7 @@ impl PoolService {
         });
         for (name, bytes) in record::load_scope(&service.shard, SCOPE_CONTAINER) {
             let id = record::container_of(pool.id(), &name)?;
-            let record: ContainerRecord = record::decode(pool.id(), "the record of a container", &bytes)?;
+            let record: ContainerRecord = record::decode(pool.id(), &bytes)?;
             let container = Container::new(id, record);
             container.skip_oids(service.engines.runtime().wall_ns());
             service.load_handles(&container);

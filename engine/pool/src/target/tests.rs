@@ -106,7 +106,7 @@ fn a_map_and_a_size_that_come_together_are_both_stored() {
             [Box::pin(pool.set_map(map)), Box::pin(pool.set_size(32 << 20))];
         assert!(join_all(changes).await.iter().all(Result::is_ok));
         let stored = pool.shard.attribute(SCOPE_TARGET, NAME_POOL).expect("the record");
-        let stored: PoolRecord = record::decode(POOL, "the record", &stored).expect("it is whole");
+        let stored: PoolRecord = record::decode(POOL, &stored).expect("it is whole");
         assert_eq!((stored.map.version, stored.size), (2, 32 << 20));
         assert_eq!(stored, *pool.record.borrow());
     });

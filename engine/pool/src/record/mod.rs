@@ -1,0 +1,144 @@
+//! What the pool service and the targets store of pools and containers: attributes of shards, and how each is encoded. The room
+//! calls the store's attributes and the identifiers of `weir-proto`, whose messages are never stored: each kind of record has forms
+//! of its own, one for each version. Every other room of the crate calls it.
+//!
+//! A value is one byte of version and the postcard-encoded form of that version. `docs/reference/format.md` lists the kinds. A
+//! change of a form is a new version: [`Stored::read`] reads all earlier ones, and the bytes recorded in the tests stay as they are.
+
+mod container;
+mod entry;
+mod map;
+mod pool;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use container::ContainerRecord;
+pub(crate) use entry::Remnant;
+pub use entry::{DirectoryEntry, EntryState};
+pub use pool::PoolRecord;
+
+use serde::de::DeserializeOwned;
+use weir_proto::codec::DecodeError;
+use weir_proto::{ContainerId, PoolId, codec};
+use weir_store::{AttributeChange, Shard};
+
+use crate::error::Failed;
+
+/// The pool that holds the engines' own records.
+pub const SYSTEM_POOL: PoolId = PoolId(uuid::Uuid::nil());
+
+/// Scope of what every target knows of a pool.
+pub(crate) const SCOPE_TARGET: &[u8] = b"target";
+/// Name of the pool's own record.
+pub(crate) const NAME_POOL: &[u8] = b"pool";
+/// Scope of the labels of containers on a target, by container.
+pub(crate) const SCOPE_LABEL: &[u8] = b"label";
+/// Scope of the service's containers, by container.
+pub(crate) const SCOPE_CONTAINER: &[u8] = b"container";
+/// Scope of the containers whose targets may keep other snapshots than the service lists, by container.
+pub(crate) const SCOPE_UNTOLD: &[u8] = b"untold";
+/// Scope of the system's pools, by pool.
+pub(crate) const SCOPE_DIRECTORY: &[u8] = b"directory";
+
+/// Scope of what engines that are away still hold of destroyed pools, by pool.
+pub(crate) const SCOPE_REMNANT: &[u8] = b"remnant";
+
+/// Entries read at once when a scope is loaded.
+const PAGE: usize = 256;
+
+/// Scope of a container's attributes.
+pub(crate) fn scope_attributes(container: ContainerId) -> Vec<u8> {
+    [b"attribute".as_slice(), container.0.as_bytes()].concat()
+}
+
+/// Scope of a container's handles whose node is known, by number; the value is the node.
+pub(crate) fn scope_handles(container: ContainerId) -> Vec<u8> {
+    [b"handle".as_slice(), container.0.as_bytes()].concat()
+}
+
+/// What became of reading a record.
+pub(crate) enum Read<T> {
+    /// It is read.
+    Record(T),
+    /// It is damaged.
+    Damaged(DecodeError),
+    /// Its version is a later one.
+    Unknown,
+}
+
+/// A kind of record.
+pub(crate) trait Stored: Sized {
+    /// What it is of a pool, for messages.
+    const WHAT: &'static str;
+
+    /// The version that is written. All from 1 to this one are read.
+    const VERSION: u8;
+
+    /// The form of that version, encoded.
+    fn body(&self) -> Vec<u8>;
+
+    /// Reads the form of a version.
+    fn read(version: u8, body: &[u8]) -> Read<Self>;
+}
+
+/// Reads a form and makes it the record.
+fn read_as<Form: DeserializeOwned + Into<T>, T>(body: &[u8]) -> Read<T> {
+    match codec::decode::<Form>(body) {
+        Ok(form) => Read::Record(form.into()),
+        Err(error) => Read::Damaged(error),
+    }
+}
+
+/// A record as it is stored.
+pub(crate) fn encode<T: Stored>(record: &T) -> Vec<u8> {
+    let mut bytes = vec![T::VERSION];
+    bytes.extend(record.body());
+    bytes
+}
+
+/// The record of a pool that is stored as `bytes`.
+///
+/// # Errors
+/// When they are damaged, or of a later version.
+pub(crate) fn decode<T: Stored>(pool: PoolId, bytes: &[u8]) -> Result<T, Failed> {
+    let wrong = |reason: String| Failed::Record { pool, what: T::WHAT, reason };
+    let Some((&version, body)) = bytes.split_first() else { return Err(wrong("it is empty".to_owned())) };
+    match T::read(version, body) {
+        Read::Record(record) => Ok(record),
+        Read::Damaged(error) => Err(wrong(error.to_string())),
+        Read::Unknown => {
+            Err(wrong(format!("format version {version}, this release reads 1 to {}", T::VERSION)))
+        }
+    }
+}
+
+/// Every entry of a scope, in order of the names.
+pub(crate) fn load_scope(shard: &Shard, scope: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut entries = Vec::new();
+    let mut from = Vec::new();
+    loop {
+        let page = shard.attributes(scope, &from, PAGE);
+        let Some((last, _)) = page.last() else { return entries };
+        // The least name greater than the last one.
+        from = [last.as_slice(), &[0]].concat();
+        let whole = page.len() == PAGE;
+        entries.extend(page);
+        if !whole {
+            return entries;
+        }
+    }
+}
+
+/// A change of one attribute.
+pub(crate) fn change(scope: &[u8], name: &[u8], value: Option<Vec<u8>>) -> AttributeChange {
+    AttributeChange { scope: scope.to_vec(), name: name.to_vec(), value }
+}
+
+/// The container whose id is an attribute's name.
+pub(crate) fn container_of(pool: PoolId, name: &[u8]) -> Result<ContainerId, Failed> {
+    uuid::Uuid::from_slice(name).map(ContainerId).map_err(|error| Failed::Record {
+        pool,
+        what: "the name of a container's record",
+        reason: error.to_string(),
+    })
+}
