@@ -81,7 +81,7 @@ soak: setup-build ## Soak the store in simulation, with random faults (SOAK_SECO
 
 .PHONY: soak-rpc
 soak-rpc: setup-build ## Soak requests in simulation, with random faults, until nothing is left of them (REQUESTS=10000000)
-	WEIR_SOAK_REQUESTS=$(or $(REQUESTS),10000000) cargo test --locked --release -p weir-rpc --test soak -- --nocapture
+	WEIR_SOAK_REQUESTS=$(or $(REQUESTS),10000000) cargo test --locked --release -p weir-rpc --test rpc soak:: -- --nocapture
 
 .PHONY: fuzz
 fuzz: setup-build ## Fuzz everything that is decoded (FUZZ_SECONDS=300); failures go to target/fuzz/failures

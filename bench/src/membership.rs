@@ -6,7 +6,7 @@ use core::time::Duration;
 use crate::report::{BenchError, Report};
 use simulated::Network;
 
-#[path = "../../engine/rpc/tests/membership/simulated.rs"]
+#[path = "../../engine/rpc/tests/rpc/membership/simulated.rs"]
 #[allow(dead_code, reason = "the tests of membership use the rest of it")]
 mod simulated;
 

@@ -16,7 +16,9 @@ readonly SECONDS_MAX=900
 
 # Programs with tests that run on every provider that `WEIR_TEST_PROVIDERS` names.
 readonly FABRIC=(abilities memory_access registrations application_memory)
-readonly RPC=(processes vandals threads standard withdrawal_real)
+readonly RPC=(processes vandals rpc)
+# All of those tests.
+readonly ALL=("${FABRIC[@]}" processes vandals 'rpc threads:: standard:: withdrawal_real::')
 
 # Paths of the test programs, after building them.
 test_programs() {
@@ -55,7 +57,7 @@ install -D -m 0644 /etc/libibverbs.d/rxe.driver "$root/etc/libibverbs.d/rxe.driv
 echo "127.0.0.1 localhost" >"$root/etc/hosts"
 case ${1:-} in
 '') cp e2e/verbs/tests "$root/tests" ;;
-all) printf '%s\n' "${FABRIC[@]}" "${RPC[@]}" >"$root/tests" ;;
+all) printf '%s\n' "${ALL[@]}" >"$root/tests" ;;
 *) printf '%s\n' "$@" >"$root/tests" ;;
 esac
 machine_pack "$root" "$work/initramfs"
