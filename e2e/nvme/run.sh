@@ -16,8 +16,8 @@ readonly DRIVE=256M
 [[ $(uname -m) == x86_64 ]] || fail "the virtual machine's kernel is that of x86-64; this machine is $(uname -m)"
 cd "$WEIR_REPO"
 kernel=$(setup/machine_kernel.sh drives)
-cargo build --locked --package weir-store --example drive
-cargo build --locked --package weir-daemon --package weir-cli --bins
+# With the features of the whole workspace, as tests have it: nothing is compiled a second time.
+cargo build --locked --workspace --bins --example drive
 built=${CARGO_TARGET_DIR:-target}/debug
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -26,14 +26,16 @@ test_programs() {
     for name in "${FABRIC[@]}" "${RPC[@]}"; do
         arguments+=(--test "$name")
     done
-    cargo test --locked --no-run --package weir-fabric --package weir-rpc "${arguments[@]}" --message-format json |
-        jq -r 'select(.reason == "compiler-artifact" and .profile.test and .executable) | .executable'
+    # With the features of the whole workspace, as other tests have it: nothing is compiled a second time.
+    cargo test --locked --no-run --workspace "${arguments[@]}" --message-format json |
+        jq -r 'select(.reason == "compiler-artifact" and .profile.test and .executable) |
+            select(.manifest_path | test("engine/(fabric|rpc)/")) | .executable'
 }
 
 [[ $(uname -m) == x86_64 ]] || fail "the virtual machine's kernel is that of x86-64; this machine is $(uname -m)"
 cd "$WEIR_REPO"
 kernel=$(setup/machine_kernel.sh rdma)
-cargo build --locked --package weir-daemon --package weir-cli --bins
+cargo build --locked --workspace --bins
 built=${CARGO_TARGET_DIR:-target}/debug
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
