@@ -1,6 +1,7 @@
 //! The client on real engines over loopback.
 
-use crate::engines;
+#[path = "loopback/mod.rs"]
+mod engines;
 
 use std::time::{Duration, Instant};
 
