@@ -14,9 +14,6 @@ pub mod report;
 pub mod serve;
 pub mod spec;
 
-/// Generated from `client/fuse/proto/mount/v1/mount.proto`.
 #[expect(missing_docs, reason = "documented in the protocol definition")]
 #[allow(clippy::all, clippy::pedantic, clippy::allow_attributes_without_reason, reason = "generated code")]
-pub mod v1 {
-    tonic::include_proto!("weir.mount.v1");
-}
+pub mod v1;

@@ -24,7 +24,7 @@ pub mod snapshot;
 mod spdk;
 pub mod target;
 mod thread;
+mod version;
 mod wait_log;
 
-/// Version of this build.
-pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub use version::VERSION;
