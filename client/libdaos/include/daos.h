@@ -3,6 +3,9 @@
 #ifndef WEIR_DAOS_H
 #define WEIR_DAOS_H
 
+#include <inttypes.h>
+#include <unistd.h>
+
 #include <daos_api.h>
 #include <daos_array.h>
 #include <daos_cont.h>

@@ -70,6 +70,12 @@ int daos_tx_restart(daos_handle_t th, daos_event_t *ev);
 int daos_tx_close(daos_handle_t th, daos_event_t *ev);
 int daos_tx_hdl2epoch(daos_handle_t th, daos_epoch_t *epoch);
 
+/*
+ * Makes a list of ranks, e.g. of "1:3:5" with sep ":". Free it by d_rank_list_free. NULL for a text that isn't ranks with single
+ * separators between them, and without memory.
+ */
+d_rank_list_t *daos_rank_list_parse(const char *str, const char *sep);
+
 #ifdef __cplusplus
 }
 #endif

@@ -4,6 +4,7 @@
 #define WEIR_DAOS_OBJ_H
 
 #include <daos_obj_class.h>
+#include <daos_prop.h>
 #include <daos_types.h>
 
 #ifdef __cplusplus
@@ -163,10 +164,122 @@ daos_obj_id_is_nil(daos_obj_id_t oid)
 	return oid.hi == 0 && oid.lo == 0;
 }
 
+/* Number of groups in an id's class; 65535 for all targets. */
+static inline uint32_t
+daos_obj_id2grp_nr(daos_obj_id_t oid)
+{
+	return (uint32_t)((oid.hi & OID_FMT_META_MASK) >> OID_FMT_META_SHIFT);
+}
+
+/* Whether this is a type of objects. */
+static inline bool
+daos_otype_t_is_valid(enum daos_otype_t type)
+{
+	return type <= DAOS_OT_MAX;
+}
+
+/* Whether this is a level that a performance domain can be of. */
+static inline bool
+daos_pa_domain_is_valid(uint32_t pa_domain)
+{
+	return pa_domain == DAOS_PROP_CO_REDUN_NODE || pa_domain == DAOS_PROP_CO_REDUN_RANK;
+}
+
+/* Whether dkeys of this type are integers of 8 bytes. */
+static inline bool
+daos_is_dkey_uint64_type(enum daos_otype_t type)
+{
+	return type == DAOS_OT_DKEY_UINT64 || type == DAOS_OT_MULTI_UINT64 || type == DAOS_OT_KV_UINT64 ||
+	       type == DAOS_OT_ARRAY || type == DAOS_OT_ARRAY_ATTR || type == DAOS_OT_ARRAY_BYTE;
+}
+
+/* The same of an object's id. */
+static inline bool
+daos_is_dkey_uint64(daos_obj_id_t oid)
+{
+	return daos_is_dkey_uint64_type(daos_obj_id2type(oid));
+}
+
+/* Whether akeys of this type are integers of 8 bytes. */
+static inline bool
+daos_is_akey_uint64_type(enum daos_otype_t type)
+{
+	return type == DAOS_OT_AKEY_UINT64 || type == DAOS_OT_MULTI_UINT64;
+}
+
+/* The same of an object's id. */
+static inline bool
+daos_is_akey_uint64(daos_obj_id_t oid)
+{
+	return daos_is_akey_uint64_type(daos_obj_id2type(oid));
+}
+
+/* Whether dkeys of this type are in the order of their bytes. */
+static inline bool
+daos_is_dkey_lexical_type(enum daos_otype_t type)
+{
+	return type == DAOS_OT_DKEY_LEXICAL || type == DAOS_OT_MULTI_LEXICAL || type == DAOS_OT_KV_LEXICAL;
+}
+
+/* The same of an object's id. */
+static inline bool
+daos_is_dkey_lexical(daos_obj_id_t oid)
+{
+	return daos_is_dkey_lexical_type(daos_obj_id2type(oid));
+}
+
+/* Whether akeys of this type are in the order of their bytes. */
+static inline bool
+daos_is_akey_lexical_type(enum daos_otype_t type)
+{
+	return type == DAOS_OT_AKEY_LEXICAL || type == DAOS_OT_MULTI_LEXICAL;
+}
+
+/* The same of an object's id. */
+static inline bool
+daos_is_akey_lexical(daos_obj_id_t oid)
+{
+	return daos_is_akey_lexical_type(daos_obj_id2type(oid));
+}
+
+/* Whether objects of this type are arrays. */
+static inline bool
+daos_is_array_type(enum daos_otype_t type)
+{
+	return type == DAOS_OT_ARRAY || type == DAOS_OT_ARRAY_ATTR || type == DAOS_OT_ARRAY_BYTE;
+}
+
+/* The same of an object's id. */
+static inline bool
+daos_is_array(daos_obj_id_t oid)
+{
+	return daos_is_array_type(daos_obj_id2type(oid));
+}
+
+/* Whether objects of this type are key-value objects. */
+static inline bool
+daos_is_kv_type(enum daos_otype_t type)
+{
+	return type == DAOS_OT_KV_HASHED || type == DAOS_OT_KV_UINT64 || type == DAOS_OT_KV_LEXICAL;
+}
+
+/* The same of an object's id. */
+static inline bool
+daos_is_kv(daos_obj_id_t oid)
+{
+	return daos_is_kv_type(daos_obj_id2type(oid));
+}
+
 /* Puts type and class into an id. cid OC_UNKNOWN takes the container's default class. */
 int daos_obj_generate_oid2(daos_handle_t coh, daos_obj_id_t *oid, enum daos_otype_t type, daos_oclass_id_t cid,
 			   daos_oclass_hints_t hints, uint32_t args);
 #define daos_obj_generate_oid daos_obj_generate_oid2
+
+/* Classes of a program's own: there are none, as in DAOS. Each gives -DER_NOSYS. */
+int daos_obj_register_class(daos_handle_t coh, daos_oclass_id_t cid, struct daos_oclass_attr *cattr,
+			    daos_event_t *ev);
+int daos_obj_query_class(daos_handle_t coh, daos_oclass_id_t cid, struct daos_oclass_attr *cattr, daos_event_t *ev);
+int daos_obj_list_class(daos_handle_t coh, struct daos_oclass_list *clist, daos_anchor_t *anchor, daos_event_t *ev);
 
 int daos_obj_open(daos_handle_t coh, daos_obj_id_t oid, unsigned int mode, daos_handle_t *oh, daos_event_t *ev);
 int daos_obj_close(daos_handle_t oh, daos_event_t *ev);

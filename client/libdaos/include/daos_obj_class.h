@@ -296,7 +296,9 @@ enum {
 	OC_EC_16P3G12 = ((OR_RS_16P3 << OC_REDUN_SHIFT) | 12),
 	OC_EC_16P3G16 = ((OR_RS_16P3 << OC_REDUN_SHIFT) | 16),
 	OC_EC_16P3G32 = ((OR_RS_16P3 << OC_REDUN_SHIFT) | 32),
-	OC_EC_16P3GX = ((OR_RS_16P3 << OC_REDUN_SHIFT) | MAX_NUM_GROUPS)
+	OC_EC_16P3GX = ((OR_RS_16P3 << OC_REDUN_SHIFT) | MAX_NUM_GROUPS),
+	/* Numbers from here on are no classes. */
+	OC_RESERVED = 1 << 30
 };
 
 enum daos_obj_schema {
@@ -309,6 +311,37 @@ enum daos_obj_schema {
 enum daos_obj_resil {
 	DAOS_RES_EC = 0,
 	DAOS_RES_REPL = 1
+};
+
+/* Attributes of a class of a program's own; there are none. */
+struct daos_oclass_attr {
+	enum daos_obj_schema ca_schema;
+	enum daos_obj_resil ca_resil;
+	unsigned int ca_resil_degree;
+	/* Groups of an object. */
+	unsigned int ca_grp_nr;
+	union {
+		struct daos_rp_attr {
+			unsigned int r_proto;
+			/* Copies. */
+			unsigned int r_num;
+		} rp;
+		struct daos_ec_attr {
+			/* Cells of data and of parity. */
+			unsigned short e_k;
+			unsigned short e_p;
+			/* Bytes of a cell. */
+			unsigned int e_len;
+		} ec;
+	} u;
+};
+
+/* A list of classes. */
+struct daos_oclass_list {
+	uint32_t cl_llen;
+	uint32_t cl_cn;
+	daos_oclass_id_t *cl_cids;
+	struct daos_oclass_attr *cl_cattrs;
 };
 
 /* Number of the class of this name, OC_UNKNOWN when there is none. */

@@ -49,6 +49,28 @@ typedef enum {
 	DAOS_TS_DRAIN = 6
 } daos_target_state_t;
 
+/* Kind of a target's storage. */
+typedef enum {
+	DAOS_TP_UNKNOWN = 0,
+	DAOS_TP_HDD = 1,
+	DAOS_TP_SSD = 2,
+	DAOS_TP_PM = 3,
+	DAOS_TP_VM = 4
+} daos_target_type_t;
+
+/* Speed of a target; nothing is told. */
+typedef struct {
+	int foo;
+} daos_target_perf_t;
+
+/* State of a target. */
+typedef struct {
+	daos_target_type_t ta_type;
+	daos_target_state_t ta_state;
+	daos_target_perf_t ta_perf;
+	struct daos_space ta_space;
+} daos_target_info_t;
+
 enum daos_rebuild_state_t {
 	DRS_IN_PROGRESS = 0,
 	DRS_NOT_STARTED = 1,
@@ -106,6 +128,67 @@ struct daos_pool_cont_info {
 	uuid_t pci_uuid;
 	char pci_label[DAOS_PROP_LABEL_MAX_LEN + 1];
 };
+
+/* How a filter compares what a container has with what it says. */
+enum daos_pool_cont_filter_func {
+	PCF_FUNC_EQ = 0,
+	PCF_FUNC_NE = 1,
+	PCF_FUNC_LT = 2,
+	PCF_FUNC_LE = 3,
+	PCF_FUNC_GT = 4,
+	PCF_FUNC_GE = 5,
+	PCF_FUNC_MAX = 6
+};
+
+/* What of a container a filter looks at. */
+enum daos_pool_cont_filter_key {
+	PCF_KEY_MD_OTIME = 0,
+	PCF_KEY_MD_MTIME = 1,
+	PCF_KEY_NUM_SNAPSHOTS = 2,
+	PCF_KEY_NUM_HANDLES = 3,
+	PCF_KEY_MAX = 4
+};
+
+/* Whether all parts of a filter must be met, or one. */
+enum daos_pool_cont_filter_combine {
+	PCF_COMBINE_LOGICAL_AND = 0,
+	PCF_COMBINE_LOGICAL_OR = 1
+};
+
+/* A part of a filter. */
+typedef struct daos_pool_cont_filter_part {
+	uint32_t pcfp_func;
+	uint32_t pcfp_key;
+	union {
+		uint64_t pcfp_val64;
+		d_string_t pcfp_valstr;
+	};
+} daos_pool_cont_filter_part_t;
+
+/* Which containers to list. */
+typedef struct daos_pool_cont_filter {
+	uint32_t pcf_combine_func;
+	uint32_t pcf_nparts;
+	struct daos_pool_cont_filter_part **pcf_parts;
+} daos_pool_cont_filter_t;
+
+/* Sign of a comparison. */
+static inline const char *
+daos_pool_cont_filter_func_str(enum daos_pool_cont_filter_func func)
+{
+	static const char *const signs[] = {"==", "!=", "<", "<=", ">", ">="};
+
+	return (unsigned int)func < PCF_FUNC_MAX ? signs[func] : "UNKNOWN";
+}
+
+/* Name of what is compared. */
+static inline const char *
+daos_pool_cont_filter_key_str(enum daos_pool_cont_filter_key key)
+{
+	static const char *const names[] = {"md_open_time", "md_modify_time", "num_snapshots", "num_handles"};
+
+	return (unsigned int)key < PCF_KEY_MAX ? names[key] : "UNKNOWN";
+}
 
 /* Connects to a pool by label or UUID text. sys names the system, NULL for the only one. */
 int daos_pool_connect2(const char *pool, const char *sys, unsigned int flags, daos_handle_t *poh,

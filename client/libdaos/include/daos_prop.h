@@ -3,6 +3,8 @@
 #ifndef WEIR_DAOS_PROP_H
 #define WEIR_DAOS_PROP_H
 
+#include <ctype.h>
+
 #include <daos_types.h>
 
 #ifdef __cplusplus
@@ -198,6 +200,25 @@ typedef enum {
 #define DAOS_PROP_CO_LABEL_DEFAULT "container_label_not_set"
 #define DAOS_PROP_PO_LABEL_DEFAULT "pool_label_not_set"
 
+/* Roots of what a middleware keeps in a container: value of DAOS_PROP_CO_ROOTS. */
+struct daos_prop_co_roots {
+	daos_obj_id_t cr_oids[4];
+};
+
+/* State of a container: value of DAOS_PROP_CO_STATUS. */
+struct daos_co_status {
+	/* DAOS_PROP_CO_HEALTHY or DAOS_PROP_CO_UNCLEAN. */
+	uint16_t dcs_status;
+	/* DAOS_PROP_CO_CLEAR. */
+	uint16_t dcs_flags;
+	/* Version of the pool map when the state was set. */
+	uint32_t dcs_pm_ver;
+};
+
+/* A state as one number: flags, status and version from its highest bits on. */
+#define DAOS_PROP_CO_STATUS_VAL(status, flag, pm_ver) \
+	(((uint64_t)(flag) << 48) | (((uint64_t)(status) & 0xFFFF) << 32) | (uint64_t)(pm_ver))
+
 /* One property. */
 struct daos_prop_entry {
 	uint32_t dpe_type;
@@ -219,6 +240,68 @@ typedef struct {
 
 /* Makes a list of entries_nr empty properties; NULL without memory or for more than DAOS_PROP_ENTRIES_MAX_NR. */
 daos_prop_t *daos_prop_alloc(uint32_t entries_nr);
+
+/* The number of a container's state. */
+static inline uint64_t
+daos_prop_co_status_2_val(struct daos_co_status *status)
+{
+	return DAOS_PROP_CO_STATUS_VAL(status->dcs_status, status->dcs_flags, status->dcs_pm_ver);
+}
+
+/* A container's state of its number. */
+static inline void
+daos_prop_val_2_co_status(uint64_t value, struct daos_co_status *status)
+{
+	status->dcs_flags = (uint16_t)(value >> 48);
+	status->dcs_status = (uint16_t)(value >> 32);
+	status->dcs_pm_ver = (uint32_t)value;
+}
+
+/* Whether a queried entry has a value. */
+static inline bool
+daos_prop_is_set(struct daos_prop_entry *entry)
+{
+	return (entry->dpe_flags & DAOS_PROP_ENTRY_NOT_SET) == 0;
+}
+
+/* Whether a redundancy factor of containers is one. */
+static inline bool
+daos_rf_is_valid(unsigned long long rf)
+{
+	return rf <= DAOS_RF_MAX;
+}
+
+/* Whether a redundancy factor of pool services is one. */
+static inline bool
+daos_svc_rf_is_valid(uint64_t rf)
+{
+	return rf <= DAOS_PROP_PO_SVC_REDUN_FAC_MAX;
+}
+
+/* Whether a text can be a label: 1 to 127 letters, digits, and . _ : - but no UUID. */
+static inline bool
+daos_label_is_valid(const char *label)
+{
+	size_t length, at;
+
+	if (label == NULL)
+		return false;
+	length = strnlen(label, DAOS_PROP_LABEL_MAX_LEN + 1);
+	if (length == 0 || length > DAOS_PROP_LABEL_MAX_LEN)
+		return false;
+	for (at = 0; at < length; at++) {
+		if (!isalnum((unsigned char)label[at]) && strchr("._:-", label[at]) == NULL)
+			return false;
+	}
+	return !daos_is_valid_uuid_string(label);
+}
+
+/* Whether a text can name a performance domain: as a label. */
+static inline bool
+daos_perf_domain_is_valid(const char *perf_domain)
+{
+	return daos_label_is_valid(perf_domain);
+}
 
 /* Frees a list and the strings in it. */
 void daos_prop_free(daos_prop_t *prop);

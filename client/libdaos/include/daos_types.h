@@ -3,19 +3,10 @@
 #ifndef WEIR_DAOS_TYPES_H
 #define WEIR_DAOS_TYPES_H
 
+#include <ctype.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-
-#if defined(__has_include)
-#if __has_include(<uuid/uuid.h>)
-#include <uuid/uuid.h>
-#define WEIR_HAS_UUID 1
-#endif
-#endif
-#ifndef WEIR_HAS_UUID
-typedef unsigned char uuid_t[16];
-#endif
 
 #include <daos_errno.h>
 #include <daos_version.h>
@@ -33,6 +24,31 @@ typedef uint64_t daos_off_t;
 
 /* A key: bytes in one run of memory. */
 typedef d_iov_t daos_key_t;
+
+/* Whether a key has no bytes. */
+static inline bool
+daos_key_is_null(daos_key_t key)
+{
+	return key.iov_buf == NULL || key.iov_len == 0;
+}
+
+/* Whether a text is a UUID with its hyphens. */
+static inline bool
+daos_is_valid_uuid_string(const char *text)
+{
+	const size_t length = DAOS_UUID_STR_SIZE - 1;
+	size_t at;
+
+	if (strnlen(text, length + 1) != length)
+		return false;
+	for (at = 0; at < length; at++) {
+		bool hyphen = at == 8 || at == 13 || at == 18 || at == 23;
+
+		if (hyphen ? text[at] != '-' : !isxdigit((unsigned char)text[at]))
+			return false;
+	}
+	return true;
+}
 
 /* Names something that is open: pool, container, object, event queue. */
 typedef struct {

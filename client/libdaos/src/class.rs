@@ -1,11 +1,12 @@
 //! Object classes.
 
-use core::ffi::{c_char, c_int};
+use core::ffi::{c_char, c_int, c_void};
 
 use weir_client::ObjectClass;
 use weir_proto::Der;
 
-use crate::boundary::{element, guarded, required, text_of};
+use crate::boundary::{code, element, guarded, required, text_of};
+use crate::types::{daos_event_t, daos_handle_t};
 
 /// Longest class name with its NUL (`MAX_OBJ_CLASS_NAME_LEN`).
 const NAME_LEN: usize = 24;
@@ -35,6 +36,39 @@ pub extern "C" fn daos_oclass_id2name(oc_id: u32, name: *mut c_char) -> c_int {
         Ok(())
     });
     if result == 0 { 0 } else { -1 }
+}
+
+/// Classes of a program's own don't exist, neither here nor in DAOS: always `-DER_NOSYS`.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_obj_register_class(
+    _coh: daos_handle_t,
+    _cid: u32,
+    _cattr: *mut c_void,
+    _ev: *mut daos_event_t,
+) -> c_int {
+    code(Der::NOSYS)
+}
+
+/// Always `-DER_NOSYS`.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_obj_query_class(
+    _coh: daos_handle_t,
+    _cid: u32,
+    _cattr: *mut c_void,
+    _ev: *mut daos_event_t,
+) -> c_int {
+    code(Der::NOSYS)
+}
+
+/// Always `-DER_NOSYS`.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_obj_list_class(
+    _coh: daos_handle_t,
+    _clist: *mut c_void,
+    _anchor: *mut c_void,
+    _ev: *mut daos_event_t,
+) -> c_int {
+    code(Der::NOSYS)
 }
 
 /// The class that a caller named by number; `None` leaves the choice to the container.

@@ -75,6 +75,37 @@ pub extern "C" fn d_errdesc(rc: c_int) -> *const c_char {
     texts(rc).1.as_ptr()
 }
 
+/// The errno of a return code: 0 of 0, `EINVAL` of a positive one, `EIO` of one without an errno of its own.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_der2errno(rc: c_int) -> c_int {
+    if rc > 0 {
+        return libc::EINVAL;
+    }
+    match Der(rc.unsigned_abs()) {
+        Der(0) => 0,
+        Der::NO_PERM | Der::EP_RO | Der::EP_OLD | Der::CONT_DESTROYING => libc::EPERM,
+        Der::ENOENT | Der::NONEXIST => libc::ENOENT,
+        Der::INVAL | Der::NOTYPE | Der::NOSCHEMA | Der::NOLOCAL | Der::NO_HDL | Der::IO_INVAL => libc::EINVAL,
+        Der::KEY2BIG | Der::REC2BIG => libc::E2BIG,
+        Der::EXIST => libc::EEXIST,
+        Der::UNREACH => libc::EHOSTUNREACH,
+        Der::NOSPACE => libc::ENOSPC,
+        Der::ALREADY => libc::EALREADY,
+        Der::DOS | Der::NOMEM => libc::ENOMEM,
+        Der::TIMEDOUT => libc::ETIMEDOUT,
+        Der::BUSY | Der::EQ_BUSY => libc::EBUSY,
+        Der::AGAIN => libc::EAGAIN,
+        Der::PROTO => libc::EPROTO,
+        Der::CANCELED => libc::ECANCELED,
+        Der::OVERFLOW => libc::EOVERFLOW,
+        Der::BADPATH | Der::NOTDIR => libc::ENOTDIR,
+        Der::STALE => libc::ESTALE,
+        Der::TX_RESTART => libc::ERESTART,
+        Der::NOTSUPPORTED => libc::ENOTSUP,
+        _ => libc::EIO,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -20,6 +20,7 @@ mod object;
 mod pool;
 mod property;
 mod queue;
+mod rank;
 mod sg;
 mod transaction;
 mod types;

@@ -6,6 +6,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__has_include)
+#if __has_include(<uuid/uuid.h>)
+#include <uuid/uuid.h>
+#define WEIR_HAS_UUID 1
+#endif
+#endif
+#ifndef WEIR_HAS_UUID
+typedef unsigned char uuid_t[16];
+#endif
+
+/* A UUID that can be assigned. */
+struct d_uuid {
+	uuid_t uuid;
+};
+
 /* Rank of an engine. */
 typedef uint32_t d_rank_t;
 typedef char *d_string_t;
