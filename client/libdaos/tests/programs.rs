@@ -64,21 +64,49 @@ fn run(program: &str, system: &System) {
     assert_eq!(output.stdout, b"ok\n", "{program} ran to its end");
 }
 
+/// Programs that need no engine: what the headers define, and what their programs are compiled with.
+#[test]
+fn headers_define_what_programs_for_daos_were_compiled_with() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for program in ["constants", "layout", "errors", "headers"] {
+        let output = Command::new(compile(program, folder.path())).output().expect("it runs");
+        expect_success(program, &output);
+        assert_eq!(output.stdout, b"ok\n", "{program} ran to its end");
+    }
+}
+
+/// Headers below a folder of `include`, as they are included.
+fn headers(below: &str) -> Vec<String> {
+    let entries = source_folder().join("include").join(below).read_dir().expect("the headers are there");
+    let names = entries.map(|entry| entry.expect("readable").file_name().into_string().expect("text"));
+    names
+        .filter(|name| Path::new(name).extension().is_some_and(|end| end == "h"))
+        .map(|name| below.to_owned() + &name)
+        .collect()
+}
+
+#[test]
+fn each_header_can_be_included_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = folder.path().join("alone.c");
+    for header in ["", "daos/", "gurt/"].into_iter().flat_map(headers) {
+        std::fs::write(&source, format!("#include <{header}>\n")).expect("written");
+        let checked = Command::new("cc")
+            .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"])
+            .arg(source_folder().join("include"))
+            .arg(&source)
+            .output()
+            .expect("there is a C compiler");
+        expect_success(&header, &checked);
+    }
+}
+
 #[test]
 fn programs_written_for_daos_run_on_real_engines() {
     let system = System::start(2);
-    for program in [
-        "layout",
-        "kv",
-        "array",
-        "multilevel",
-        "events",
-        "arguments",
-        "transactions",
-        "rules",
-        "fork",
-        "anchors",
-    ] {
+    for program in
+        ["kv", "array", "multilevel", "events", "arguments", "transactions", "rules", "fork", "anchors"]
+    {
         run(program, &system);
     }
 }
