@@ -13,14 +13,13 @@ use offline::{code, command, folder, json, text, weir};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use uuid::Uuid;
+use weir_inspect::{CopyEvents, CopyOptions, CopyProgress, Inspector, Loss};
 use weir_media::Device;
 use weir_media::file::FileDevice;
 use weir_proto::object::{AkeyUpdate, Conditions, Extent, Value as Stored};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::real::Executor;
-use weir_store::{
-    CopyEvents, CopyOptions, CopyProgress, Data, FormatOptions, Inspector, Loss, Owner, Store, StoreConfig,
-};
+use weir_store::{Data, FormatOptions, Owner, Store, StoreConfig};
 
 const POOL: PoolId = PoolId(Uuid::from_u128(0xaa));
 const CONTAINER: ContainerId = ContainerId(Uuid::from_u128(0xcc));

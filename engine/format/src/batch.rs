@@ -2,11 +2,15 @@
 
 use crate::checksum::flipped_bit;
 use crate::codec::{Decoder, Encode, crc32c_without};
+use crate::record::RECORD_MAX;
 use uuid::Uuid;
 use weir_media::BLOCK;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"WLOG");
 const CRC_AT: usize = 4;
+
+/// Longest batch: the bytes after which a batch takes no more records, one more record, and the header.
+pub const BATCH_MAX: u64 = (1 << 20) + RECORD_MAX as u64 + BLOCK as u64;
 
 /// Bytes of a batch before its records.
 pub const BATCH_HEADER: usize = 64;

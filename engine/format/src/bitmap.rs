@@ -1,7 +1,7 @@
 //! Bitmaps of the data region: which blocks of a group the index refers to.
 
 use super::COUNTER_END;
-use crate::codec::{Decoder, Encode, Malformed, crc32c_without};
+use crate::codec::{Decoder, Encode, Malformed, crc32c, crc32c_without};
 use crate::page::{CRC_AT, seal, store_mark};
 use uuid::Uuid;
 use weir_media::BLOCK;
@@ -59,6 +59,13 @@ pub fn decode_map(page: &[u8], group: u64, store: Uuid) -> Result<(u64, Bits), M
     }
     let bits = Bits::from_bytes(decoder.rest()).ok_or(Malformed("it has another length"))?;
     Ok((generation, bits))
+}
+
+/// Checksum over the numbers of all groups' bitmaps, each with its slot, in the order of the groups.
+#[must_use]
+pub fn maps_checksum(maps: &[(u64, u64)]) -> u32 {
+    let bytes: Vec<u8> = maps.iter().flat_map(|(number, _)| number.to_le_bytes()).collect();
+    crc32c(&bytes)
 }
 
 /// Bits of one group.

@@ -24,14 +24,17 @@ pub mod owner;
 pub mod page;
 pub mod record;
 pub mod reserved;
+pub mod ring;
 pub mod route;
 pub mod spelling;
 mod superblock;
 pub mod usage;
 pub mod value;
 
-pub use batch::{BATCH_HEADER, Batch, BatchKind, batch_header, flips_of_header, probe_batch, seal_batch};
-pub use bitmap::{decode_map, encode_map};
+pub use batch::{
+    BATCH_HEADER, BATCH_MAX, Batch, BatchKind, batch_header, flips_of_header, probe_batch, seal_batch,
+};
+pub use bitmap::{decode_map, encode_map, maps_checksum};
 pub use checkpoint::{CHECKPOINT_BLOCKS, Checkpoint, ScrubPosition, checkpoint_offset};
 pub use superblock::{
     Superblock, SuperblockFault, describe, read_superblock, unfinished_copy, unfinished_format,
@@ -47,6 +50,9 @@ pub const VERSION_NEWEST: u32 = 3;
 pub const VERSION_CHUNKS: u32 = 2;
 /// Format version from which on room is kept for records that aren't written yet.
 pub const VERSION_RESERVATIONS: u32 = 3;
+
+/// Features that this release knows: none so far.
+pub const FEATURES_KNOWN: u64 = 0;
 
 /// What counts up by ones on the device stays below this: counted a billion times a second it takes centuries to get
 /// there, and one more is always a number.

@@ -4,6 +4,9 @@ use core::ops::ControlFlow;
 use core::time::Duration;
 use std::rc::Rc;
 use uuid::Uuid;
+use weir_inspect::{
+    Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, Depth, InspectError, Inspector, Loss, Report,
+};
 use weir_media::memory::MemoryDevice;
 use weir_media::{BLOCK, Device};
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, KeyQuery, ListScope, PunchScope, Value};
@@ -11,9 +14,8 @@ use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::Handle;
 use weir_runtime::sim::World;
 use weir_store::{
-    AttributeChange, Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, Data, Decision, Depth,
-    FormatOptions, InspectError, Inspector, Loss, OpenError, Operation, Owner, Report, Shard, Store,
-    StoreConfig, TransactionId,
+    AttributeChange, Data, Decision, FormatOptions, OpenError, Operation, Owner, Shard, Store, StoreConfig,
+    TransactionId,
 };
 
 /// Bytes of the devices.

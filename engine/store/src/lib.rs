@@ -20,13 +20,14 @@
 //! | `log` | checkpoints, and the open of a store: recovery, replay, damage |
 //! | `operations` | update, fetch, punch, list, query, transactions |
 //! | `upkeep` | aggregation, merging, defragmentation, scrubbing, reclaim |
-//! | `store`, `inspect`, `audit`, `copy` | the store itself, and the tools that look at one offline |
+//! | `store` | the store itself |
+//! | `audit` | the index of an open store against what is counted along |
+//! | `offline` | what tools need for a store that nobody has open |
 
 mod audit;
-mod copy;
 mod index;
-mod inspect;
 mod log;
+pub mod offline;
 mod operations;
 mod space;
 mod state;
@@ -35,13 +36,7 @@ mod upkeep;
 mod versions;
 
 pub use audit::Audit;
-pub use copy::{Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, CopyStage, Loss, LossKind, Survey};
 pub use index::fault::Location;
-pub use inspect::{
-    BlockCount, CheckpointReport, ContainerReport, CopyReport, DataReport, Depth, Dumped, Field, Filter,
-    Finding, IndexReport, InspectError, Inspector, Line, LogReport, Part, PoolReport, Region, Report,
-    Severity,
-};
 pub use operations::attribute::{Along, AttributeChange, AttributeError};
 pub use operations::fetch::{AkeySums, Fetch, FetchedAkey, Landed};
 pub use operations::list::ListPage;
@@ -64,4 +59,5 @@ pub use weir_format::decision::Decision;
 pub use weir_format::owner::Owner;
 pub use weir_proto::TransactionId;
 
+/// The crate is to all rooms the one below them.
 use weir_format as format;

@@ -14,14 +14,15 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value, json};
 use tokio::signal::unix::{SignalKind, signal};
+use weir_inspect::{
+    Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, CopyStage, Inspector, Loss, Survey,
+};
 use weir_media::file::FileDevice;
 use weir_media::health::Watched;
 use weir_media::{Device, MediaError};
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
-use weir_store::{
-    Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, CopyStage, Inspector, Loss, StoreConfig, Survey,
-};
+use weir_store::StoreConfig;
 
 use super::{finding_json, open_error};
 use crate::connection::runtime;

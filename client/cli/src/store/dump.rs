@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use uuid::Uuid;
+use weir_inspect::{Dumped, Field, Filter, Line, Part};
 use weir_proto::{ContainerId, ObjectId, PoolId};
-use weir_store::{Dumped, Field, Filter, Line, Part};
 
 use super::{places, with_store};
 use crate::error::CliError;

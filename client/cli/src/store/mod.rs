@@ -12,10 +12,10 @@ use clap::Subcommand;
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use serde_json::{Value, json};
+use weir_inspect::{Depth, Finding, InspectError, Inspector, Report};
 use weir_media::MediaError;
 use weir_media::health::Watched;
 use weir_runtime::real::Executor;
-use weir_store::{Depth, Finding, InspectError, Inspector, Report};
 
 use crate::error::CliError;
 use crate::output::{Answer, Output, fields, table};
@@ -209,7 +209,7 @@ fn finding_json(finding: &Finding) -> Value {
 }
 
 fn pools_json(report: &Report) -> Vec<Value> {
-    let pool = |pool: &weir_store::PoolReport| {
+    let pool = |pool: &weir_inspect::PoolReport| {
         let containers = pool.containers.iter().map(|container| {
             json!({
                 "number": container.number, "id": container.id.0, "quota": container.quota,

@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use uuid::Uuid;
+use weir_inspect::{Depth, Field, Filter, Inspector, Line, Part, Report, Severity};
 use weir_media::memory::MemoryDevice;
 use weir_media::{BLOCK, Device};
 use weir_proto::object::{AkeyFetch, Conditions, Extent, ListScope, PunchScope, Value};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId};
 use weir_runtime::Handle;
 use weir_store::{
-    Data, Depth, FetchError, Field, Filter, FormatOptions, Inspector, Line, OpenError, Part, Report,
-    Severity, Shard, Store, StoreConfig, TransactionId, UpdateError,
+    Data, FetchError, FormatOptions, OpenError, Shard, Store, StoreConfig, TransactionId, UpdateError,
 };
 
 const SIZE: u64 = 32 << 20;

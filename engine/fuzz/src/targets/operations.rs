@@ -6,12 +6,13 @@ use crate::image::{
 use crate::source::Source;
 use std::rc::Rc;
 use uuid::Uuid;
+use weir_inspect::{Depth, Inspector};
 use weir_media::Device;
 use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, KeyQuery, ListScope, PunchScope, Value};
 use weir_proto::{Epoch, Key, ObjectId};
 use weir_runtime::Handle;
-use weir_store::{Data, Depth, Inspector, Operation, Shard, Store, StoreConfig, TransactionId};
+use weir_store::{Data, Operation, Shard, Store, StoreConfig, TransactionId};
 
 /// Most bytes that one update really carries.
 const DATA_MAX: u64 = 20_000;

@@ -67,15 +67,21 @@ pub(crate) fn encode_node(
     Ok(PageRef { block, len: u32::try_from(page.len()).expect("at most NODE_BYTES"), crc })
 }
 
-/// A node as it was stored, with the places of its children.
-pub(crate) enum StoredNode {
+/// A node as it was stored.
+#[derive(Debug)]
+pub enum StoredNode {
+    /// Entries.
     Leaf(Packed),
+    /// The lowest key of each child, without values, and the places of the children.
     Branch(Packed, Vec<PageRef>),
 }
 
 /// Reads a node from the page at its place. Nothing of a page is used before its checksum is right, and entries are
 /// checked all the same: a bug elsewhere must not become a panic here.
-pub(crate) fn decode_node(page: &[u8], place: PageRef, store: Uuid) -> Result<StoredNode, Malformed> {
+///
+/// # Errors
+/// When the page does not follow the format, or is not the node that its parent refers to.
+pub fn decode_node(page: &[u8], place: PageRef, store: Uuid) -> Result<StoredNode, Malformed> {
     let mut decoder = Decoder::new(page);
     if decoder.u32()? != NODE_MAGIC {
         return Err(Malformed("it does not begin as an index node"));

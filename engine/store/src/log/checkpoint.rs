@@ -5,12 +5,13 @@ mod begin;
 pub(crate) mod tests;
 
 use crate::format::blocks::Run;
-use crate::format::codec::{Malformed, crc32c};
+use crate::format::codec::Malformed;
+use crate::format::maps_checksum;
+use crate::format::ring::Ring;
 use crate::format::{Checkpoint, checkpoint_offset, encode_map};
 use crate::index::stored::encode_node;
 use crate::index::tree::Node;
 use crate::state::core::{Core, add};
-use crate::state::journal::Ring;
 use crate::state::pace::{Convoy, PIECE};
 use begin::Frozen;
 use core::cell::Cell;
@@ -23,12 +24,6 @@ use weir_runtime::{Either, join_all, race};
 /// Part of the log's room at its begin that may be used up before a checkpoint has to be written; the same of the room
 /// for changed nodes. What is left is for its flushes, and for the next one's begin.
 const ROOM_DIVISOR: u64 = 2;
-
-/// Checksum over the numbers of all bitmaps.
-pub(crate) fn maps_checksum(maps: &[(u64, u64)]) -> u32 {
-    let bytes: Vec<u8> = maps.iter().flat_map(|(number, _)| number.to_le_bytes()).collect();
-    crc32c(&bytes)
-}
 
 /// Why a checkpoint wasn't written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

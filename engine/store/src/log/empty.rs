@@ -3,11 +3,11 @@
 
 use crate::format::bitmap::Bits;
 use crate::format::blocks::Run;
+use crate::format::maps_checksum;
 use crate::format::node::PageRef;
 use crate::format::{Checkpoint, Layout, ScrubPosition, checkpoint_offset, encode_map, read_superblock};
 use crate::index::stored::encode_node;
 use crate::index::tree::{Body, Meter, Node, Packed};
-use crate::log::checkpoint::maps_checksum;
 use crate::space::map::{Purpose, Space};
 use crate::state::core::reserve_blocks;
 use std::rc::Rc;

@@ -4,21 +4,21 @@ use crate::format::bitmap::Bits;
 use crate::format::codec::Malformed;
 use crate::format::key;
 use crate::format::owner::Owner;
+use crate::format::ring::Ring;
 use crate::format::{
-    CHECKPOINT_BLOCKS, Checkpoint, Layout, Superblock, SuperblockFault, VERSION_NEWEST, VERSION_OLDEST,
-    checkpoint_offset, decode_map, read_superblock,
+    CHECKPOINT_BLOCKS, Checkpoint, FEATURES_KNOWN, Layout, Superblock, SuperblockFault, VERSION_NEWEST,
+    VERSION_OLDEST, checkpoint_offset, decode_map, maps_checksum, read_superblock,
 };
 use crate::index::fault::Location;
 use crate::index::fault::{Fault, Halt};
 use crate::index::tree::{Body, Meter, Node, Packed, Tree};
-use crate::log::checkpoint::maps_checksum;
 use crate::space::map::Space;
 use crate::state::catalog::Catalog;
 use crate::state::checkpoints::Checkpoints;
 use crate::state::config::StoreConfig;
 use crate::state::core::{Core, Parts, reserve_blocks};
 use crate::state::error::OpenError;
-use crate::state::journal::{Journal, Ring};
+use crate::state::journal::Journal;
 use crate::state::lost::scan_kind;
 use crate::versions::intents::Transactions;
 use core::ops::ControlFlow;
@@ -26,9 +26,6 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_media::{BLOCK, Device, DmaBuf};
 use weir_runtime::{Handle, join_all};
-
-/// Features that this release knows: none so far.
-pub(crate) const FEATURES_KNOWN: u64 = 0;
 
 /// Groups whose bitmaps are read at once: 512 KiB.
 const GROUPS_PER_READ: usize = 64;
@@ -75,7 +72,7 @@ const GROWN: &str =
 
 /// Where the copy of the superblock is when the first isn't intact, and what to add when none is found there. A device that was
 /// enlarged has it where it was, which the checkpoint headers tell.
-pub(crate) async fn find_copy(device: &Rc<dyn Device>) -> (u64, &'static str) {
+pub async fn find_copy(device: &Rc<dyn Device>) -> (u64, &'static str) {
     let mut newest = None;
     for copy in 0..CHECKPOINT_BLOCKS {
         if let Ok(block) = read_block(device, (1 + copy) * BLOCK as u64).await

@@ -8,14 +8,13 @@
 
 use crate::format::codec::Malformed;
 use crate::format::key;
-use crate::format::record::RECORD_MAX;
 use crate::format::record::{Change, Records};
-use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, probe_batch, seal_batch};
+use crate::format::ring::Ring;
+use crate::format::{BATCH_HEADER, BATCH_MAX, Batch, BatchKind, batch_header, probe_batch, seal_batch};
 use crate::log::recover::Opening;
 use crate::log::tail;
 use crate::state::core::{Core, add};
 use crate::state::error::OpenError;
-use crate::state::journal::Ring;
 use crate::state::paging::check_entry;
 use core::ops::Range;
 use std::rc::Rc;
@@ -23,9 +22,6 @@ use weir_media::{BLOCK, Device, DmaBuf, MediaError};
 
 /// Bytes read at once.
 const WINDOW: u64 = 1 << 20;
-
-/// Longest batch: the bytes after which a batch takes no more records, one more record, and the header.
-pub(crate) const BATCH_MAX: u64 = (1 << 20) + RECORD_MAX as u64 + BLOCK as u64;
 
 /// Changes whose index nodes are brought into memory together.
 const REACH_CHANGES: usize = 256;

@@ -6,34 +6,27 @@
 //! of a batch among all checksums, which is why at the very end such a finding is reported and not acted upon. A batch that was
 //! whole once is another matter: CRC-32C tells two flipped bits from one, so that a single one can be turned back.
 
+use crate::format::Batch;
 use crate::format::blocks::Run;
 use crate::format::checksum::{are_of_chunks, flipped_bit};
 use crate::format::codec::crc32c;
-use crate::format::key;
-use crate::format::record::{Change, Records};
-use crate::format::value::{Blocks, Payload, Version};
-use crate::format::{BATCH_HEADER, Batch, BatchKind, flips_of_header, probe_batch};
+use crate::format::record::Records;
+use crate::format::ring::{farthest, flipped, flipped_len};
+use crate::format::value::Blocks;
 use crate::log::recover::Opening;
-use crate::log::replay::{BATCH_MAX, Reader, stable_before};
+use crate::log::replay::{Reader, stable_before};
 use crate::state::core::Core;
 use crate::state::error::OpenError;
-use crate::state::journal::Ring;
 use crate::state::paging::READ_PAUSES;
 use crate::state::rot;
 use crate::state::rot::Rot;
-use uuid::Uuid;
 use weir_media::{BLOCK, DmaBuf, MediaError};
 
-/// How often it is read.
-pub(crate) const READS_MAX: usize = READ_PAUSES.len() + 1;
+/// How often an open reads what the device refuses before it counts as unreadable.
+pub const READS_MAX: usize = READ_PAUSES.len() + 1;
 
 /// How many blocks behind the end of the log may be unreadable: each is an error of the device, of which eight put it out of use.
-pub(crate) const UNREADABLE_MAX: usize = 2;
-
-/// How far behind the end of the log the next intact batch stands at most, where one has been lost at `distance`, or can't be read.
-pub(crate) fn farthest(ring: Ring, distance: u64) -> u64 {
-    (distance + BATCH_MAX).min(ring.len)
-}
+pub const UNREADABLE_MAX: usize = 2;
 
 /// Fails when a batch is missing at the end of the log that was stable: the checkpoint header says so, or an intact one
 /// stands behind it; and when the log goes on for an open whose checkpoint header is lost. Reports what can't be read behind
@@ -103,85 +96,6 @@ fn report(core: &Core, what: &'static str, offset: u64, len: u64, reason: &str) 
     let location = core.location(what, offset);
     let reason = format!("{reason}; what was stored last before the crash is not there");
     rot::report(core, Rot { location, len, pool: None, subject: None, reason, renewed: false });
-}
-
-/// The batches that the log may go on with by this header, as it is and with one of its bits flipped back: the byte of that
-/// bit, the header, and what it says.
-fn candidates(
-    ring: Ring,
-    store: Uuid,
-    header: [u8; BATCH_HEADER],
-) -> impl Iterator<Item = (Option<u64>, [u8; BATCH_HEADER], Batch)> {
-    let flipped = flips_of_header(header).map(|(byte, header)| (Some(byte), header));
-    core::iter::once((None, header)).chain(flipped).filter_map(move |(byte, header)| {
-        let batch = probe_batch(&header, store)?;
-        let fits = ring.goes_on_with(&batch) && u64::from(batch.len) <= BATCH_MAX;
-        fits.then_some((byte, header, batch))
-    })
-}
-
-fn header_of(bytes: &[u8]) -> Option<[u8; BATCH_HEADER]> {
-    bytes.get(..BATCH_HEADER)?.try_into().ok()
-}
-
-/// How many bytes from the end of the log on [`flipped`] has to see, by the first ones: none where no batch was begun, whole or not.
-pub(crate) fn flipped_len(ring: Ring, store: Uuid, begin: &[u8]) -> u64 {
-    let Some(header) = header_of(begin) else { return 0 };
-    candidates(ring, store, header).map(|(.., batch)| batch.len.into()).max().unwrap_or(0)
-}
-
-/// A batch of which one bit has flipped.
-pub(crate) struct Flipped {
-    pub(crate) batch: Batch,
-    /// The byte of the batch with that bit.
-    pub(crate) byte: u64,
-    /// The batch as it was written.
-    pub(crate) whole: Vec<u8>,
-}
-
-/// The batch that the log would go on with had one bit not flipped.
-pub(crate) fn flipped(ring: Ring, store: Uuid, bytes: &[u8]) -> Option<Flipped> {
-    candidates(ring, store, header_of(bytes)?).find_map(|(byte, header, batch)| {
-        let Some(byte) = byte else {
-            // It may be one of the header, which says something else then.
-            let (byte, whole) = batch.turned_back(bytes)?;
-            let batch = probe_batch(&whole, store).filter(|batch| ring.goes_on_with(batch))?;
-            return Some(Flipped { batch, byte, whole });
-        };
-        let whole = [&header, bytes.get(BATCH_HEADER..batch.len as usize)?].concat();
-        batch.matches(&whole).then_some(Flipped { batch, byte, whole })
-    })
-}
-
-impl Flipped {
-    /// The ring behind the batch.
-    pub(crate) fn ring_behind(&self, ring: Ring) -> Ring {
-        let mut behind = Ring { previous: self.batch.crc, ..ring };
-        behind.advance(match self.batch.kind {
-            BatchKind::Records => self.batch.blocks_len(),
-            BatchKind::Wrap => ring.len - ring.position,
-        });
-        behind
-    }
-
-    /// The records, where they make sense and all small values among them match checksums of their own: what more than one bit
-    /// has made of a batch hardly passes for that.
-    pub(crate) fn records(&self) -> Option<Vec<u8>> {
-        let bytes = self.whole[BATCH_HEADER..].to_vec();
-        let records = Records::decode(bytes.clone()).ok()?;
-        let is_whole = |change: Change| {
-            let Change::Put { key, value } = change else { return true };
-            if !key::is_version(&key) {
-                return true;
-            }
-            match Version::decode(&value).map(|version| version.payload) {
-                Ok(Payload::Inline(inline)) => inline.checksum.is_none_or(|sum| sum == crc32c(&inline.bytes)),
-                Ok(_) => true,
-                Err(_) => false,
-            }
-        };
-        records.changes(0).all(is_whole).then_some(bytes)
-    }
 }
 
 /// The next batch of the log with its records, where one of its bits has flipped and is turned back. Only of a batch that was

@@ -49,13 +49,17 @@ impl Tally {
 
 /// A container.
 #[derive(Clone, Debug)]
-pub(crate) struct Container {
-    pub(crate) id: ContainerId,
-    pub(crate) quota: u64,
-    pub(crate) destroying: bool,
-    /// Shared with aggregation while that looks at an object.
-    pub(crate) snapshots: Rc<BTreeSet<u64>>,
-    pub(crate) usage: Usage,
+pub struct Container {
+    /// Its identity.
+    pub id: ContainerId,
+    /// Its quota on this target, in bytes; 0: none.
+    pub quota: u64,
+    /// Whether it is being destroyed.
+    pub destroying: bool,
+    /// Epochs whose state it keeps. Shared with aggregation while that looks at an object.
+    pub snapshots: Rc<BTreeSet<u64>>,
+    /// What it uses.
+    pub usage: Usage,
     /// What of that is hidden and about to go.
     pub(crate) credit: Credit,
     /// Why nothing can be said of what it holds, if so ([`crate::log::lost`]).
@@ -105,13 +109,17 @@ impl Container {
 
 /// A pool.
 #[derive(Clone, Debug)]
-pub(crate) struct Pool {
-    pub(crate) id: PoolId,
-    pub(crate) size: u64,
-    pub(crate) destroying: bool,
+pub struct Pool {
+    /// Its identity.
+    pub id: PoolId,
+    /// Its share of the target, in bytes.
+    pub size: u64,
+    /// Whether it is being destroyed.
+    pub destroying: bool,
     /// Number of the next container.
     pub(crate) next_container: ContainerNumber,
-    pub(crate) containers: BTreeMap<ContainerNumber, Container>,
+    /// Its containers.
+    pub containers: BTreeMap<ContainerNumber, Container>,
     numbers: BTreeMap<ContainerId, ContainerNumber>,
     /// Attributes.
     own: Usage,
@@ -137,7 +145,9 @@ impl Pool {
         }
     }
 
-    pub(crate) fn used(&self) -> Usage {
+    /// What it uses.
+    #[must_use]
+    pub fn used(&self) -> Usage {
         self.total
     }
 
@@ -166,8 +176,9 @@ struct Located {
 
 /// All pools.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Catalog {
-    pub(crate) pools: BTreeMap<PoolNumber, Pool>,
+pub struct Catalog {
+    /// By their numbers.
+    pub pools: BTreeMap<PoolNumber, Pool>,
     /// Highest number that a pool has had since the open. Requests that are under way may still name one that has gone.
     newest: PoolNumber,
     /// The container that was asked for last, most likely the next one, too. Forgotten when any pool or container changes.
@@ -258,7 +269,10 @@ impl Catalog {
     }
 
     /// Follows a change of the index, if it concerns pools or containers.
-    pub(crate) fn follow(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Malformed> {
+    ///
+    /// # Errors
+    /// When it does not follow the format.
+    pub fn follow(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Malformed> {
         match key.first() {
             Some(&key::POOL) => self.follow_pool(numbers(key)?.1, value),
             Some(&key::CONTAINER) => {
@@ -285,13 +299,15 @@ impl Catalog {
     }
 
     /// Whether there is what an entry belongs to ([`key::belongs_to`]).
-    pub(crate) fn has(&self, (pool, container): (PoolNumber, Option<ContainerNumber>)) -> bool {
+    #[must_use]
+    pub fn has(&self, (pool, container): (PoolNumber, Option<ContainerNumber>)) -> bool {
         let found = self.pools.get(&pool);
         found.is_some_and(|pool| container.is_none_or(|container| pool.containers.contains_key(&container)))
     }
 
     /// Whether a container is being destroyed, or gone.
-    pub(crate) fn is_going(&self, pool: PoolNumber, container: ContainerNumber) -> bool {
+    #[must_use]
+    pub fn is_going(&self, pool: PoolNumber, container: ContainerNumber) -> bool {
         self.pools.get(&pool).is_none_or(|pool| {
             pool.destroying || pool.containers.get(&container).is_none_or(|container| container.destroying)
         })
@@ -350,7 +366,7 @@ impl Catalog {
 
     /// Counts what an entry gained or lost. Counters never go below zero: during recovery a record may be replayed
     /// over a state that is ahead of it, and later records bring the sum right again.
-    pub(crate) fn count(&mut self, key: &[u8], old: Usage, new: Usage) {
+    pub fn count(&mut self, key: &[u8], old: Usage, new: Usage) {
         let Some((pool, container)) = key::owner(key) else { return };
         let Some(pool) = self.pools.get_mut(&pool) else { return };
         let change = |usage: &mut Usage| {
@@ -395,7 +411,10 @@ impl Catalog {
     }
 
     /// Takes in a stored usage.
-    pub(crate) fn load_usage(&mut self, key: &[u8], value: &[u8]) -> Result<(), Malformed> {
+    ///
+    /// # Errors
+    /// When it does not follow the format.
+    pub fn load_usage(&mut self, key: &[u8], value: &[u8]) -> Result<(), Malformed> {
         let (_, pool, container) = numbers(key)?;
         let usage = Usage::decode(value)?;
         let Some(pool) = self.pools.get_mut(&pool) else { return Ok(()) };

@@ -60,7 +60,8 @@ const INDEX_BYTES_MIN: usize = 256 << 10;
 const DIRTY_EIGHTHS: usize = 3;
 
 /// Blocks that updates leave free on a device with this many.
-pub(crate) fn reserve_blocks(data_blocks: u64) -> u64 {
+#[must_use]
+pub fn reserve_blocks(data_blocks: u64) -> u64 {
     (data_blocks / RESERVE_DIVISOR).clamp(RESERVE_BLOCKS_MIN, RESERVE_BLOCKS_MAX)
 }
 

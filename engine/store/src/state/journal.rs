@@ -9,7 +9,8 @@
 use crate::format::draft::Draft;
 use crate::format::key::ObjectKey;
 use crate::format::record::encode_record;
-use crate::format::{BATCH_HEADER, Batch, BatchKind, Checkpoint, Layout, batch_header, seal_batch};
+use crate::format::ring::Ring;
+use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, seal_batch};
 use crate::state::core::Core;
 use crate::state::stats::LatencyHistogram;
 use crate::state::writer::READY_BYTES;
@@ -55,72 +56,6 @@ pub(crate) const MARK_AFTER: Duration = Duration::from_millis(100);
 /// The ring is prepared for writing this far ahead of the next batch, in steps of as much: a batch or more, and far
 /// less than what a log holds.
 const PREPARE_STEP: u64 = 1 << 20;
-
-/// Where the log ring stands.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ring {
-    /// Bytes of the ring.
-    pub(crate) len: u64,
-    /// Where the next batch goes.
-    pub(crate) position: u64,
-    /// Its number.
-    pub(crate) sequence: u64,
-    /// Checksum of the batch before it.
-    pub(crate) previous: u32,
-    /// Bytes written since the ring was made, wrapped ends included.
-    pub(crate) written: u64,
-    /// Bytes of those that recovery no longer needs.
-    pub(crate) trimmed: u64,
-}
-
-impl Ring {
-    /// The ring as a checkpoint left it; `None` when the checkpoint's position is outside the log.
-    pub(crate) fn of(checkpoint: &Checkpoint, layout: &Layout) -> Option<Self> {
-        let position = checkpoint.log_position;
-        let is_inside = position < layout.log_len && position.is_multiple_of(BLOCK as u64);
-        is_inside.then_some(Self {
-            len: layout.log_len,
-            position,
-            sequence: checkpoint.log_sequence,
-            previous: checkpoint.log_previous,
-            written: 0,
-            trimmed: 0,
-        })
-    }
-
-    /// Whether this is the batch that comes next, whoever wrote it.
-    pub(crate) fn goes_on_with(&self, batch: &Batch) -> bool {
-        batch.sequence == self.sequence && batch.previous == self.previous
-    }
-
-    /// Whether this is the batch that comes next, of an open whose checkpoint header isn't the one that was found, which
-    /// is of this incarnation: whoever opens a store renews the header before anything is logged.
-    pub(crate) fn lacks_header_of(&self, batch: &Batch, incarnation: u64) -> bool {
-        self.goes_on_with(batch) && batch.incarnation > incarnation
-    }
-
-    /// Bytes that recovery would read.
-    pub(crate) fn used(&self) -> u64 {
-        self.written - self.trimmed
-    }
-
-    /// Bytes at the end of the ring that must be skipped for a batch of `len` bytes.
-    fn skip(&self, len: u64) -> u64 {
-        let left = self.len - self.position;
-        if left < len { left } else { 0 }
-    }
-
-    fn has_room(&self, len: u64) -> bool {
-        // One block stays free, so that a full ring differs from an empty one.
-        self.used() + self.skip(len) + len + BLOCK as u64 <= self.len
-    }
-
-    pub(crate) fn advance(&mut self, len: u64) {
-        self.position = (self.position + len) % self.len;
-        self.written += len;
-        self.sequence += 1;
-    }
-}
 
 #[derive(Default)]
 struct Pending {

@@ -349,7 +349,7 @@ impl Entry {
 
 /// All transactions of a store that matter.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Transactions {
+pub struct Transactions {
     entries: BTreeMap<TransactionKey, Entry>,
     /// Prepared transactions by their containers.
     undecided: BTreeSet<((PoolNumber, ContainerNumber), Who)>,
@@ -377,7 +377,10 @@ impl Transactions {
     }
 
     /// Follows a change of the index, if it concerns a transaction.
-    pub(crate) fn follow(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Malformed> {
+    ///
+    /// # Errors
+    /// When it does not follow the format.
+    pub fn follow(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Malformed> {
         if key.first() != Some(&key::TRANSACTION) {
             return Ok(());
         }
@@ -442,7 +445,8 @@ impl Transactions {
     }
 
     /// Memory that they take at most.
-    pub(crate) const fn bytes(&self) -> usize {
+    #[must_use]
+    pub const fn bytes(&self) -> usize {
         self.bytes
     }
 
@@ -482,7 +486,7 @@ impl Transactions {
     }
 
     /// Prepared transactions that no store leaves so, but in a container that is being destroyed, each with what is wrong.
-    pub(crate) fn misfits(&self) -> impl Iterator<Item = (TransactionKey, &'static str)> {
+    pub fn misfits(&self) -> impl Iterator<Item = (TransactionKey, &'static str)> {
         let misfit = |entry: &Entry| {
             let Some(prepared) = entry.prepared.as_ref() else {
                 let is_left = !entry.pieces.is_empty() || !entry.versions.is_empty();

@@ -5,14 +5,13 @@ use crate::setup::*;
 use core::cell::Cell;
 use proptest::prelude::*;
 use std::rc::Rc;
+use weir_inspect::{Depth, Field, Filter, Inspector, Part};
 use weir_media::memory::MemoryDevice;
 use weir_media::{Device, DmaBuf, Slice};
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Value};
 use weir_proto::{Epoch, Key};
 use weir_runtime::Handle;
-use weir_store::{
-    Comparison, Data, Depth, Fetch, FetchError, Field, Filter, Inspector, Part, Shard, Store, UpdateError,
-};
+use weir_store::{Comparison, Data, Fetch, FetchError, Shard, Store, UpdateError};
 
 const SIZE: u64 = 64 << 20;
 const NONE: Conditions = Conditions::NONE;

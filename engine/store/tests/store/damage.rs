@@ -3,14 +3,15 @@
 use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
+use weir_inspect::Depth;
 use weir_media::Device;
 use weir_media::health::{DeviceState, Watched};
 use weir_media::sim::CrashKeeps;
 use weir_proto::object::{AkeyFetch, Conditions, Value};
 use weir_proto::{ContainerId, Epoch, ObjectId};
 use weir_store::{
-    Data, Depth, FetchError, OpenError, PoolError, Shard, Store, StoreConfig, TransactionError,
-    TransactionId, UpdateError,
+    Data, FetchError, OpenError, PoolError, Shard, Store, StoreConfig, TransactionError, TransactionId,
+    UpdateError,
 };
 
 const DISK: u64 = 64 << 20;

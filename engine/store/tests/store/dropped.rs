@@ -4,10 +4,11 @@
 use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
+use weir_inspect::Depth;
 use weir_media::BLOCK;
 use weir_media::sim::CrashKeeps;
 use weir_runtime::join_all;
-use weir_store::{Depth, Store};
+use weir_store::Store;
 
 const DISK: u64 = 64 << 20;
 

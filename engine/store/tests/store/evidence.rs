@@ -3,9 +3,10 @@
 use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
+use weir_inspect::{Depth, Severity};
 use weir_media::sim::{CrashKeeps, SimDiskOptions};
 use weir_media::{BLOCK, DmaBuf};
-use weir_store::{Depth, Mark, OpenError, Severity, Store, StoreConfig};
+use weir_store::{Mark, OpenError, Store, StoreConfig};
 
 const DISK: u64 = 16 << 20;
 

@@ -6,14 +6,14 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
+use weir_inspect::{Depth, Inspector, Report};
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_proto::object::{Conditions, Extent, PunchScope};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId};
 use weir_runtime::{Handle, join_all};
 use weir_store::{
-    AttributeChange, Data, Decision, Depth, Inspector, Operation, RecordRange, Report, Shard, Store,
-    StoreConfig, TransactionId,
+    AttributeChange, Data, Decision, Operation, RecordRange, Shard, Store, StoreConfig, TransactionId,
 };
 
 /// The images: each is named by its format's version, and those with fields that came within a version by a second number.

@@ -4,13 +4,14 @@
 use crate::golden::{IMAGES, inspect, load, value, version_of};
 use crate::setup::*;
 use std::rc::Rc;
+use weir_inspect::{Depth, Dumped, Field, Filter, InspectError, Inspector, Part, Report, Severity};
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_media::sim::CrashKeeps;
 use weir_proto::PoolId;
 use weir_proto::object::PunchScope;
 use weir_runtime::random::Random;
-use weir_store::{Depth, Dumped, Field, Filter, InspectError, Inspector, Part, Report, Severity, Store};
+use weir_store::Store;
 
 const SIZE: u64 = 16 << 20;
 
@@ -123,7 +124,7 @@ fn a_flipped_bit_is_found_and_named_with_its_place() {
     assert!(tried > 60 && found * 10 > tried * 8, "{found} of {tried} flips were found");
 }
 
-fn dump(device: &MemoryDevice, part: Part) -> Vec<weir_store::Line> {
+fn dump(device: &MemoryDevice, part: Part) -> Vec<weir_inspect::Line> {
     let disk: Rc<dyn Device> = Rc::new(device.clone());
     run(7, async move |_| {
         let store = Inspector::open(disk).await.expect("a store");
@@ -131,7 +132,7 @@ fn dump(device: &MemoryDevice, part: Part) -> Vec<weir_store::Line> {
     })
 }
 
-fn number(line: &weir_store::Line, name: &str) -> u64 {
+fn number(line: &weir_inspect::Line, name: &str) -> u64 {
     match line.iter().find(|(found, _)| *found == name) {
         Some((_, Field::Number(number))) => *number,
         other => panic!("no {name}: {other:?}"),
@@ -155,7 +156,7 @@ fn golden_images_are_inspected_checked_and_dumped_and_so_are_damaged_copies() {
             let damaged = device.copy(SIZE);
             damaged.flip_bit(offset, 3);
             let report = inspect(&damaged, Depth::Everything);
-            let near = |finding: &weir_store::Finding| {
+            let near = |finding: &weir_inspect::Finding| {
                 finding.what == what
                     && finding.offset <= offset
                     && offset < finding.offset + finding.len.max(4096)
@@ -280,7 +281,7 @@ fn a_dump_shows_the_recovered_state_a_page_at_a_time() {
     };
     let (all, dumped) = dump(Part::Entries, Filter { limit: usize::MAX, ..Filter::default() });
     assert_eq!(dumped, Dumped::default());
-    let text = |line: &weir_store::Line| format!("{line:?}");
+    let text = |line: &weir_inspect::Line| format!("{line:?}");
     assert!(
         all.iter().any(|line| text(line).contains("punched") && text(line).contains("d7")),
         "the log counts"
@@ -320,7 +321,7 @@ fn try_dump(
     device: &MemoryDevice,
     part: Part,
     filter: Filter,
-) -> Result<(Vec<weir_store::Line>, Dumped), InspectError> {
+) -> Result<(Vec<weir_inspect::Line>, Dumped), InspectError> {
     let disk: Rc<dyn Device> = Rc::new(device.clone());
     run(9, async move |_| dumped_by(&Inspector::open(disk).await.expect("a store"), part, &filter).await)
 }

@@ -1,4 +1,7 @@
 //! The store as its users see it, on simulated, memory and real devices.
+//!
+//! The tools of `weir-inspect` are tested here, too: they are held to the model, the images and the workloads of these tests, and the
+//! other tests look at devices with them.
 
 #![expect(clippy::cast_possible_truncation, reason = "test data is made of the low bits of small numbers")]
 

@@ -4,16 +4,14 @@
 use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
+use weir_inspect::{Depth, Field, Filter, Inspector, Line, Part, Severity};
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_media::sim::CrashKeeps;
 use weir_proto::object::{AkeyFetch, Conditions, Value};
 use weir_proto::{Epoch, Rank, TargetIndex};
 use weir_runtime::random::Random;
-use weir_store::{
-    Depth, FetchError, Field, Filter, FormatError, FormatOptions, Inspector, Line, OpenError, Owner, Part,
-    Severity, Store, UpdateError,
-};
+use weir_store::{FetchError, FormatError, FormatOptions, OpenError, Owner, Store, UpdateError};
 
 const SIZE: u64 = 16 << 20;
 
@@ -586,7 +584,7 @@ fn a_log_that_can_not_be_read_behind_its_end_is_reported_and_opened() {
     let errors = || machine.device().stats().errors;
     let outline = inspect();
     let log = outline.regions.iter().find(|region| region.name == "log ring").expect("a log").offset;
-    let noted = |report: &weir_store::Report| {
+    let noted = |report: &weir_inspect::Report| {
         report.findings.iter().map(|finding| (finding.what, finding.offset)).collect::<Vec<_>>()
     };
     // Close to the end, as far behind it as a batch may be, and two of them.

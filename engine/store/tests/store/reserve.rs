@@ -308,7 +308,7 @@ fn what_is_kept_survives_crashes_and_checkpoints() {
             }
         });
     }
-    let report = machine.inspect(weir_store::Depth::Everything);
+    let report = machine.inspect(weir_inspect::Depth::Everything);
     assert!(report.is_sound(), "{:?}", report.findings);
 }
 

@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 use uuid::Uuid;
+use weir_inspect::{Depth, Dumped, Filter, InspectError, Inspector, Line, Part, Report};
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
@@ -17,8 +18,8 @@ use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 use weir_runtime::Handle;
 use weir_runtime::sim::{Node, World};
 use weir_store::{
-    AkeySums, Audit, Data, Depth, Dumped, Fetch, FetchError, Filter, FormatOptions, InspectError, Inspector,
-    Line, OpenError, Owner, Part, Report, Shard, Store, StoreConfig, UpdateError,
+    AkeySums, Audit, Data, Fetch, FetchError, FormatOptions, OpenError, Owner, Shard, Store, StoreConfig,
+    UpdateError,
 };
 
 pub const POOL: PoolId = PoolId(Uuid::from_u128(0xaa));

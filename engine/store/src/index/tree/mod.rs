@@ -24,7 +24,7 @@ pub(crate) use address::Address;
 pub(crate) use evict::Stay;
 pub(crate) use frozen::{DirtyNodes, dirty_nodes};
 pub(crate) use node::{Body, Changes, Child, Home, Meter, Node};
-pub(crate) use packed::Packed;
+pub use packed::Packed;
 pub(crate) use renew::Whereabouts;
 use way::Trace;
 pub(crate) use way::{Stamps, Turns, Way, half};
@@ -38,7 +38,7 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 /// Most levels of an index: even nodes of three children would hold more entries than a device has blocks.
-pub(crate) const LEVELS_MAX: usize = 40;
+pub const LEVELS_MAX: usize = 40;
 
 /// The map.
 #[derive(Debug)]

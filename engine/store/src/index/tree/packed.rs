@@ -81,7 +81,7 @@ enum Room {
 
 /// Sorted key-value entries.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Packed {
+pub struct Packed {
     /// What all keys begin with but for a first one that is the prefix alone, as that of a branch is. Without any other
     /// than that one, this is the prefix.
     start: Vec<u8>,
@@ -114,11 +114,15 @@ fn store_joined(heap: &mut Vec<u8>, bytes: &[u8], suffix: usize, alike: usize) -
 }
 
 impl Packed {
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
@@ -157,7 +161,9 @@ impl Packed {
         &rest[LENGTHS..LENGTHS + len]
     }
 
-    pub(crate) fn value(&self, index: usize) -> &[u8] {
+    /// The value of an entry, which has to be there.
+    #[must_use]
+    pub fn value(&self, index: usize) -> &[u8] {
         let (at, suffix, value) = self.parts(index);
         &self.heap[at + suffix..at + suffix + value]
     }
@@ -213,7 +219,9 @@ impl Packed {
         key.extend_from_slice(self.suffix(index));
     }
 
-    pub(crate) fn key(&self, index: usize) -> Vec<u8> {
+    /// The key of an entry, which has to be there.
+    #[must_use]
+    pub fn key(&self, index: usize) -> Vec<u8> {
         [self.prefix(), self.suffix(index)].concat()
     }
 

@@ -1,11 +1,11 @@
 //! What stands at fixed places: superblocks, checkpoint headers, the space map, the log.
 
 use super::Budget;
+use crate::format::BATCH_MAX;
 use crate::format::{
     BATCH_HEADER, BatchKind, Checkpoint, Layout, SuperblockFault, checkpoint_offset, decode_map, probe_batch,
     read_superblock,
 };
-use crate::log::replay::BATCH_MAX;
 use crate::state::core::Core;
 use crate::state::rot::{self, Rot};
 use std::rc::Rc;

@@ -7,12 +7,13 @@ use crate::setup::*;
 use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
+use weir_inspect::CopyError;
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_proto::PoolId;
 use weir_runtime::join_all;
 use weir_runtime::random::Random;
-use weir_store::{CopyError, OpenError, Store, StoreConfig};
+use weir_store::{OpenError, Store, StoreConfig};
 
 const SIZE: u64 = 32 << 20;
 

@@ -3,16 +3,14 @@
 use super::{Told, copied, copy_to, entries, number};
 use crate::setup::*;
 use std::rc::Rc;
+use weir_inspect::{Copied, CopyError, Depth, Field, Filter, Inspector, Line, Loss, LossKind, Part, Report};
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_media::sim::{SimDisk, SimDiskOptions};
 use weir_proto::Key;
 use weir_proto::object::Extent;
 use weir_runtime::random::Random;
-use weir_store::{
-    Copied, CopyError, Depth, FetchError, Field, Filter, Inspector, Line, Loss, LossKind, Part, Report,
-    Shard, Store,
-};
+use weir_store::{FetchError, Shard, Store};
 
 pub(super) const SIZE: u64 = 32 << 20;
 
@@ -322,7 +320,7 @@ fn noise_anywhere_never_stops_a_copy() {
             let Ok(inspector) = Inspector::open(disk).await else { return };
             let (mut told, to) = (Told::default(), Rc::new(MemoryDevice::new(SIZE)) as Rc<dyn Device>);
             let Ok(survey) = inspector.survey(&mut told).await else { return };
-            let options = weir_store::CopyOptions { restart: false, config: quiet() };
+            let options = weir_inspect::CopyOptions { restart: false, config: quiet() };
             let done = inspector.copy(&handle, &survey, &to, &options, &mut told).await.expect("copied");
             assert_eq!(done.losses, told.losses.len() as u64);
             let report = Inspector::open(to).await.expect("a store").report(Depth::Everything).await;
@@ -456,7 +454,7 @@ pub(super) fn copied_amid(
         let mut told = Told::default();
         let survey = inspector.survey(&mut told).await.expect("looked at");
         between(&changing);
-        let options = weir_store::CopyOptions { restart: false, config: quiet() };
+        let options = weir_inspect::CopyOptions { restart: false, config: quiet() };
         inspector.copy(&handle, &survey, &to, &options, &mut told).await
     })
 }

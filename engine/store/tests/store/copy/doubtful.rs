@@ -4,9 +4,9 @@ use super::damage::{SIZE, copied_amid, copy_of, dump, filled, on};
 use super::{copied, number};
 use crate::setup::*;
 use core::ops::Range;
+use weir_inspect::{CopyError, LossKind, Part};
 use weir_media::memory::MemoryDevice;
 use weir_media::sim::SimDisk;
-use weir_store::{CopyError, LossKind, Part};
 
 /// The batches of the log: where each begins.
 fn batches(device: &MemoryDevice) -> Vec<u64> {

@@ -10,13 +10,14 @@ mod whole;
 use crate::setup::*;
 use std::ops::ControlFlow;
 use std::rc::Rc;
+use weir_inspect::{
+    Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, CopyStage, Field, Filter, Inspector, Line,
+    Loss, Part,
+};
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_runtime::Handle;
-use weir_store::{
-    Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, CopyStage, Field, Filter, Inspector, Line,
-    Loss, Part, StoreConfig,
-};
+use weir_store::StoreConfig;
 
 /// What a copy has told.
 #[derive(Default)]

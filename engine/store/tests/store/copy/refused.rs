@@ -3,9 +3,10 @@
 use super::{copied, entries};
 use crate::setup::*;
 use std::rc::Rc;
+use weir_inspect::{CopyError, Inspector};
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
-use weir_store::{CopyError, FormatError, Inspector, OpenError, Store};
+use weir_store::{FormatError, OpenError, Store};
 
 const SIZE: u64 = 64 << 20;
 

@@ -8,13 +8,14 @@ use crate::setup::*;
 use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::time::Duration;
+use weir_inspect::{CopyEvents, CopyOptions, CopyProgress, CopyStage, Depth, Inspector, Loss};
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
 use weir_media::sim::{SimDisk, SimDiskOptions};
 use weir_proto::Epoch;
 use weir_proto::object::PunchScope;
 use weir_runtime::join_all;
-use weir_store::{CopyEvents, CopyOptions, CopyProgress, CopyStage, Depth, Inspector, Loss, Store};
+use weir_store::Store;
 
 /// A copy of a machine's disk, compared with it.
 fn copy_of(machine: &Machine, seed: u64, size: u64, config: weir_store::StoreConfig) -> SimDisk {
@@ -36,8 +37,8 @@ fn copy_of(machine: &Machine, seed: u64, size: u64, config: weir_store::StoreCon
         assert_eq!(after.owner, before.owner);
         assert_ne!(after.id, before.id);
         assert_eq!(after.log.records, 0, "nothing is left to be replayed");
-        let data = |report: &weir_store::Report| report.data.expect("looked at").bytes;
-        let newest = |report: &weir_store::Report| report.checkpoint.expect("one").newest_epoch;
+        let data = |report: &weir_inspect::Report| report.data.expect("looked at").bytes;
+        let newest = |report: &weir_inspect::Report| report.checkpoint.expect("one").newest_epoch;
         assert!(newest(&after) >= newest(&before));
         assert_eq!((data(&after), copied.id), (copied.data, after.id));
     });

@@ -1,12 +1,12 @@
 //! Reading the data of values: neighbours together, and around what can't be read.
 
-use crate::format::Layout;
-use crate::format::blocks::Run;
-use crate::format::value::Blocks;
 use crate::inspect::read;
 use core::ops::Range;
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use weir_format::Layout;
+use weir_format::blocks::Run;
+use weir_format::value::Blocks;
 use weir_media::{BLOCK, Device, DmaBuf};
 use weir_runtime::join_all;
 
@@ -167,7 +167,7 @@ impl Content {
             let unread = self.unread.range(first..range.end).next();
             let checksum = blocks.checksums.get(number).copied();
             let chunk = &mut self.bytes[small(range.start)..small(range.end)];
-            let matches = checksum == Some(crate::format::codec::crc32c(chunk));
+            let matches = checksum == Some(weir_format::codec::crc32c(chunk));
             let (reason, is_unreadable) = match unread {
                 Some((_, reason)) => (reason.clone(), true),
                 None if matches => continue,

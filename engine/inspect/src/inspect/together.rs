@@ -1,9 +1,9 @@
 //! What the entries of each transaction mean together: those of the checkpoint and of the log, of which an altered store may have
 //! so many that they aren't followed.
 
-use crate::format::codec::Malformed;
-use crate::format::key::TransactionKey;
-use crate::versions::intents::Transactions;
+use weir_format::codec::Malformed;
+use weir_format::key::TransactionKey;
+use weir_store::offline::Transactions;
 
 /// Transactions as an open follows them, as long as they take no more memory than they may.
 pub(super) struct Together {
@@ -43,38 +43,41 @@ impl Together {
 
 #[cfg(test)]
 mod tests {
+    use super::Together;
+    use crate::inspect::tests::{CONTAINER, entries, on_a_disk};
     use crate::inspect::{Depth, Inspector, Severity};
-    use crate::log::checkpoint::tests::{checkpoint, on_a_disk};
-    use crate::operations::operation::Operation;
-    use crate::state::shard::Shard;
-    use crate::upkeep::merge::tests::CONTAINER;
-    use std::rc::Rc;
     use uuid::Uuid;
     use weir_proto::object::{Conditions, PunchScope};
     use weir_proto::{Epoch, Key, ObjectId, TransactionId};
+    use weir_runtime::Handle;
+    use weir_store::{Operation, Shard};
 
-    async fn prepare(shard: &Shard, number: u128) {
+    async fn prepare(rt: &Handle, shard: &Shard, number: u128) {
         let dkeys = (0..100).map(Key::from_u64).collect();
         let (object, scope) =
             (ObjectId { hi: 0, lo: 1 + u64::try_from(number).expect("small") }, PunchScope::Dkeys(dkeys));
         let punch = Operation::Punch { object, scope, conditions: Conditions::NONE };
-        let (id, epoch) = (TransactionId(Uuid::from_u128(number)), Epoch(shard.core.rt.wall_ns() + 1000));
+        let (id, epoch) = (TransactionId(Uuid::from_u128(number)), Epoch(rt.wall_ns() + 1000));
         shard.prepare(CONTAINER, id, epoch, &[punch]).await.expect("prepared");
     }
 
     #[test]
     fn who_has_more_transactions_than_are_followed_is_told_that_the_check_is_incomplete() {
-        on_a_disk(async |_, disk, _store, shard| {
-            let core = Rc::clone(&shard.core);
+        on_a_disk(async |rt, disk, store, shard| {
             // Some in the checkpoint, some in the log.
-            prepare(&shard, 1).await;
-            checkpoint(&core).await;
-            prepare(&shard, 2).await;
-            core.fail("it is looked at offline");
-            let mut inspector = Inspector::open(disk.attach(&core.rt)).await.expect("a store");
+            prepare(&rt, &shard, 1).await;
+            store.checkpoint().await.expect("written");
+            prepare(&rt, &shard, 2).await;
+            drop((shard, store));
+            let mut inspector = Inspector::open(disk.attach(&rt)).await.expect("a store");
             let whole = inspector.report(Depth::Everything).await;
             assert!(whole.findings.is_empty(), "{:?}", whole.findings);
-            let needed = core.transactions.borrow().bytes();
+            let mut all = Together::new(usize::MAX);
+            for (key, value) in entries(&inspector).await {
+                all.follow(&key, Some(&value)).expect("sound");
+            }
+            let needed = all.table.bytes();
+            assert!(needed > 0);
             for (memory, is_complete) in [(needed, true), (needed - 1, false), (0, false)] {
                 inspector.overlay_bytes = memory;
                 let report = inspector.report(Depth::Everything).await;

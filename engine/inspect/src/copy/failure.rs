@@ -1,8 +1,8 @@
 //! Why a store wasn't copied.
 
-use crate::state::error::FormatError;
 use uuid::Uuid;
 use weir_media::MediaError;
+use weir_store::FormatError;
 
 /// A store can't be copied. The store that was to be copied is as it was; the device that it was to go to holds none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,14 +3,12 @@
 use super::blocks::BlockSet;
 use super::finding::{Finding, Findings, Severity};
 use super::{Inspector, read};
-use crate::format::blocks::Run;
-use crate::format::bounds;
-use crate::format::node::{NODE_BYTES, PageRef};
-use crate::index::stored::{StoredNode, decode_node};
-use crate::index::tree::{LEVELS_MAX, Packed};
-use crate::log::tail;
+use weir_format::blocks::Run;
+use weir_format::bounds;
+use weir_format::node::{NODE_BYTES, PageRef};
 use weir_media::{BLOCK, DmaBuf};
 use weir_runtime::join_all;
+use weir_store::offline::{self, LEVELS_MAX, Packed, StoredNode, decode_node};
 
 /// Reads in flight while the children of a branch are loaded.
 const READS_MAX: usize = 64;
@@ -141,7 +139,7 @@ impl<'a> Walk<'a> {
         let (offset, len) = (self.inspector.layout().data(step.place.block), u64::from(step.place.len));
         let mut judged = self.judge(&step);
         // What was altered on its way is whole the next time.
-        for _ in 1..tail::READS_MAX {
+        for _ in 1..offline::READS_MAX {
             if judged.is_err() && step.page.is_ok() {
                 step.page = read(&self.inspector.device, offset, step.place.len as usize).await;
                 judged = self.judge(&step);

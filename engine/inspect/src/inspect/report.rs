@@ -1,8 +1,8 @@
 //! The report of an inspection, as plain data.
 
 use super::finding::Finding;
-use crate::format::owner::Owner;
 use uuid::Uuid;
+use weir_format::owner::Owner;
 use weir_proto::{ContainerId, PoolId};
 
 /// How much of a store is looked at.

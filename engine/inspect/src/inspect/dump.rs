@@ -6,19 +6,19 @@ use super::log::LogWalk;
 use super::overlay::{Along, Overlay};
 use super::walk::Walk;
 use super::{InspectError, Inspector, read};
-use crate::format::bitmap::GROUP_BLOCKS;
-use crate::format::codec::Malformed;
-use crate::format::decision::Decision;
-use crate::format::entry::{Entry, Item, TransactionPart, event_name};
-use crate::format::key;
-use crate::format::record::Change;
-use crate::format::value::{Blocks, Payload};
-use crate::format::{BatchKind, decode_map};
-use crate::state::catalog::Catalog;
 use core::ops::ControlFlow;
 use std::fmt::Write as _;
+use weir_format::bitmap::GROUP_BLOCKS;
+use weir_format::codec::Malformed;
+use weir_format::decision::Decision;
+use weir_format::entry::{Entry, Item, TransactionPart, event_name};
+use weir_format::key;
+use weir_format::record::Change;
+use weir_format::value::{Blocks, Payload};
+use weir_format::{BatchKind, decode_map};
 use weir_media::BLOCK;
 use weir_proto::{ContainerId, ObjectId, PoolId};
+use weir_store::offline::Catalog;
 
 /// What is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,17 +5,17 @@ use super::finding::Findings;
 use super::overlay::Overlay;
 use super::report::LogReport;
 use super::{Inspector, read};
-use crate::format::blocks::Runs;
-use crate::format::entry::{Entry, TransactionPart};
-use crate::format::record::{Change, Records};
-use crate::format::value::Payload;
-use crate::format::{
-    BATCH_HEADER, Batch, BatchKind, CHECKPOINT_BLOCKS, Checkpoint, batch_header, probe_batch, seal_batch,
+use weir_format::blocks::Runs;
+use weir_format::entry::{Entry, TransactionPart};
+use weir_format::record::{Change, Records};
+use weir_format::ring::{Flipped, Ring, farthest, flipped, flipped_len};
+use weir_format::value::Payload;
+use weir_format::{
+    BATCH_HEADER, BATCH_MAX, Batch, BatchKind, CHECKPOINT_BLOCKS, Checkpoint, batch_header, probe_batch,
+    seal_batch,
 };
-use crate::log::replay::BATCH_MAX;
-use crate::log::tail::{self, Flipped};
-use crate::state::journal::Ring;
 use weir_media::BLOCK;
+use weir_store::offline::{READS_MAX, UNREADABLE_MAX};
 
 /// Is given each change of the log with the batch that it stands in.
 pub(crate) type Each<'a> = &'a mut dyn FnMut(&Inspector, &Found, Change, &mut Findings);
@@ -125,7 +125,7 @@ impl<'a> LogWalk<'a> {
             let fits = |batch: &Batch| ring.goes_on_with(batch) && incarnations.contains(&batch.incarnation);
             let mut found = self.batch_at(ring.position, fits).await;
             // What was altered on its way is whole the next time.
-            for _ in 1..tail::READS_MAX {
+            for _ in 1..READS_MAX {
                 if !matches!(found, Ok(None)) {
                     break;
                 }
@@ -192,7 +192,7 @@ impl<'a> LogWalk<'a> {
         let (ring, incarnations) = (self.ring, self.incarnation..=self.newest_incarnation);
         let is_later =
             |batch: &Batch| batch.sequence > ring.sequence && incarnations.contains(&batch.incarnation);
-        for distance in (0..=tail::farthest(ring, 0)).step_by(BLOCK) {
+        for distance in (0..=farthest(ring, 0)).step_by(BLOCK) {
             let position = (ring.position + distance) % ring.len;
             if let Ok(Some((batch, _))) = self.batch_at(position, is_later).await {
                 let Batch { sequence, previous, .. } = batch;
@@ -218,11 +218,11 @@ impl<'a> LogWalk<'a> {
                 read(&self.inspector.device, offset, usize::try_from(len).unwrap_or(usize::MAX)).await;
             bytes.map_err(|reason| Unreadable { offset, len, reason })
         };
-        let begun = tail::flipped_len(ring, store, &read(BLOCK as u64).await?);
+        let begun = flipped_len(ring, store, &read(BLOCK as u64).await?);
         if begun == 0 {
             return Ok(None);
         }
-        let found = tail::flipped(ring, store, &read(begun.next_multiple_of(BLOCK as u64)).await?);
+        let found = flipped(ring, store, &read(begun.next_multiple_of(BLOCK as u64)).await?);
         let Some(found) = found.filter(|found| is_wanted(&found.batch)) else { return Ok(None) };
         let behind = found.ring_behind(ring);
         let was_whole = ring.sequence < self.stable
@@ -265,7 +265,7 @@ impl<'a> LogWalk<'a> {
         let len = begun.min(ring.len - ring.position);
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         let Ok(bytes) = read(device, offset, len).await else { return };
-        if let Some(Flipped { batch, byte, .. }) = tail::flipped(ring, store, &bytes) {
+        if let Some(Flipped { batch, byte, .. }) = flipped(ring, store, &bytes) {
             let reason =
                 format!("one bit of the last batch, {}, has flipped: an open drops it", batch.sequence);
             findings.note("log batch", offset + byte, batch.len.into(), reason);
@@ -304,7 +304,7 @@ impl<'a> LogWalk<'a> {
         // It was read just now.
         let first = read(&self.inspector.device, end, BLOCK).await;
         let store = self.inspector.superblock.id;
-        let begun = first.map_or(0, |first| tail::flipped_len(self.ring, store, &first));
+        let begun = first.map_or(0, |first| flipped_len(self.ring, store, &first));
         if !self.finds_later(begun > 0, findings).await {
             self.note_flipped(begun, findings).await;
         }
@@ -314,7 +314,7 @@ impl<'a> LogWalk<'a> {
     /// the store from being opened. Notes what else can't be read there. `has_begun`: a batch stands at the end, whole or not.
     async fn finds_later(&self, has_begun: bool, findings: &mut Findings) -> bool {
         let (ring, layout) = (self.ring, self.inspector.layout());
-        let (mut distance, mut last, mut left) = (0, tail::farthest(ring, 0), tail::UNREADABLE_MAX);
+        let (mut distance, mut last, mut left) = (0, farthest(ring, 0), UNREADABLE_MAX);
         while distance <= last {
             let position = (ring.position + distance) % ring.len;
             match self.batch_at(position, |batch| batch.sequence > ring.sequence).await {
@@ -335,7 +335,7 @@ impl<'a> LogWalk<'a> {
                 Err(unreadable) => {
                     unreadable.note(findings);
                     left -= 1;
-                    last = tail::farthest(ring, distance);
+                    last = farthest(ring, distance);
                 }
             }
             distance += BLOCK as u64;

@@ -1,10 +1,10 @@
 //! What a copy hasn't got, and how it goes on.
 
-use crate::format::entry::{Entry, Item};
-use crate::state::catalog::Catalog;
 use core::ops::ControlFlow;
+use weir_format::entry::{Entry, Item};
 use weir_proto::object::Extent;
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, PoolId, TransactionId};
+use weir_store::offline::Catalog;
 
 /// What kind of loss it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

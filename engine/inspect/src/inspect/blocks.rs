@@ -1,6 +1,6 @@
 //! A set of blocks of the data region.
 
-use crate::format::blocks::Run;
+use weir_format::blocks::Run;
 
 /// One bit for each block.
 #[derive(Clone, Debug)]

@@ -12,21 +12,20 @@ use super::report::{
 use super::together::Together;
 use super::walk::Walk;
 use super::{Inspector, read};
-use crate::format::bitmap::GROUP_BLOCKS;
-use crate::format::blocks::Run;
-use crate::format::codec::crc32c;
-use crate::format::entry::{Entry, TransactionPart};
-use crate::format::key::{self, ContainerNumber, PoolNumber};
-use crate::format::node::PageRef;
-use crate::format::record::Change;
-use crate::format::usage::Usage;
-use crate::format::value::{Blocks, Inline, Payload, Version};
-use crate::format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map};
-use crate::log::checkpoint::maps_checksum;
-use crate::state::catalog::Catalog;
 use std::collections::BTreeMap;
+use weir_format::bitmap::GROUP_BLOCKS;
+use weir_format::blocks::Run;
+use weir_format::codec::crc32c;
+use weir_format::entry::{Entry, TransactionPart};
+use weir_format::key::{self, ContainerNumber, PoolNumber};
+use weir_format::node::PageRef;
+use weir_format::record::Change;
+use weir_format::usage::Usage;
+use weir_format::value::{Blocks, Inline, Payload, Version};
+use weir_format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map, maps_checksum};
 use weir_media::BLOCK;
 use weir_proto::TransactionId;
+use weir_store::offline::{Catalog, Pool};
 
 /// First key behind those of pools, containers and their usage.
 const CATALOG_END: [u8; 1] = [key::ATTRIBUTE];
@@ -144,7 +143,7 @@ impl Inspector {
 }
 
 fn describe_pools(catalog: &Catalog) -> Vec<PoolReport> {
-    let pool = |(number, pool): (&PoolNumber, &crate::state::catalog::Pool)| PoolReport {
+    let pool = |(number, pool): (&PoolNumber, &Pool)| PoolReport {
         number: *number,
         id: pool.id,
         size: pool.size,

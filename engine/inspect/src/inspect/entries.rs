@@ -4,7 +4,7 @@ use super::Inspector;
 use super::finding::Findings;
 use super::overlay::{Along, Overlay};
 use super::walk::{Lost, Stop, Visited, Walk};
-use crate::format::node::PageRef;
+use weir_format::node::PageRef;
 
 /// What is met on the way.
 pub(crate) enum Met {

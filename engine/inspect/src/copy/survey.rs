@@ -3,18 +3,17 @@
 use super::failure::CopyError;
 use super::judge::{Fate, Known};
 use super::loss::{CopyEvents, CopyProgress, CopyStage};
-use crate::format::Layout;
-use crate::format::entry::{Entry, TransactionPart};
-use crate::format::key::TransactionKey;
-use crate::format::key::{self, TransactionTail};
-use crate::format::node::PageRef;
-use crate::format::record::Change;
-use crate::format::usage::Usage;
-use crate::format::value::Version;
 use crate::inspect::{Entries, Findings, Inspector, Lost, Met};
-use crate::state::core::reserve_blocks;
-use crate::versions::intents::Transactions;
+use weir_format::Layout;
+use weir_format::entry::{Entry, TransactionPart};
+use weir_format::key::TransactionKey;
+use weir_format::key::{self, TransactionTail};
+use weir_format::node::PageRef;
+use weir_format::record::Change;
+use weir_format::usage::Usage;
+use weir_format::value::Version;
 use weir_media::BLOCK;
+use weir_store::offline::{Transactions, reserve_blocks};
 
 /// Most bytes of what an engine has in memory as long as it runs: what the whole index may take by itself.
 const RESIDENT_BYTES_MAX: u64 = 1 << 30;
@@ -105,7 +104,7 @@ impl Survey {
 
     fn close(&mut self) {
         let catalog = &self.known.catalog;
-        let share = |pool: &crate::state::catalog::Pool| {
+        let share = |pool: &weir_store::offline::Pool| {
             if pool.destroying { pool.used().total() } else { pool.size }
         };
         self.pools = catalog.pools.values().map(share).fold(0, u64::saturating_add);

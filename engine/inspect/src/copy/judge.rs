@@ -1,11 +1,11 @@
 //! What becomes of an entry: one that makes no sense, or belongs to nobody, is left out.
 
-use crate::format::entry::{Entry, TransactionPart};
-use crate::format::key::TransactionKey;
-use crate::format::key::{self, ContainerNumber, PoolNumber};
-use crate::format::node::ENTRY_MAX;
-use crate::state::catalog::Catalog;
 use std::collections::BTreeSet;
+use weir_format::entry::{Entry, TransactionPart};
+use weir_format::key::TransactionKey;
+use weir_format::key::{self, ContainerNumber, PoolNumber};
+use weir_format::node::ENTRY_MAX;
+use weir_store::offline::Catalog;
 
 /// What is known of a store before it is copied.
 #[derive(Debug, Default)]

@@ -13,6 +13,8 @@ mod finding;
 mod log;
 mod overlay;
 mod report;
+#[cfg(test)]
+pub(crate) mod tests;
 mod together;
 mod walk;
 
@@ -28,14 +30,13 @@ pub use report::{
     PoolReport, Region, Report,
 };
 
-use crate::format::{
-    CHECKPOINT_BLOCKS, Checkpoint, Layout, Superblock, SuperblockFault, VERSION_NEWEST, VERSION_OLDEST,
-    read_superblock,
-};
-use crate::log::recover::{FEATURES_KNOWN, find_copy};
-use crate::log::tail::READS_MAX;
 use std::rc::Rc;
+use weir_format::{
+    CHECKPOINT_BLOCKS, Checkpoint, FEATURES_KNOWN, Layout, Superblock, SuperblockFault, VERSION_NEWEST,
+    VERSION_OLDEST, read_superblock,
+};
 use weir_media::{BLOCK, Device, DmaBuf, MediaError};
+use weir_store::offline::{READS_MAX, find_copy};
 
 /// A device can't be inspected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -14,7 +14,6 @@ mod judge;
 mod loss;
 mod source;
 mod survey;
-mod target;
 #[cfg(test)]
 mod tests;
 
@@ -22,26 +21,26 @@ pub use failure::CopyError;
 pub use loss::{CopyEvents, CopyProgress, CopyStage, Loss, LossKind};
 pub use survey::Survey;
 
-use crate::format::bounds::describe;
-use crate::format::codec::crc32c;
-use crate::format::entry::{Entry, TransactionPart};
-use crate::format::key;
-use crate::format::node::{ENTRY_MAX, PageRef};
-use crate::format::record::Change;
-use crate::format::value::{Payload, Version};
 use crate::inspect::{Entries, Finding, Findings, Inspector, Lost, Met, Severity, read};
-use crate::state::config::StoreConfig;
 use batch::{Batch, Carried, Item, carry, reserve};
 use judge::{Fate, Whose, kind_name};
 use source::{Bad, Source};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use survey::is_decisive;
-use target::Target;
 use uuid::Uuid;
-use weir_media::{BLOCK, Device};
+use weir_format::bounds::describe;
+use weir_format::codec::crc32c;
+use weir_format::entry::{Entry, TransactionPart};
+use weir_format::key;
+use weir_format::node::{ENTRY_MAX, PageRef};
+use weir_format::record::Change;
+use weir_format::value::{Payload, Version};
+use weir_media::{BLOCK, Device, MediaError};
 use weir_proto::object::Extent;
 use weir_runtime::{Handle, JoinHandle};
+use weir_store::offline::{FillError, FillOptions, Filling};
+use weir_store::{FormatOptions, StoreConfig};
 
 /// Batches whose data is on its way: one is read while another one is written, with some to spare.
 const BATCHES_MAX: usize = 4;
@@ -92,7 +91,7 @@ impl Copied {
 }
 
 /// A batch on its way, which is given up with whoever waits for it.
-struct Flight(JoinHandle<Result<Carried, CopyError>>);
+struct Flight(JoinHandle<Result<Carried, MediaError>>);
 
 impl Drop for Flight {
     fn drop(&mut self) {
@@ -106,7 +105,9 @@ struct Run<'a> {
     inspector: &'a Inspector,
     survey: &'a Survey,
     source: Rc<Source>,
-    target: Target<'a>,
+    /// The device that the copy goes to.
+    to: &'a Rc<dyn Device>,
+    target: Filling<'a>,
     events: &'a mut dyn CopyEvents,
     copied: Copied,
     batch: Batch,
@@ -147,17 +148,57 @@ impl Inspector {
         options: &CopyOptions,
         events: &mut dyn CopyEvents,
     ) -> Result<Copied, CopyError> {
-        let config = StoreConfig { background: false, scrub: None, cache_bytes: 0, ..options.config.clone() };
-        let options = CopyOptions { config, ..options.clone() };
-        let target = Target::open(rt, to, (self.superblock(), survey), &options).await?;
-        let source =
-            Source { device: Rc::clone(self.device()), layout: *self.layout(), blocks: self.data_blocks() };
-        let copied = Copied { from: self.superblock().id, id: target.superblock().id, ..Copied::default() };
-        let mut run = Run {
+        let mut run = Run::begin(self, rt, survey, to, options, events).await?;
+        run.all().await?;
+        run.notice(CopyStage::End)?;
+        run.finish().await
+    }
+}
+
+/// Why a copy to a device isn't finished.
+fn refused(device: &Rc<dyn Device>, error: FillError) -> CopyError {
+    let device = device.name().to_owned();
+    match error {
+        FillError::Unfinished(from) => CopyError::UnfinishedCopy { device, from },
+        FillError::Format(error) => CopyError::Format(error),
+        FillError::Refused(reason) => CopyError::Target { device, reason },
+    }
+}
+
+impl<'a> Run<'a> {
+    async fn begin(
+        inspector: &'a Inspector,
+        rt: &'a Handle,
+        survey: &'a Survey,
+        to: &'a Rc<dyn Device>,
+        options: &CopyOptions,
+        events: &'a mut dyn CopyEvents,
+    ) -> Result<Self, CopyError> {
+        survey.check_room(to.name(), to.size())?;
+        let from = inspector.superblock();
+        // Which decisions those were isn't looked for one by one: that later ones may be forgotten, too, is right as well.
+        let forgotten = if survey.forgets { survey.forgotten.max(rt.wall_ns()) } else { survey.forgotten };
+        let fill = FillOptions {
+            format: FormatOptions { owner: from.owner.clone(), log_bytes: survey.log_bytes() },
+            config: StoreConfig { background: false, scrub: None, cache_bytes: 0, ..options.config.clone() },
+            from: from.id,
+            restart: options.restart,
+            newest: survey.newest,
+            forgotten,
+        };
+        let target = Filling::begin(rt, to, &fill).await.map_err(|error| refused(to, error))?;
+        let source = Source {
+            device: Rc::clone(inspector.device()),
+            layout: *inspector.layout(),
+            blocks: inspector.data_blocks(),
+        };
+        let copied = Copied { from: from.id, id: target.id(), ..Copied::default() };
+        Ok(Self {
             rt,
-            inspector: self,
+            inspector,
             survey,
             source: Rc::new(source),
+            to,
             target,
             events,
             copied,
@@ -165,12 +206,18 @@ impl Inspector {
             flights: VecDeque::new(),
             lost: 0,
             orphans: None,
-        };
-        run.all().await?;
-        run.notice(CopyStage::End)?;
-        let Run { target, copied, .. } = run;
-        target.finish().await?;
+        })
+    }
+
+    /// Makes a store of the copy.
+    async fn finish(self) -> Result<Copied, CopyError> {
+        let Self { to, target, copied, .. } = self;
+        target.finish().await.map_err(|error| refused(to, error))?;
         Ok(copied)
+    }
+
+    fn failed(&self, reason: impl core::fmt::Display) -> CopyError {
+        refused(self.to, FillError::Refused(reason.to_string()))
     }
 }
 
@@ -347,9 +394,8 @@ impl Run<'_> {
         }
         while self.flights.len() >= BATCHES_MAX && self.land().await? {}
         let batch = core::mem::take(&mut self.batch);
-        let core = self.target.core();
-        let places = reserve(core, &batch).ok_or_else(|| self.target.failed(&"there is no room for data"))?;
-        let carried = carry(Rc::clone(&self.source), Rc::clone(core), batch, places);
+        let places = reserve(&self.target, &batch).ok_or_else(|| self.failed("there is no room for data"))?;
+        let carried = carry(Rc::clone(&self.source), batch, places);
         self.flights.push_back(Flight(self.rt.spawn(carried)));
         Ok(())
     }
@@ -357,8 +403,8 @@ impl Run<'_> {
     /// Takes in the oldest batch. Returns whether there was one.
     async fn land(&mut self) -> Result<bool, CopyError> {
         let Some(mut flight) = self.flights.pop_front() else { return Ok(false) };
-        let carried = (&mut flight.0).await.map_err(|_| self.target.failed(&"it was closed"))??;
-        let Carried { items, bad, data, mut held } = carried;
+        let carried = (&mut flight.0).await.map_err(|_| self.failed("it was closed"))?;
+        let Carried { items, bad, data, held } = carried.map_err(|error| self.failed(error))?;
         let is_doubtful = bad.iter().any(|(_, bad)| bad.iter().any(|bad| bad.is_unreadable));
         self.inspector.check_answers(is_doubtful).await?;
         for (number, bad) in bad {
@@ -382,7 +428,7 @@ impl Run<'_> {
                 changes.push(Change::Put { key, value });
             }
         }
-        self.target.put(&changes).await?;
+        self.target.put(&changes).await.map_err(|error| refused(self.to, error))?;
         held.keep();
         self.notice(CopyStage::Copy)?;
         Ok(true)

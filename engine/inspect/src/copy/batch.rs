@@ -1,15 +1,10 @@
 //! Entries on their way, some at once: their data is read together, compared with its checksums, and written together.
 
-use super::failure::CopyError;
 use super::source::{Bad, Source};
-use crate::format::blocks::{RUNS_MAX, Runs};
-use crate::format::value::{Blocks, Payload, Version};
-use crate::space::map::Purpose;
-use crate::state::core::Core;
-use crate::state::reservation::Reservation;
-use crate::state::writer::{Part, Parts, Slices, take_front};
 use std::rc::Rc;
-use weir_media::BLOCK;
+use weir_format::value::{Blocks, Payload, Version};
+use weir_media::MediaError;
+use weir_store::offline::{Filling, Places, Written};
 
 /// Bytes of data of a batch that is full: several transfers of the largest size.
 const DATA_FULL: u64 = 4 << 20;
@@ -61,34 +56,21 @@ pub(super) struct Carried {
     /// Bytes of the data.
     pub(super) data: u64,
     /// The blocks that it is in.
-    pub(super) held: Reservation,
+    pub(super) held: Written,
 }
 
-/// Reserves the blocks that the data of a batch goes to. `None`: there aren't as many.
-pub(super) fn reserve(core: &Rc<Core>, batch: &Batch) -> Option<(Reservation, Vec<Runs>)> {
-    // The pool has as much as before the copy: nothing of its share is to be kept for it.
-    let mut held = Reservation::of_runs(core, 0, Runs::new());
-    let mut places = Vec::new();
-    for (_, blocks) in batch.items.iter().filter_map(|item| item.data.as_ref()) {
-        let count = blocks.len().div_ceil(BLOCK as u64);
-        let runs = core.space.borrow_mut().allocate(count, Purpose::Data, RUNS_MAX)?;
-        held.extend(&runs);
-        places.push(runs);
-    }
-    Some((held, places))
+/// Takes the blocks that the data of a batch goes to. `None`: there aren't as many.
+pub(super) fn reserve(target: &Filling<'_>, batch: &Batch) -> Option<Places> {
+    let data = batch.items.iter().filter_map(|item| item.data.as_ref());
+    target.places(data.map(|(_, blocks)| blocks.len()))
 }
 
 /// Brings the data of a batch to its places.
-pub(super) async fn carry(
-    source: Rc<Source>,
-    core: Rc<Core>,
-    batch: Batch,
-    (held, places): (Reservation, Vec<Runs>),
-) -> Result<Carried, CopyError> {
+pub(super) async fn carry(source: Rc<Source>, batch: Batch, places: Places) -> Result<Carried, MediaError> {
     let data = || batch.items.iter().filter_map(|item| item.data.as_ref()).map(|(_, blocks)| blocks);
     let haul = source.read(data().flat_map(|blocks| blocks.runs.iter().copied())).await;
-    let (mut parts, mut bad, mut items) = (Parts::new(), Vec::new(), Vec::with_capacity(batch.items.len()));
-    let mut places = places.into_iter();
+    let (mut contents, mut bad, mut items) = (Vec::new(), Vec::new(), Vec::with_capacity(batch.items.len()));
+    let mut runs = places.runs().iter();
     for (number, mut item) in batch.items.into_iter().enumerate() {
         let Some((record_size, blocks)) = item.data.take() else {
             let value = item.value.clone();
@@ -99,25 +81,14 @@ pub(super) async fn carry(
         if !found.is_empty() {
             bad.push((number, found));
         }
-        let runs = places.next().unwrap_or_default();
-        let mut slices = Slices::from([bytes.into()]);
-        for run in &runs {
-            let slices = take_front(&mut slices, usize::try_from(run.bytes()).unwrap_or(usize::MAX));
-            parts.push(Part { offset: core.layout.data(run.block), slices });
-        }
+        contents.push(bytes);
+        let runs = runs.next().expect("a place was taken for each value").clone();
         let moved = Blocks { runs, ..blocks.clone() };
         let value = Version { record_size, payload: Payload::Blocks(moved) }.encode();
         item.data = Some((record_size, blocks));
         items.push((item, value));
     }
     drop(haul);
-    let held = if parts.is_empty() {
-        held
-    } else {
-        core.writer.begin(&core, held, parts).end().await.map_err(|error| CopyError::Target {
-            device: core.device.name().to_owned(),
-            reason: error.to_string(),
-        })?
-    };
+    let held = places.write(contents).await?;
     Ok(Carried { items, bad, data: batch.data, held })
 }

@@ -2,12 +2,12 @@
 
 use super::finding::Findings;
 use super::{Inspector, read};
-use crate::format::blocks::Run;
-use crate::format::codec::crc32c;
-use crate::format::record::Records;
-use crate::format::value::Blocks;
-use crate::log::tail::READS_MAX;
+use weir_format::blocks::Run;
+use weir_format::codec::crc32c;
+use weir_format::record::Records;
+use weir_format::value::Blocks;
 use weir_media::BLOCK;
+use weir_store::offline::READS_MAX;
 
 /// A piece of a value that isn't what was stored.
 pub(super) struct BadPiece {

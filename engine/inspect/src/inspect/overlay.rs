@@ -5,9 +5,9 @@ use super::Inspector;
 use super::finding::Findings;
 use super::log::Found;
 use super::report::LogReport;
-use crate::format::key;
-use crate::format::record::Change;
 use std::collections::BTreeMap;
+use weir_format::key;
+use weir_format::record::Change;
 
 /// Most bytes of memory for changes: all of an ordinary log are in one range.
 pub(super) const BYTES_MAX: usize = 256 << 20;
@@ -146,11 +146,10 @@ impl<'a, 'b> Along<'a, 'b> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::node::ENTRY_MAX;
+    use crate::inspect::tests::{CONTAINER, fill, on_a_disk};
     use crate::inspect::{Depth, Field, Filter, Line, Part as Dump, Report};
-    use crate::log::checkpoint::tests::{checkpoint, fill, on_a_disk};
     use core::ops::ControlFlow;
-    use std::rc::Rc;
+    use weir_format::node::ENTRY_MAX;
 
     #[test]
     fn many_long_keys_take_no_more_than_their_part_may() {
@@ -180,23 +179,19 @@ mod tests {
 
     #[test]
     fn what_is_found_does_not_depend_on_how_much_is_remembered_at_once() {
-        on_a_disk(async |_, disk, _store, shard| {
-            let core = Rc::clone(&shard.core);
+        on_a_disk(async |rt, disk, store, shard| {
             fill(&shard, 0).await;
-            checkpoint(&core).await;
+            store.checkpoint().await.expect("written");
             fill(&shard, 1).await;
             let scope = weir_proto::object::PunchScope::Dkeys(vec![weir_proto::Key::from_u64(3)]);
             let object = weir_proto::ObjectId { hi: 0, lo: 1 };
             let none = weir_proto::object::Conditions::NONE;
             let epoch = weir_proto::Epoch(1 << 20);
-            shard
-                .punch(crate::upkeep::merge::tests::CONTAINER, object, &scope, epoch, none)
-                .await
-                .expect("punched");
-            shard.aggregate(crate::upkeep::merge::tests::CONTAINER, epoch).await.expect("aggregated");
+            shard.punch(CONTAINER, object, &scope, epoch, none).await.expect("punched");
+            shard.aggregate(CONTAINER, epoch).await.expect("aggregated");
             // What is on the device stays as it is.
-            core.fail("it is looked at offline");
-            let mut inspector = Inspector::open(disk.attach(&core.rt)).await.expect("a store");
+            drop((shard, store));
+            let mut inspector = Inspector::open(disk.attach(&rt)).await.expect("a store");
             let (lines, report) = look(&inspector).await;
             let of_log = lines.iter().filter(|line| line[0].1 == Field::Text("log".to_owned())).count();
             assert!(report.findings.is_empty() && lines.len() > of_log, "{:?}", report.findings);
