@@ -17,12 +17,16 @@ generate() {
 }
 
 generate object paths=./operator/api/... crd paths=./operator/api/... output:crd:dir=charts/weir/files/crds
-# What the operator may do in the namespaces it serves, and what it has to see of the whole cluster.
+# What the operator may do in the namespaces it serves, and what it has to see of the whole cluster and does with kinds that are
+# in no namespace.
 generate rbac:roleName=weir-operator \
 	paths=./operator/internal/storagecluster paths=./operator/internal/pool paths=./operator/internal/container \
 	output:rbac:dir=charts/weir/files/rbac/namespaced
 generate rbac:roleName=weir-operator-nodes paths=./operator/internal/placement paths=./operator/internal/usage \
+	paths=./operator/internal/tenant paths=./operator/internal/fabricdomain paths=./operator/internal/vniallocation \
 	output:rbac:dir=charts/weir/files/rbac/cluster
 go run ./operator/internal/crdreference charts/weir/files/crds/storage.weir.dev_storageclusters.yaml \
 	charts/weir/files/crds/storage.weir.dev_pools.yaml charts/weir/files/crds/storage.weir.dev_containers.yaml \
+	charts/weir/files/crds/storage.weir.dev_fabricdomains.yaml charts/weir/files/crds/storage.weir.dev_tenants.yaml \
+	charts/weir/files/crds/storage.weir.dev_vniallocations.yaml \
 	>docs/reference/crds.md

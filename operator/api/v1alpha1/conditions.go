@@ -10,6 +10,8 @@ const (
 	ConditionDegraded = "Degraded"
 	// ConditionDeletionBlocked is True when the object is being deleted and something keeps it: the message lists what.
 	ConditionDeletionBlocked = "DeletionBlocked"
+	// ConditionVNIAllocated is True while a Tenant has as many VNIs as its spec asks for.
+	ConditionVNIAllocated = "VNIAllocated"
 )
 
 // Reasons that several kinds share.
@@ -102,6 +104,22 @@ const (
 	ReasonOpenHandles = "OpenHandles"
 	// ReasonPoolDegraded says that part of the container's data is unavailable because its pool is degraded.
 	ReasonPoolDegraded = "PoolDegraded"
+)
+
+// Reasons of Tenant, FabricDomain and VNIAllocation conditions.
+const (
+	// ReasonAllocated says that the VNIs are the tenant's.
+	ReasonAllocated = "Allocated"
+	// ReasonNoFabricDomain says that there is no FabricDomain to take VNIs from, or several and none is named.
+	ReasonNoFabricDomain = "NoFabricDomain"
+	// ReasonRangeExhausted says that the FabricDomain has no number left to give.
+	ReasonRangeExhausted = "RangeExhausted"
+	// ReasonNumbersFree says that the FabricDomain has numbers to give.
+	ReasonNumbersFree = "NumbersFree"
+	// ReasonNodesHoldVNI says that nodes have not confirmed that they released a number.
+	ReasonNodesHoldVNI = "NodesHoldVNI"
+	// ReasonQuarantined says that every node has released a number, and that it rests before it can be given away again.
+	ReasonQuarantined = "Quarantined"
 )
 
 // Names that the operator puts on objects.

@@ -1,4 +1,5 @@
-// Package v1alpha1 is the Kubernetes API of Weir: the kinds StorageCluster, Pool and Container.
+// Package v1alpha1 is the Kubernetes API of Weir: the kinds StorageCluster, Pool and Container, and FabricDomain,
+// Tenant and VNIAllocation for virtual networks.
 //
 // +kubebuilder:object:generate=true
 // +groupName=storage.weir.dev
@@ -19,6 +20,9 @@ func AddToScheme(s *runtime.Scheme) error {
 		&StorageCluster{}, &StorageClusterList{},
 		&Pool{}, &PoolList{},
 		&Container{}, &ContainerList{},
+		&FabricDomain{}, &FabricDomainList{},
+		&Tenant{}, &TenantList{},
+		&VNIAllocation{}, &VNIAllocationList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -11,6 +11,15 @@ type LocalReference struct {
 	Name string `json:"name"`
 }
 
+// ClusterReference names an object of a fixed kind that is in no namespace.
+type ClusterReference struct {
+	// name of the object.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+}
+
 // DeletionPolicy says what becomes of the data when the object is deleted.
 // +kubebuilder:validation:Enum=Retain;Delete
 type DeletionPolicy string

@@ -1,4 +1,4 @@
-// Command weir-operator runs the controllers of StorageCluster, Pool and Container.
+// Command weir-operator runs the controllers of the kinds of storage.weir.dev.
 package main
 
 import (

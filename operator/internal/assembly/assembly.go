@@ -20,11 +20,14 @@ import (
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/container"
+	"weir.dev/weir/operator/internal/fabricdomain"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/manifest"
 	"weir.dev/weir/operator/internal/metrics"
 	"weir.dev/weir/operator/internal/pool"
 	"weir.dev/weir/operator/internal/storagecluster"
+	"weir.dev/weir/operator/internal/tenant"
+	"weir.dev/weir/operator/internal/vniallocation"
 )
 
 // Options are what differs between installations, and between operator and tests.
@@ -97,5 +100,22 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	containers := container.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-container"), o.Clock)
-	return containers.SetupWithManager(mgr)
+	if err := containers.SetupWithManager(mgr); err != nil {
+		return err
+	}
+	return setupFabric(mgr, o)
+}
+
+// setupFabric adds the controllers of virtual networks.
+func setupFabric(mgr ctrl.Manager, o Options) error {
+	domains := fabricdomain.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("weir-fabricdomain"), o.Clock)
+	if err := domains.SetupWithManager(mgr); err != nil {
+		return err
+	}
+	tenants := tenant.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("weir-tenant"), o.Clock)
+	if err := tenants.SetupWithManager(mgr); err != nil {
+		return err
+	}
+	allocations := vniallocation.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("weir-vniallocation"), o.Clock)
+	return allocations.SetupWithManager(mgr)
 }

@@ -25,7 +25,7 @@ every kind. Their reasons are constants in ` + "`operator/api/v1alpha1/condition
 var cell = strings.NewReplacer("|", "\\|", "<", "&lt;")
 
 // opaque are fields of Kubernetes' own types, which its documentation describes.
-var opaque = map[string]bool{"resources": true, "tolerations": true, "seccompProfile": true, "conditions": true}
+var opaque = map[string]bool{"resources": true, "tolerations": true, "seccompProfile": true, "conditions": true, "namespaceSelector": true}
 
 func main() {
 	if err := run(os.Stdout, os.Args[1:]); err != nil {

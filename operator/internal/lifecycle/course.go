@@ -40,6 +40,8 @@ type Course[T Object[T]] struct {
 	Blocker func(context.Context, T) (*status.Condition, error)
 	// BlockedInterval is how often to look at what blocks a deletion; 0 where watches tell of it.
 	BlockedInterval time.Duration
+	// BlockedFor, if set, says instead when to look again at what blocks the deletion of an object; 0 where watches tell of it.
+	BlockedFor func(context.Context, T) (time.Duration, error)
 }
 
 // Status is what the statuses of all kinds have.
@@ -121,7 +123,13 @@ func (c *Course[T]) finalize(ctx context.Context, obj T) (reconcile.Result, erro
 	if err := errors.Join(err, patchStatus(ctx, c.Client, obj, base)); err != nil {
 		return reconcile.Result{}, err
 	}
-	return reconcile.Result{RequeueAfter: c.BlockedInterval}, nil
+	after := c.BlockedInterval
+	if c.BlockedFor != nil {
+		if after, err = c.BlockedFor(ctx, obj); err != nil {
+			return reconcile.Result{}, err
+		}
+	}
+	return reconcile.Result{RequeueAfter: after}, nil
 }
 
 // begin notes which generation of an object is dealt with, and returns the object as it was.
