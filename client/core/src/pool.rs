@@ -149,6 +149,15 @@ impl Pool {
         Ok(reply)
     }
 
+    /// Gets the newest pool map that an engine has. Sends one message, which the engine answers from memory.
+    pub(crate) async fn ask_map(&self, context: &Context, rank: Rank, deadline: Instant) -> Result<()> {
+        let info = RequestInfo::new("get the map of", self, opcode::POOL_MAP);
+        let body = || weir_proto::codec::encode(&self.request());
+        let map: PoolMap = context.ask(Reach::Rank(rank), &info, &body, deadline).await?;
+        context.learn_map(self.id(), &map);
+        Ok(())
+    }
+
     /// Gives the handle back. Handles derived from it stop working when the engines next check them.
     ///
     /// # Errors
@@ -180,6 +189,11 @@ impl Pool {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let state = weir_proto::codec::decode(bytes).map_err(|error| Error::invalid("pool handle", error))?;
         Ok(Self(Arc::new(state)))
+    }
+
+    /// The engine that runs the pool's service.
+    pub(crate) fn service(&self) -> Rank {
+        self.0.service
     }
 
     pub(crate) fn reach(&self) -> Reach {

@@ -265,14 +265,46 @@ impl Context {
         if self.may_look_for_map(pool) {
             // The engine that runs the service may be away, too.
             // Boxed, since it is rare and part of every request's future.
-            let _ = Box::pin(self.runtime().timeout(LOOK_LIMIT, pool.query(self))).await;
+            let _ = Box::pin(self.runtime().timeout(LOOK_LIMIT, self.look_around(pool, version))).await;
         }
         self.map_of(pool).version > version
     }
 
-    /// Gets a pool map newer than `version`, or returns after a pause when there is none yet.
-    pub(crate) async fn refresh_map(&self, pool: &Pool, version: u32, deadline: Instant) -> Result<()> {
-        pool.query_until(self, deadline).await?;
+    /// Asks engines of the pool for a newer map, the one that runs the service and one more, until one has it.
+    async fn look_around(&self, pool: &Pool, version: u32) {
+        let map = self.map_of(pool);
+        let others: Vec<Rank> = map.in_service().filter(|rank| *rank != pool.service()).collect();
+        let random = usize::try_from(self.runtime().random_u64() % others.len().max(1) as u64);
+        let other = random.ok().and_then(|index| others.get(index)).copied();
+        let mut answers = Answers::new([Some(pool.service()), other].into_iter().flatten().map(|rank| {
+            let until = self.until();
+            async move { pool.ask_map(self, rank, until).await }
+        }));
+        while answers.next().await.is_some() {
+            if self.map_of(pool).version > version {
+                return;
+            }
+        }
+    }
+
+    /// Gets a pool map newer than `version`, or returns after a pause when there is none yet. `rank` is the engine that has said
+    /// that the map is old.
+    pub(crate) async fn refresh_map(
+        &self,
+        pool: &Pool,
+        version: u32,
+        rank: Rank,
+        deadline: Instant,
+    ) -> Result<()> {
+        let limit = (self.runtime().now() + LOOK_LIMIT).min(deadline);
+        let asked = pool.ask_map(self, rank, limit).await;
+        if self.map_of(pool).version > version {
+            return Ok(());
+        }
+        // Another engine has told it so, or it is away since, or of a release that knows no such request.
+        if asked.is_err() || rank != pool.service() {
+            pool.query_until(self, deadline).await?;
+        }
         if self.map_of(pool).version <= version && self.runtime().now() < deadline {
             self.runtime().sleep(PAUSE.0).await;
         }

@@ -186,7 +186,7 @@ impl Transaction {
                     if !is_stale(refusal.error.der()) || context.runtime().now() >= deadline {
                         return Err(doubt.explain(&info, Some(leader), refusal.error, waited()));
                     }
-                    let refreshed = context.refresh_map(pool, map.version, deadline).await;
+                    let refreshed = context.refresh_map(pool, map.version, leader.0, deadline).await;
                     refreshed.map_err(|error| doubt.explain(&info, None, error, waited()))?;
                 }
             }

@@ -79,6 +79,9 @@ opcodes! {
     POOL_QUERY = 0x0202,
     /// [`crate::pool::PoolRequest`] → empty.
     POOL_DISCONNECT = 0x0203,
+    /// [`crate::pool::PoolRequest`] → [`crate::pool::PoolMap`], the newest that the engine has. Any engine of the pool
+    /// answers it from memory.
+    POOL_MAP = 0x0204,
     /// [`crate::pool::ContainerCreateRequest`] → [`crate::pool::ContainerInfo`].
     CONTAINER_CREATE = 0x0301,
     /// [`crate::pool::ContainerOpenRequest`] → [`crate::pool::ContainerOpenReply`].

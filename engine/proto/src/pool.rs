@@ -48,6 +48,12 @@ impl PoolMap {
         ranks.into_iter().collect()
     }
 
+    /// The engines of targets in service, ascending.
+    pub fn in_service(&self) -> impl Iterator<Item = Rank> {
+        let serving = self.targets.iter().filter(|target| target.state != TargetState::Down);
+        serving.map(|target| target.rank).collect::<BTreeSet<_>>().into_iter()
+    }
+
     /// Targets that are out of service, ascending by id.
     pub fn down(&self) -> impl Iterator<Item = &PoolTarget> {
         self.targets.iter().filter(|target| target.state == TargetState::Down)

@@ -144,7 +144,7 @@ impl Object {
             let body = build(map.version);
             match context.exchange(reach, info, &body, payload, deadline).await {
                 Err(refusal) if is_stale(refusal.error.der()) && context.runtime().now() < deadline => {
-                    context.refresh_map(self.container.pool(), map.version, deadline).await?;
+                    context.refresh_map(pool, map.version, target.rank, deadline).await?;
                 }
                 // The map may say by now that the target is out of service.
                 Err(refusal) if refusal.error.is(Der::NVME_IO) => {

@@ -45,7 +45,7 @@ fn shard(cluster: &Cluster, container: &Container) -> Shard {
 
 /// The door of an engine that a test plays itself, on one of the world's nodes: where that is the engine's own, and the
 /// engine away, others find it there.
-fn play(cluster: &Cluster, rank: u32, node: &Node) -> Rc<Engines> {
+pub fn play(cluster: &Cluster, rank: u32, node: &Node) -> Rc<Engines> {
     let rt = node.handle();
     let port = (node.name() == cluster.engine(rank).name()).then_some(FABRIC_PORT);
     let config = RpcConfig { keys: Some(Keys::System(KEY)), ..RpcConfig::default() };

@@ -4,6 +4,7 @@
 mod cluster;
 mod damage;
 mod leaders;
+mod maps;
 mod repeats;
 mod reserve;
 mod simulated;

@@ -615,7 +615,7 @@ fn an_engine_that_stays_away_is_named_after_the_deadline() {
 }
 
 /// Whether a wait in virtual time is the expected one and what it takes to send a few messages.
-fn is_about(waited: Duration, expected: Duration) -> bool {
+pub fn is_about(waited: Duration, expected: Duration) -> bool {
     (expected..expected + Duration::from_millis(10)).contains(&waited)
 }
 
@@ -653,32 +653,4 @@ fn who_waits_for_engines_that_are_away_is_told_for_how_long_and_waits_no_longer(
         }
     });
     assert!(is_about(cluster.world.now() - begun, Duration::from_secs(7)));
-}
-
-#[test]
-fn an_operation_that_needs_a_newer_map_waits_no_longer_than_others() {
-    let cluster = Cluster::start(22, 2, 1);
-    let (patience, late) = (Duration::from_secs(20), Duration::from_secs(15));
-    let context = cluster.context(patience);
-    for target in (0..2).flat_map(|rank| cluster.targets(rank)) {
-        let clock = context.runtime().clone();
-        let stale = move |_: Request| {
-            let clock = clock.clone();
-            async move {
-                clock.sleep(late).await;
-                Err(Status::new(Der::STALE, "there is a newer map"))
-            }
-        };
-        target.rpc().serve(opcode::OBJECT_FETCH, Rc::new(stale));
-        target.rpc().serve(opcode::POOL_QUERY, Rc::new(|_: Request| core::future::pending()));
-    }
-    let waited = cluster.run(async move {
-        let container = open_container(&context, properties("map", ContainerType::Object)).await;
-        let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("an id");
-        let kv = Kv::open(&container, oid).expect("opens");
-        let begun = context.runtime().now();
-        kv.get(&context, b"a").await.expect_err("nobody gives out the newer map");
-        context.runtime().now() - begun
-    });
-    assert!(is_about(waited, patience), "{waited:?}");
 }

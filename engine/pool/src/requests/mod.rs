@@ -104,6 +104,12 @@ pub fn serve_clients(rpc: &Rpc, pools: &Rc<TargetPools>) {
         service.authorize(&request.capability, Rights::READ)?;
         service.query().await
     });
+    // Its own engine need not run the pool's service: another one may be asked while that is away. The request fits a message.
+    serve_with(rpc, pools, opcode::POOL_MAP, async |pools, request: &Request| {
+        let asked: PoolRequest = decode(request.body())?;
+        pools.check_tenant(&asked.capability, request.tenant())?;
+        Ok(pools.get(asked.capability.pool)?.map_for(&asked.capability)?)
+    });
     serve(rpc, pools, opcode::POOL_DISCONNECT, |pools, request: PoolRequest| async move {
         let service = pools.service(request.capability.pool)?;
         service.authorize(&request.capability, Rights::default()).map(drop)

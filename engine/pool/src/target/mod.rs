@@ -107,6 +107,16 @@ impl TargetPool {
         })
     }
 
+    /// The newest map of the pool that this target has, for who has a handle of the pool or of one of its containers.
+    ///
+    /// # Errors
+    /// When the seal is wrong, or the handle doesn't allow reading.
+    pub fn map_for(&self, capability: &Capability) -> Result<PoolMap, Failed> {
+        let record = self.record.borrow();
+        capability.check(&record.secret, Rights::READ)?;
+        Ok(record.map.clone())
+    }
+
     /// Refuses requests that were placed with an older pool map.
     ///
     /// # Errors
