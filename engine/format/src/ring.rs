@@ -78,6 +78,7 @@ impl Ring {
 
     /// Goes on behind a batch of `len` bytes.
     pub fn advance(&mut self, len: u64) {
+        debug_assert!(len.is_multiple_of(BLOCK as u64), "{len} bytes are no whole blocks");
         self.position = (self.position + len) % self.len;
         self.written += len;
         self.sequence += 1;

@@ -50,7 +50,7 @@ impl Set {
     /// The place of another value of the same block, or of what was used longest ago.
     fn place(&self, block: u64) -> usize {
         let same = (0..WAYS).find(|way| self.blocks[*way] == block && self.lens[*way] > 0);
-        same.or_else(|| (0..WAYS).max_by_key(|way| self.ages[*way])).unwrap_or(0)
+        same.or_else(|| (0..WAYS).max_by_key(|way| self.ages[*way])).expect("invariant: a set has ways")
     }
 
     /// Notes that a place was used.

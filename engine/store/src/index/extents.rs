@@ -127,7 +127,7 @@ impl Gathering {
         looks: &mut usize,
     ) -> Result<bool, Fault> {
         while self.classes != 0 {
-            let class = u8::try_from(self.classes.trailing_zeros()).unwrap_or(CLASSES);
+            let class = u8::try_from(self.classes.trailing_zeros()).expect("invariant: a set has 32 classes");
             let from = self.from.take().unwrap_or_else(|| {
                 let first = self.range.index.saturating_sub(key::class_length_max(class));
                 akey.extents_from(class, first)
@@ -185,7 +185,7 @@ impl Gathering {
         let mut shown = vec![false; self.found.len()];
         parts.iter().for_each(|part| shown[part.stored] = true);
         let mut shown = shown.into_iter();
-        self.found.retain(|_| shown.next().unwrap_or(false));
+        self.found.retain(|_| shown.next().expect("invariant: one for each that was found"));
     }
 
     fn scan_class(
@@ -290,8 +290,9 @@ struct Ahead {
 pub(crate) fn paint(stored: &[Stored], range: Extent) -> SmallVec<[Visible; 1]> {
     if let [only] = stored {
         let (from, to) = (range.index.max(only.extent.index), range.end().min(only.extent.end()));
-        let part = Visible { extent: Extent { index: from, count: to.saturating_sub(from) }, stored: 0 };
-        return if from < to { SmallVec::from_elem(part, 1) } else { SmallVec::new() };
+        let part = |count| Visible { extent: Extent { index: from, count }, stored: 0 };
+        let count = to.checked_sub(from).filter(|count| *count > 0);
+        return count.map(part).into_iter().collect();
     }
     let mut order: Vec<usize> = (0..stored.len()).collect();
     order.sort_by_key(|at| (core::cmp::Reverse(stored[*at].epoch), stored[*at].extent.index));

@@ -103,7 +103,8 @@ pub fn decode_node(page: &[u8], place: PageRef, store: Uuid) -> Result<StoredNod
     let kind = decoder.u8()?;
     decoder.bytes(3)?;
     let count = decoder.u32()? as usize;
-    let mut decoder = Decoder::new(page.get(NODE_HEADER..).unwrap_or_default());
+    let mut decoder =
+        Decoder::new(page.get(NODE_HEADER..).ok_or(Malformed("it is shorter than its header"))?);
     if count > NODE_BYTES {
         return Err(Malformed("it has too many entries"));
     }

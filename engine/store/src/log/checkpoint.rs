@@ -11,6 +11,7 @@ use crate::format::ring::Ring;
 use crate::format::{Checkpoint, checkpoint_offset, encode_map};
 use crate::index::stored::encode_node;
 use crate::index::tree::Node;
+use crate::space::size::in_memory;
 use crate::state::core::{Core, add};
 use crate::state::pace::{Convoy, PIECE};
 use begin::Frozen;
@@ -219,7 +220,7 @@ impl<'a> Course<'a> {
 fn neighbours(nodes: &VecDeque<(Rc<Node>, Run)>) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     for (_, run) in nodes {
-        let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
+        let len = in_memory(run.bytes());
         let follows = run.block == nodes[0].1.block + (bytes / BLOCK) as u64;
         if count > 0 && (!follows || bytes + len > PIECE) {
             break;
@@ -246,7 +247,7 @@ async fn write_nodes(
         let mut buffer = convoy.buffer(bytes).await?;
         let (mut at, mut nodes) = (0, Vec::with_capacity(count));
         for (node, run) in rest.drain(..count) {
-            let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
+            let len = in_memory(run.bytes());
             let page = &mut buffer[at..at + len];
             node.home.page.set(Some(encode_node(&node, run.block, number, core.id, page)?));
             core.tree.borrow().release(&node);

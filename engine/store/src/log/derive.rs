@@ -79,7 +79,9 @@ impl Walk<'_> {
                 Ok(Body::Leaf(entries)) => self.leaf(&entries),
                 Ok(Body::Branch(keys, children)) => {
                     for (at, child) in children.iter().enumerate().rev() {
-                        let Some(place) = child.page() else { continue };
+                        let place = child
+                            .page()
+                            .expect("invariant: children of a node that was just read are on the device");
                         let low = if at == 0 { step.low.clone() } else { keys.key(at) };
                         let high =
                             if at + 1 < keys.len() { Some(keys.key(at + 1)) } else { step.high.clone() };
@@ -106,8 +108,8 @@ impl Walk<'_> {
         let mut key = Vec::new();
         for at in 0..entries.len() {
             entries.copy_key(at, &mut key);
-            // They were checked when the leaf was read.
-            for run in check_entry(&self.found, &key, entries.value(at)).unwrap_or_default() {
+            let runs = check_entry(&self.found, &key, entries.value(at));
+            for run in runs.expect("invariant: entries are checked when a leaf is read") {
                 self.claim(run);
             }
         }

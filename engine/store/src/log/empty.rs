@@ -9,6 +9,7 @@ use crate::format::{Checkpoint, Layout, ScrubPosition, checkpoint_offset, encode
 use crate::index::stored::encode_node;
 use crate::index::tree::{Body, Meter, Node, Packed};
 use crate::space::map::{Purpose, Space};
+use crate::space::size::in_memory;
 use crate::state::core::reserve_blocks;
 use std::rc::Rc;
 use uuid::Uuid;
@@ -34,8 +35,8 @@ pub(crate) struct Empty<'a> {
 impl<'a> Empty<'a> {
     pub(crate) fn new(layout: &'a Layout) -> Self {
         let mut space = Space::new(layout.data_blocks, reserve_blocks(layout.data_blocks));
-        let place = space.allocate(1, Purpose::Index, 1).and_then(|runs| runs.first().copied());
-        let root = place.unwrap_or(Run { block: 0, count: 1 });
+        let root =
+            space.allocate(1, Purpose::Index, 1).expect("invariant: an empty region has a free block")[0];
         space.set_live(root);
         Self { layout, root, groups: space.groups(), used: space.freeze() }
     }
@@ -45,7 +46,7 @@ impl<'a> Empty<'a> {
         let maps = (0..self.groups as u64).map(|group| self.layout.map(group, 0));
         let headers = (0..2).map(|copy| checkpoint_offset(0, copy));
         for offset in core::iter::once(self.layout.data(self.root.block)).chain(maps).chain(headers) {
-            let block = self.block(offset, id).unwrap_or_default();
+            let block = self.block(offset, id).expect("invariant: these are the places that a format writes");
             device.write(offset, vec![DmaBuf::copy_of(&block).into()]).await?;
         }
         Ok(())
@@ -130,7 +131,7 @@ impl<'a> Empty<'a> {
         let mut at = BLOCK as u64;
         while at < self.layout.log_offset {
             let len = (self.layout.log_offset - at).min(LOOK_BYTES);
-            let read = device.read(at, DmaBuf::new(usize::try_from(len).unwrap_or(BLOCK))).await?;
+            let read = device.read(at, DmaBuf::new(in_memory(len))).await?;
             let mut blocks = (at..).step_by(BLOCK).zip(read.chunks(BLOCK));
             if let Some((offset, block)) = blocks.find(|(offset, block)| !self.is_left(*offset, block)) {
                 let within = block.iter().take_while(|byte| **byte == 0).count();

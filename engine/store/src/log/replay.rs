@@ -13,6 +13,7 @@ use crate::format::ring::Ring;
 use crate::format::{BATCH_HEADER, BATCH_MAX, Batch, BatchKind, batch_header, probe_batch, seal_batch};
 use crate::log::recover::Opening;
 use crate::log::tail;
+use crate::space::size::in_memory;
 use crate::state::core::{Core, add};
 use crate::state::error::OpenError;
 use crate::state::paging::check_entry;
@@ -46,10 +47,9 @@ impl Reader<'_> {
         if !held {
             self.window = Some((position, self.read_window(position, len).await?));
         }
-        let Some((start, window)) = &self.window else { return Ok(&[]) };
-        let from = usize::try_from(position - start).unwrap_or(usize::MAX);
-        let to = from.saturating_add(usize::try_from(len).unwrap_or(usize::MAX)).min(window.len());
-        Ok(window.get(from..to).unwrap_or_default())
+        let (start, window) = self.window.as_ref().expect("invariant: it holds what is asked for");
+        let from = in_memory(position - start);
+        Ok(&window[from..from + in_memory(len)])
     }
 
     /// Reads so many bytes, and more where that can be read.
@@ -65,7 +65,7 @@ impl Reader<'_> {
     }
 
     async fn read(&self, position: u64, len: u64) -> Result<DmaBuf, MediaError> {
-        let buffer = DmaBuf::new(usize::try_from(len).unwrap_or(usize::MAX));
+        let buffer = DmaBuf::new(in_memory(len));
         self.device.read(self.offset + position, buffer).await
     }
 
@@ -174,7 +174,7 @@ async fn apply(
     position: u64,
     known: &mut u64,
 ) -> Result<(), OpenError> {
-    let skipped = records.len().min(usize::try_from(*known).unwrap_or(usize::MAX));
+    let skipped = records.len().min(in_memory(*known));
     *known -= skipped as u64;
     add(&core.counters.replayed, (records.len() - skipped) as u64);
     let mut changes = records.changes(skipped);
@@ -219,7 +219,7 @@ async fn lost_wrap(core: &Core, reader: &mut Reader<'_>) -> Result<Option<u32>, 
         sequence: ring.sequence,
         incarnation: next.incarnation,
         previous: ring.previous,
-        len: u32::try_from(BATCH_HEADER).unwrap_or(0),
+        len: u32::try_from(BATCH_HEADER).expect("invariant: a header is short"),
         crc: 0,
     };
     let crc = seal_batch(&mut batch_header(&wrap, core.id));

@@ -15,6 +15,7 @@ use crate::format::ring::{farthest, flipped, flipped_len};
 use crate::format::value::Blocks;
 use crate::log::recover::Opening;
 use crate::log::replay::{Reader, stable_before};
+use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::OpenError;
 use crate::state::paging::READ_PAUSES;
@@ -156,7 +157,7 @@ async fn blocks_match(core: &Core, blocks: &Blocks) -> Result<bool, OpenError> {
 }
 
 async fn read_run(core: &Core, run: Run) -> Result<DmaBuf, MediaError> {
-    let (offset, len) = (core.layout.data(run.block), usize::try_from(run.bytes()).unwrap_or(usize::MAX));
+    let (offset, len) = (core.layout.data(run.block), in_memory(run.bytes()));
     for pause in READ_PAUSES {
         match core.device.read(offset, DmaBuf::new(len)).await {
             Err(MediaError::Io { .. }) => core.rt.sleep(pause).await,

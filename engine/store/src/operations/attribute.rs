@@ -169,6 +169,7 @@ impl Shard {
             .filter_map(|entry| entry.key().strip_prefix(prefix.as_slice())?.first_chunk().copied());
         let batch = batch.map(u16::from_be_bytes).max().map_or(0, |last| last + 1);
         let stored = self.pieces(&prefix).len();
+        // A damaged index may say that there are more than any value has.
         let old = u16::try_from(stored).unwrap_or(u16::MAX).max(batch);
         entries.extend((pieces..old).map(|number| Change::Remove { key: piece_key(number) }));
     }

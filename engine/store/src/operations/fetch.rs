@@ -18,6 +18,7 @@ use crate::index::fault::{Fault, Halt};
 use crate::index::incarnation::{Life, life};
 use crate::index::tree::Tree;
 use crate::operations::land::Course;
+use crate::space::size::in_memory;
 use crate::state::core::{Core, add};
 use crate::state::error::FetchError;
 use crate::state::paging::Still;
@@ -145,10 +146,6 @@ impl From<Malformed> for FetchError {
     }
 }
 
-fn small(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
-}
-
 impl Fetch {
     /// What was found, one entry for each akey of the request in its order.
     #[must_use]
@@ -273,7 +270,7 @@ impl Fetch {
 /// As many bytes of a buffer as are needed.
 fn room(into: &mut [u8], needed: u64) -> Result<&mut [u8], FetchError> {
     let given = into.len() as u64;
-    into.get_mut(..small(needed)).ok_or_else(|| FetchError::Buffer { needed, given })
+    into.get_mut(..in_memory(needed)).ok_or_else(|| FetchError::Buffer { needed, given })
 }
 
 /// Blocks, where in their value the bytes begin that are wanted of it, how many they are, and which records.
@@ -326,7 +323,7 @@ impl Any {
         let mut rest = into;
         let mut reads = Vec::new();
         for (found, pieces) in self.found.akeys.iter().zip(&self.found.pieces) {
-            let (akey, after) = rest.split_at_mut(small(found.len));
+            let (akey, after) = rest.split_at_mut(in_memory(found.len));
             fill(pieces, akey, &mut reads, sums)?;
             rest = after;
         }
@@ -349,7 +346,7 @@ impl AkeyView<'_> {
         let size = payload.len();
         let len = size.min(wanted);
         let fetched = Fetched { size, present: Vec::new(), checksums: Vec::new() };
-        let piece = Piece { at: 0, len: small(len), payload: Rc::new(payload), from: 0, extent: None };
+        let piece = Piece { at: 0, len: in_memory(len), payload: Rc::new(payload), from: 0, extent: None };
         Ok((FetchedAkey { fetched, len }, if len > 0 { Pieces::from_iter([piece]) } else { Pieces::new() }))
     }
 

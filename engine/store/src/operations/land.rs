@@ -1,9 +1,10 @@
 //! Large values read to where they leave from, and compared with their checksums there or by who gets them.
 
 use crate::format::value::Blocks;
+use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::FetchError;
-use crate::state::read::{Comparison, check, is_within, small};
+use crate::state::read::{Comparison, check, is_within};
 use weir_media::{BLOCK, Landing, Lasting};
 use weir_proto::object::Extent;
 
@@ -37,12 +38,12 @@ impl Course {
         let (low, high) = (chunks.range(chunks.at(from)).start, chunks.range(chunks.at(last)).end);
         let before = low % BLOCK as u64;
         let offset = core.layout.data(run.block) + low - before;
-        Some(Self { low, high, offset, before: small(before), start: small(before + from - low) })
+        Some(Self { low, high, offset, before: in_memory(before), start: in_memory(before + from - low) })
     }
 
     /// Bytes of memory that it takes.
     pub(crate) fn room(&self) -> usize {
-        (self.before + small(self.high - self.low)).next_multiple_of(BLOCK)
+        (self.before + in_memory(self.high - self.low)).next_multiple_of(BLOCK)
     }
 
     /// Where in the memory the bytes begin that are wanted.
@@ -68,7 +69,7 @@ impl Course {
         let short = FetchError::Buffer { needed: self.room() as u64, given: landing.room() as u64 };
         let Some(buffer) = landing.take(self.room()) else { return Err(short) };
         let bytes = core.device.read(self.offset, buffer).await?;
-        let data = &bytes[self.before..self.before + small(self.high - self.low)];
+        let data = &bytes[self.before..self.before + in_memory(self.high - self.low)];
         let place = (from, from + len as u64, extent);
         check(core, blocks, (self.low, data), self.offset + self.before as u64, place, Some(comparison), None)
     }

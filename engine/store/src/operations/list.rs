@@ -14,6 +14,7 @@ use crate::index::incarnation::{Life, life};
 use crate::index::tree::Tree;
 use crate::operations::fetch::{hold_blocks, newest_single};
 use crate::operations::turns::{KEY_LOOKS, TURN_LOOKS, Turns};
+use crate::space::size::in_memory;
 use crate::state::error::FetchError;
 use crate::state::read::load;
 use crate::state::shard::Shard;
@@ -58,7 +59,7 @@ impl Filling {
     /// Adds an entry; `false` when the page is full without it.
     fn add(&mut self, listed: Listed, value: Option<Payload>) -> bool {
         let value = value.filter(|payload| payload.len() <= (PAGE_BYTES_MAX / 2) as u64);
-        let value_len = value.as_ref().map_or(0, |payload| usize::try_from(payload.len()).unwrap_or(0));
+        let value_len = value.as_ref().map_or(0, |payload| in_memory(payload.len()));
         let bytes = ENTRY_BYTES + listed.key.len() + value_len;
         if self.entries.len() >= self.limit
             || (self.bytes + bytes > PAGE_BYTES_MAX && !self.entries.is_empty())
@@ -330,7 +331,7 @@ impl Asked<'_> {
 
 /// Adds an extent to a page. When it is full, the next one begins there.
 fn add_extent(listed: Listed, page: &mut Filling) -> bool {
-    let index = listed.extent.map_or(0, |(extent, ..)| extent.index);
+    let (Extent { index, .. }, ..) = listed.extent.expect("invariant: it lists an extent");
     let is_added = page.add(listed, None);
     if !is_added {
         page.next = Some(index.to_be_bytes().to_vec());

@@ -145,8 +145,7 @@ impl Shard {
             });
             let planned: Result<(Epoch, Vec<Change>), UpdateError> = planned.await;
             let (epoch, changes) = planned?;
-            // The way to the keys was just found.
-            if changes.is_empty() || self.core.has_room_for_delete(&changes, 0).unwrap_or(false) {
+            if changes.is_empty() || self.has_room_for_delete(&changes, 0) {
                 return Ok((epoch, changes));
             }
             if checkpoints == CHECKPOINTS_MAX || !wait_for_room(&self.core).await {
@@ -158,8 +157,17 @@ impl Shard {
         }
     }
 
+    /// As [`Core::has_room_for_delete`](crate::state::core::Core::has_room_for_delete), of changes to whose keys the way was just found.
+    pub(crate) fn has_room_for_delete(&self, changes: &[Change], later: u64) -> bool {
+        let has_room = self.core.has_room_for_delete(changes, later);
+        has_room.expect("invariant: nodes on the way to the keys are in memory")
+    }
+
     pub(crate) fn no_room(&self, changes: &[Change]) -> UpdateError {
-        let size = self.core.catalog.borrow().pools.get(&self.number).map_or(0, |pool| pool.size);
+        let size = match self.core.catalog.borrow().pools.get(&self.number) {
+            Some(pool) => pool.size,
+            None => return UpdateError::PoolMissing(self.id()),
+        };
         UpdateError::NoSpace { pool: self.id(), needed: growth(changes), free: 0, size }
     }
 

@@ -152,8 +152,10 @@ fn check(records: &RecordRange<'_>, record_size: u32, dkeys: &[Range<u64>]) -> R
         return Err(format!("dkeys of object {} are not integers and have no order", records.object));
     }
     check_keys(records.object, [], [records.akey])?;
-    let are_ordered = dkeys.windows(2).all(|pair| pair[0].end <= pair[1].start);
-    let count = dkeys.iter().map(|run| run.end.saturating_sub(run.start)).fold(0, u64::saturating_add);
+    let are_ordered = dkeys.iter().all(|run| run.start <= run.end)
+        && dkeys.windows(2).all(|pair| pair[0].end <= pair[1].start);
+    let lens = dkeys.iter().map(|run| run.end.saturating_sub(run.start));
+    let count = lens.fold(0, u64::saturating_add);
     if record_size == 0 || !are_ordered || count > RESERVED_DKEYS_MAX {
         return Err(format!(
             "{count} dkeys with records of {record_size} bytes: up to {RESERVED_DKEYS_MAX} in their order are reserved at once, with records of a byte or more"

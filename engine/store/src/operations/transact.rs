@@ -141,7 +141,7 @@ impl Shard {
         if !are_deletes(operations) {
             return self.check_space((container, number), bytes, in_blocks, later).map(drop);
         }
-        if self.core.has_room_for_delete(changes, later).unwrap_or(false) {
+        if self.has_room_for_delete(changes, later) {
             return Ok(());
         }
         // What was deleted before may be waiting for aggregation.

@@ -28,6 +28,7 @@ use crate::state::error::{TransactionError, UpdateError};
 use crate::state::piece::{Piece, Pieces, bytes_in_blocks};
 use crate::state::reservation::Reservation;
 use crate::state::shard::Shard;
+use crate::state::time::nanos;
 use crate::versions::intents::{
     Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_LEN, PIECE, Prepared, encode_operations,
 };
@@ -71,7 +72,7 @@ const EPOCH_AHEAD_MAX: Duration = Duration::from_secs(1);
 impl Shard {
     pub(crate) fn check_transaction_epoch(&self, epoch: Epoch) -> Result<(), UpdateError> {
         check_epoch(epoch)?;
-        let ahead = u64::try_from(EPOCH_AHEAD_MAX.as_nanos()).unwrap_or(u64::MAX);
+        let ahead = nanos(EPOCH_AHEAD_MAX);
         if epoch.0 > self.core.rt.wall_ns().saturating_add(ahead) {
             let text = format!("epoch {:#x} is more than {EPOCH_AHEAD_MAX:?} ahead of the clock", epoch.0);
             return Err(UpdateError::Invalid(text));
@@ -622,6 +623,6 @@ impl From<Malformed> for TransactionError {
 
 /// When decisions were made that are remembered, unless they are too many.
 pub(crate) fn decisions_from(core: &Core) -> u64 {
-    let kept = u64::try_from(DECISIONS_KEPT.as_nanos()).expect("minutes");
+    let kept = nanos(DECISIONS_KEPT);
     core.rt.wall_ns().saturating_sub(kept)
 }

@@ -492,6 +492,10 @@ impl<'a> Update<'a> {
         }
         self.draft_along(draft);
         let is_near_quota = self.take_space(draft)?;
+        debug_assert!(
+            epoch > core.timestamps.limit_of_write_at(self.hashes),
+            "epoch {epoch:#x} comes too late"
+        );
         let before = core.tree.borrow().version();
         let pieces = (epoch, &self.pieces[..]);
         let mut places = Places { object: address, behind: planned.place, pieces, are_all: false };

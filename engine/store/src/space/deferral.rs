@@ -2,6 +2,7 @@
 //! reader that began before may still read them.
 
 use crate::format::blocks::Run;
+use crate::space::size::in_memory;
 use std::collections::VecDeque;
 
 #[derive(Debug)]
@@ -26,6 +27,10 @@ pub(crate) struct Deferral {
 impl Deferral {
     /// Blocks were freed by the record of this number.
     pub(crate) fn push(&mut self, run: Run, record: u64) {
+        debug_assert!(
+            self.queue.back().is_none_or(|last| last.record <= record),
+            "records have ascending numbers"
+        );
         self.queue.push_back(Deferred { run, record, reader: self.next });
     }
 
@@ -49,11 +54,10 @@ impl Deferral {
 
     /// The reader of this number has ended.
     pub(crate) fn end_read(&mut self, reader: u64) {
-        let place = (reader + self.readers.len() as u64).checked_sub(self.next);
-        let ended = place.and_then(|at| self.readers.get_mut(usize::try_from(at).ok()?));
-        if let Some(ended) = ended {
-            *ended = true;
-        }
+        let oldest = self.next - self.readers.len() as u64;
+        let place = reader.checked_sub(oldest).expect("invariant: a reader ends once");
+        let has_ended = core::mem::replace(&mut self.readers[in_memory(place)], true);
+        assert!(!has_ended, "invariant: a reader ends once");
         while self.readers.front() == Some(&true) {
             self.readers.pop_front();
         }

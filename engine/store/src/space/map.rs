@@ -17,6 +17,7 @@ use crate::format::bitmap::GROUP_WORDS;
 use crate::format::blocks::Run;
 use crate::format::blocks::Runs;
 use crate::space::deferral::Deferral;
+use crate::space::size::in_memory;
 use core::cell::Cell;
 use std::rc::Rc;
 use weir_media::BLOCK;
@@ -56,7 +57,19 @@ impl Group {
             self.scatter.set(None);
             (self.free, self.quads) = (self.free - taken, self.quads - gone);
         }
+        debug_assert!(
+            self.is_counted(),
+            "{} free blocks and {} free quads are counted",
+            self.free,
+            self.quads
+        );
         (taken, gone)
+    }
+
+    /// Whether the numbers of free blocks and free quads are those that the bits say.
+    fn is_counted(&self) -> bool {
+        let end = GROUP_WORDS * 64;
+        self.free == self.busy.clear_count(0, end) && self.quads == self.busy.quads(0, end)
     }
 }
 
@@ -117,7 +130,7 @@ pub(crate) struct Space {
 impl Space {
     /// A region of this many blocks, all free, the last `index_zone` of which are not for data.
     pub(crate) fn new(blocks: u64, index_zone: u64) -> Self {
-        let count = usize::try_from(blocks.div_ceil(GROUP_BLOCKS)).unwrap_or(usize::MAX);
+        let count = in_memory(blocks.div_ceil(GROUP_BLOCKS));
         let mut space = Self {
             blocks,
             data_end: blocks.saturating_sub(index_zone),
@@ -150,7 +163,7 @@ impl Space {
     /// Blocks of a group: the last one may be shorter.
     fn group_len(&self, group: usize) -> usize {
         let start = group as u64 * GROUP_BLOCKS;
-        usize::try_from((self.blocks - start).min(GROUP_BLOCKS)).unwrap_or(0)
+        in_memory((self.blocks - start).min(GROUP_BLOCKS))
     }
 
     /// Replaces the live bits of a group by what a checkpoint stored.
@@ -217,8 +230,7 @@ impl Space {
             let group = at / GROUP_BLOCKS;
             let from = at % GROUP_BLOCKS;
             let to = (end - group * GROUP_BLOCKS).min(GROUP_BLOCKS);
-            let small = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
-            each(small(group), small(from), small(to));
+            each(in_memory(group), in_memory(from), in_memory(to));
             at = group * GROUP_BLOCKS + to;
         }
     }
@@ -274,6 +286,7 @@ impl Space {
             let come = group.busy.quads(from, to) - before;
             (group.free, *free) = (group.free + freed, *free + freed);
             (group.quads, *quads) = (group.quads + come, *quads + come);
+            debug_assert!(group.is_counted(), "{} blocks and {come} quads came free", freed);
             group.longest = if group.longest >= LONG_BLOCKS {
                 GROUP_BLOCKS
             } else {

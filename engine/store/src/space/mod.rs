@@ -3,3 +3,4 @@
 
 pub(crate) mod deferral;
 pub(crate) mod map;
+pub(crate) mod size;

@@ -124,7 +124,7 @@ impl<'a> Accounts<'a> {
 
     /// Follows changes that set new entries of one object at an epoch, or earlier ones, whose versions store these pieces.
     fn note_new(&mut self, bunch: Bunch<'_>, (epoch, pieces): (u64, &[Piece])) {
-        let path = bunch.ends().map_or(&[][..], |(first, _)| first);
+        let (path, _) = bunch.ends().expect("invariant: a bunch that was inserted has entries");
         let mut blocks = 0;
         for piece in pieces {
             for run in piece.runs() {
@@ -615,9 +615,8 @@ impl Core {
         record: Option<(u64, &[Run])>,
         tally: &mut Tally,
     ) -> Result<u64, Malformed> {
-        if new.is_some() {
-            let newest = &self.counters.newest;
-            newest.set(newest.get().max(key::epoch_of(key).unwrap_or(0)));
+        if let Some(epoch) = key::epoch_of(key).filter(|_| new.is_some()) {
+            self.counters.newest.set(self.counters.newest.get().max(epoch));
         }
         // What was made here is well-formed, and what was read was checked.
         let has_blocks = |value: Option<&[u8]>| value.is_some_and(Version::has_blocks);
@@ -669,7 +668,9 @@ impl Core {
     /// Waits until a record is durable. `Err`: the store failed first.
     pub(crate) fn make_durable(&self, record: u64) -> impl Future<Output = Result<(), String>> + use<'_> {
         core::future::poll_fn(move |cx| {
-            let end = |is_durable| if is_durable { Ok(()) } else { Err(self.failure().unwrap_or_default()) };
+            let failure =
+                || self.failure().expect("invariant: only a store that has failed gives a record up");
+            let end = |is_durable| if is_durable { Ok(()) } else { Err(failure()) };
             self.journal.poll_durable(self, record, cx).map(end)
         })
     }

@@ -47,7 +47,10 @@ impl Credit {
     }
 
     pub(crate) fn forget_first(&mut self) {
-        self.total -= self.spans.pop_front().map_or(0, |span| span.bytes);
+        if let Some(span) = self.spans.pop_front() {
+            self.total -= span.bytes;
+        }
+        debug_assert_eq!(self.total, self.spans.iter().map(|span| span.bytes).sum::<u64>());
     }
 
     /// What was hidden up to this epoch may go from now on.

@@ -13,6 +13,7 @@ use crate::format::ring::Ring;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, seal_batch};
 use crate::state::core::Core;
 use crate::state::stats::LatencyHistogram;
+use crate::state::time::nanos;
 use crate::state::writer::READY_BYTES;
 use crate::versions::touched::Touched;
 use core::cell::{Cell, RefCell};
@@ -252,19 +253,18 @@ impl Journal {
         if pending.back().is_none_or(full) {
             pending.push_back(self.empty_batch());
         }
-        let mut is_full = false;
-        if let Some(batch) = pending.back_mut() {
-            let before = batch.bytes.len();
-            encode_record(draft, &mut batch.bytes);
-            self.pending_bytes.set(self.pending_bytes.get() + batch.bytes.len() - before);
-            batch.records += 1;
-            batch.last = number;
-            batch.data += data;
-            is_full = batch.bytes.len() >= BATCH_BYTES_MAX;
-            if data < READY_BYTES as u64 && !batch.has_small {
-                batch.has_small = true;
-                self.small.notify_waiters();
-            }
+        let batch = pending.back_mut().expect("invariant: there is one that isn't full");
+        debug_assert!(batch.last < number, "records have ascending numbers");
+        let before = batch.bytes.len();
+        encode_record(draft, &mut batch.bytes);
+        self.pending_bytes.set(self.pending_bytes.get() + batch.bytes.len() - before);
+        batch.records += 1;
+        batch.last = number;
+        batch.data += data;
+        let is_full = batch.bytes.len() >= BATCH_BYTES_MAX;
+        if data < READY_BYTES as u64 && !batch.has_small {
+            batch.has_small = true;
+            self.small.notify_waiters();
         }
         for object in objects {
             self.touched.borrow_mut().note(*object, number);
@@ -283,7 +283,7 @@ impl Journal {
 
     /// The announced record has come, or won't.
     pub(crate) fn end_staging(&self) {
-        self.staging.set(self.staging.get().saturating_sub(1));
+        self.staging.set(self.staging.get().checked_sub(1).expect("invariant: a record is announced first"));
         if self.staging.get() == 0 {
             self.staged.notify_waiters();
         }
@@ -318,7 +318,7 @@ impl Journal {
         if is_ahead {
             return;
         }
-        let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let time = nanos(time);
         let mean = self.mean_ns.get();
         self.mean_ns.set(if mean == 0 { time } else { mean - mean / 8 + time / 8 });
     }
@@ -337,6 +337,7 @@ impl Journal {
         batch.bytes.clear();
         batch.bytes.shrink_to(BATCH_ROOM);
         self.spare.set(batch.bytes);
+        debug_assert!(self.placed.get() < batch.last, "batches are placed in the order of their records");
         self.placed.set(batch.last);
         core.writer.note_batch(batch.has_small);
         Some(Placed { last: batch.last, records: batch.records, data: batch.data, ..placed })
@@ -365,7 +366,7 @@ impl Journal {
             sequence: ring.sequence,
             incarnation: self.incarnation.get(),
             previous: ring.previous,
-            len: u32::try_from(len).unwrap_or(u32::MAX),
+            len: u32::try_from(len).expect("invariant: a batch has at most BATCH_MAX bytes"),
             crc: 0,
         };
         let skip = ring.skip(padded);
@@ -410,6 +411,10 @@ impl Journal {
     }
 
     fn set_durable(&self, record: u64) {
+        debug_assert!(
+            self.durable.get() <= record && record <= self.placed.get(),
+            "record {record} is durable"
+        );
         self.durable.set(record);
         self.touched.borrow_mut().forget(record);
     }

@@ -6,6 +6,7 @@ use crate::format::key::Path;
 use crate::format::value::Event;
 use crate::index::incarnation::{Life, life};
 use crate::index::tree::{Address, Tree};
+use crate::space::size::in_memory;
 use crate::state::core::Places;
 use core::cell::RefCell;
 
@@ -46,7 +47,7 @@ pub(crate) struct Lives([RefCell<Option<Known>>; LIVES]);
 
 impl Lives {
     fn slot(&self, hash: u64) -> &RefCell<Option<Known>> {
-        &self.0[usize::try_from(hash >> 32).unwrap_or(0) % LIVES]
+        &self.0[in_memory(hash >> 32) % LIVES]
     }
 
     /// The life of an object with this hash at an epoch that isn't before its newest event; `None` before that, and where

@@ -10,6 +10,7 @@
 
 use crate::format::checksum::join;
 use crate::format::value::Blocks;
+use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::FetchError;
 use crate::state::read::{Comparison, read_blocks};
@@ -180,11 +181,7 @@ pub(crate) async fn read_blocks_behind(
     let (mut at, mut rest, mut sum) = (from, into, 0);
     while !rest.is_empty() {
         // What lies scattered has to be read as a whole for each piece of it.
-        let left = if blocks.runs.len() > 1 {
-            usize::MAX
-        } else {
-            usize::try_from(cut(blocks.chunks, at).saturating_sub(at)).unwrap_or(usize::MAX)
-        };
+        let left = if blocks.runs.len() > 1 { usize::MAX } else { in_memory(cut(blocks.chunks, at) - at) };
         let (piece, after) = rest.split_at_mut(left.min(rest.len()));
         let passage = core.make_way(piece.len()).await;
         let of_piece = read_blocks(core, blocks, at, extent, piece, Some(Comparison::Here)).await?;

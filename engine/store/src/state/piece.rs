@@ -77,7 +77,7 @@ impl Piece {
         if self.in_blocks || self.data.is_empty() {
             return Version::append(self.record_size, &self.payload, out);
         }
-        let bytes = data.get(self.data.clone()).unwrap_or_default();
+        let bytes = &data[self.data.clone()];
         Version::append_inline(self.record_size, bytes, self.checksums.first().copied(), out);
     }
 

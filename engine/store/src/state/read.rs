@@ -3,6 +3,7 @@
 use crate::format::checksum::join;
 use crate::format::codec::{Malformed, crc32c, crc32c_of_copy};
 use crate::format::value::{Blocks, Inline, Lone, Payload, Summed};
+use crate::space::size::in_memory;
 use crate::state::core::{Core, add};
 use crate::state::error::FetchError;
 use weir_media::{BLOCK, DmaBuf};
@@ -22,10 +23,6 @@ pub enum Comparison {
     ByReader,
 }
 
-pub(crate) fn small(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
-}
-
 /// Copies bytes of a value in the index. Returns their checksum, if it is wanted: the stored one as it is for the whole
 /// value, which the reader compares. That of a part is computed before the value is compared with its own.
 pub(crate) fn copy_inline(
@@ -35,7 +32,7 @@ pub(crate) fn copy_inline(
     into: &mut [u8],
     wants_sum: bool,
 ) -> Result<u32, FetchError> {
-    let range = small(from)..small(from).saturating_add(into.len());
+    let range = in_memory(from)..in_memory(from).saturating_add(into.len());
     let part = bytes.get(range).ok_or(Malformed("a value is shorter than its extent"))?;
     into.copy_from_slice(part);
     if !wants_sum {
@@ -107,7 +104,7 @@ pub(crate) async fn read_device(
         }
         let before = (low - start) % BLOCK as u64;
         let offset = core.layout.data(run.block) + (low - start - before);
-        let len = small((before + high - low).next_multiple_of(BLOCK as u64));
+        let len = in_memory((before + high - low).next_multiple_of(BLOCK as u64));
         let (lent, read);
         let bytes: &[u8] = if let Some(in_place) = core.device.lend(offset, len) {
             lent = in_place;
@@ -116,7 +113,7 @@ pub(crate) async fn read_device(
             read = core.device.read(offset, core.dma.take(len).await).await?;
             &read
         };
-        let data = &bytes[small(before)..small(before + high - low)];
+        let data = &bytes[in_memory(before)..in_memory(before + high - low)];
         let place = (from, end, extent);
         let checked = check(core, blocks, (low, data), offset + before, place, sums, Some(&mut *into))?;
         sum = join(sum, checked, end.min(high) - from.max(low));
@@ -151,17 +148,17 @@ async fn read_scattered(
     (from, into, extent): (u64, &mut [u8], Option<Extent>),
     sums: Option<Comparison>,
 ) -> Result<u32, FetchError> {
-    let mut all = DmaBuf::new(small(blocks.len()));
+    let mut all = DmaBuf::new(in_memory(blocks.len()));
     let mut at = 0;
     for run in &blocks.runs {
-        let buffer = core.dma.take(small(run.bytes())).await;
+        let buffer = core.dma.take(in_memory(run.bytes())).await;
         let buffer = core.device.read(core.layout.data(run.block), buffer).await?;
         let len = buffer.len().min(all.len() - at);
         all[at..at + len].copy_from_slice(&buffer[..len]);
         at += len;
     }
     let offset = core.layout.data(blocks.runs.first().map_or(0, |run| run.block));
-    let data = &all[..small(blocks.len())];
+    let data = &all[..in_memory(blocks.len())];
     let place = (from, from + into.len() as u64, extent);
     check(core, blocks, (0, data), offset, place, sums, Some(into))
 }
@@ -181,13 +178,13 @@ pub(crate) fn check(
 ) -> Result<u32, FetchError> {
     let (chunks, high) = (blocks.chunks, low + data.len() as u64);
     let (begin, end) = (from.max(low), end.min(high));
-    let within = |range: core::ops::Range<u64>| small(range.start - low)..small(range.end - low);
+    let within = |range: core::ops::Range<u64>| in_memory(range.start - low)..in_memory(range.end - low);
     let mut sum = 0;
     for number in chunks.at(low)..=chunks.at(high - 1) {
         let range = chunks.range(number);
-        let stored = blocks.checksums.get(small(number)).copied();
+        let stored = blocks.checksums.get(in_memory(number)).copied();
         let wanted = range.start.max(begin)..range.end.min(end);
-        let place = || small(wanted.start - from)..small(wanted.end - from);
+        let place = || in_memory(wanted.start - from)..in_memory(wanted.end - from);
         let is_whole = wanted == range;
         if sums.is_some() && !wanted.is_empty() {
             let own = stored.filter(|_| is_whole).unwrap_or_else(|| crc32c(&data[within(wanted.clone())]));
@@ -233,7 +230,7 @@ pub(crate) async fn load(core: &Core, payload: &Payload) -> Result<Vec<u8>, Fetc
             Ok(bytes.clone())
         }
         Payload::Blocks(blocks) => {
-            let mut bytes = vec![0; small(blocks.len())];
+            let mut bytes = vec![0; in_memory(blocks.len())];
             let cached =
                 blocks.lone().filter(|lone| read_cached(core, *lone, 0, &mut bytes, false).is_some());
             let is_altered = cached.is_some_and(|lone| crc32c(&bytes) != lone.checksum);

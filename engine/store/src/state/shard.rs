@@ -278,6 +278,7 @@ impl Shard {
         self.core.make_durable(record).await.map_err(PoolError::Failed)
     }
 
+    /// The snapshots of a container; none of one that is gone.
     pub(crate) fn snapshot_set(&self, number: ContainerNumber) -> Rc<BTreeSet<u64>> {
         let catalog = self.core.catalog.borrow();
         let container = catalog.pools.get(&self.number).and_then(|pool| pool.containers.get(&number));

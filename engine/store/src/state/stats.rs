@@ -1,5 +1,6 @@
 //! Figures of a store as plain data, for metrics and queries.
 
+use crate::state::time::nanos;
 use core::time::Duration;
 use weir_media::DeviceStats;
 use weir_proto::{ContainerId, Epoch, PoolId};
@@ -31,7 +32,7 @@ impl LatencyHistogram {
         let bucket = LATENCY_BOUNDS_US.partition_point(|bound| *bound < us);
         self.buckets[bucket] += 1;
         self.count += 1;
-        self.sum_ns = self.sum_ns.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+        self.sum_ns = self.sum_ns.saturating_add(nanos(duration));
     }
 }
 
@@ -50,7 +51,7 @@ impl CheckpointHistogram {
     pub fn record(&mut self, duration: Duration) {
         let ms = u64::try_from(duration.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
         self.buckets[CHECKPOINT_BOUNDS_MS.partition_point(|bound| *bound < ms)] += 1;
-        self.sum_ns = self.sum_ns.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+        self.sum_ns = self.sum_ns.saturating_add(nanos(duration));
     }
 }
 

@@ -2,6 +2,7 @@
 //! only failed to read is tried again, more and more seldom.
 
 use crate::format::key::{ContainerNumber, PoolNumber};
+use crate::state::time::nanos;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
@@ -29,7 +30,7 @@ impl Retry {
         let pause = PAUSE * (1 << self.failures.min(DOUBLINGS_MAX));
         if self.at.is_none() {
             self.failures = self.failures.saturating_add(1);
-            self.at = Some(now.saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)));
+            self.at = Some(now.saturating_add(nanos(pause)));
         }
     }
 

@@ -54,8 +54,9 @@ pub(crate) fn take_front(slices: &mut Slices, len: usize) -> Slices {
             left -= first.len();
             taken.push(slices.remove(0));
         } else {
-            taken.extend(first.part(0..left));
-            slices[0] = first.part(left..first.len()).unwrap_or_else(|| first.clone());
+            let (front, rest) = (first.part(0..left), first.part(left..first.len()));
+            taken.push(front.expect("invariant: it is longer"));
+            slices[0] = rest.expect("invariant: it is longer");
             left = 0;
         }
     }

@@ -16,6 +16,7 @@ use crate::state::aggregation::Rest;
 use crate::state::aggregation::{Left, Place};
 use crate::state::catalog::snapshots_of;
 use crate::state::core::{CommitError, Core, add};
+use crate::state::time::nanos;
 use crate::upkeep::merge::merge_akey;
 use crate::upkeep::sweep::{Events, IdleHoles, Pass, Pins, Sweep};
 use core::cell::{Cell, RefCell};
@@ -174,7 +175,7 @@ const ROOM_DOUBLINGS_MAX: u32 = 6;
 /// The epoch for which something is put off that can't be done at present, after so many failures in the past, so that it is
 /// not tried over and over.
 pub(crate) fn later(core: &Core, failures: u32) -> u64 {
-    let pause = u64::try_from(core.config.background_interval.as_nanos()).unwrap_or(u64::MAX);
+    let pause = nanos(core.config.background_interval);
     core.rt.wall_ns().saturating_add(pause.saturating_mul(1 << failures.min(DOUBLINGS_MAX)))
 }
 

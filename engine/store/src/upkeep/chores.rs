@@ -15,6 +15,7 @@ use crate::state::aggregation::{Task, Whose};
 use crate::state::core::{Core, add};
 use crate::state::error::{PoolError, UpdateError};
 use crate::state::shard::Shard;
+use crate::state::time::nanos;
 use crate::state::unread::Rest;
 use crate::upkeep::aggregate::{ChoreError, later, visit_akey, visit_object};
 use core::ops::ControlFlow;
@@ -142,7 +143,7 @@ async fn visit(core: &Rc<Core>, task: Task, horizon: u64) -> Result<(), ChoreErr
 
 /// The newest epoch whose history may go.
 fn horizon(core: &Core) -> u64 {
-    let retention = u64::try_from(core.config.retention.as_nanos()).unwrap_or(u64::MAX);
+    let retention = nanos(core.config.retention);
     core.rt.wall_ns().saturating_sub(retention)
 }
 
@@ -155,8 +156,7 @@ fn ripe(core: &Core, horizon: u64) -> u64 {
     if core.is_space_scarce() {
         return horizon;
     }
-    let gathering = (core.config.retention / GATHERING).as_nanos();
-    horizon.saturating_sub(u64::try_from(gathering).unwrap_or(u64::MAX))
+    horizon.saturating_sub(nanos(core.config.retention / GATHERING))
 }
 
 /// Forgets decisions of transactions that nobody asks for any more, whose nodes are in memory. Returns whether there were any.

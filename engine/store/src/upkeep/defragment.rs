@@ -7,6 +7,7 @@
 //! together where there is room for it. It moves with the checksums that it has: damage can't be sealed in.
 
 use crate::format::blocks::{Run, Runs};
+use crate::format::codec::Malformed;
 use crate::format::codec::crc32c;
 use crate::format::key::{self, OBJECT, PoolNumber};
 use crate::format::record::Change;
@@ -14,6 +15,7 @@ use crate::format::value::{Blocks, Payload, Version};
 use crate::index::fault::Halt;
 use crate::operations::fetch::hold_blocks;
 use crate::space::map::{Purpose, SEGMENT};
+use crate::space::size::in_memory;
 use crate::state::core::{Core, add};
 use crate::state::defragmentation::Pass;
 use crate::state::error::PoolError;
@@ -198,9 +200,9 @@ async fn relocate(core: &Rc<Core>, pass: &mut Pass, candidate: Candidate) -> Res
     let Version { record_size, payload: Payload::Blocks(mut blocks) } = Version::decode(&value)? else {
         return Ok(false);
     };
-    let Some((pool, _)): Option<(PoolNumber, _)> = key::owner(&key) else { return Ok(false) };
+    let (pool, _): (PoolNumber, _) = key::owner(&key).ok_or(Malformed("a version's key names no pool"))?;
     let guard = hold_blocks(core);
-    let mut bytes = vec![0; usize::try_from(blocks.len()).unwrap_or(0)];
+    let mut bytes = vec![0; in_memory(blocks.len())];
     // What is damaged stays where it is: a reader is told. The sum is one of the stored checksums, so that it says whether
     // the bytes in memory are still those.
     let read = read_blocks_behind(core, &blocks, 0, None, &mut bytes).await;

@@ -22,6 +22,7 @@ use crate::index::tree::{Missing, Tree};
 use crate::operations::fetch::hold_blocks;
 use crate::operations::update::VERSION_OVERHEAD;
 use crate::space::map::Purpose;
+use crate::space::size::in_memory;
 use crate::state::aggregation::Left;
 use crate::state::aggregation::Place;
 use crate::state::catalog::snapshots_of;
@@ -207,7 +208,8 @@ impl Ground<'_> {
     async fn merge(&self, plan: &Plan) -> Result<Merged, ChoreError> {
         let Self { core, object, place, .. } = *self;
         let count = plan.extent.count * u64::from(plan.record_size);
-        if small(count) >= core.config.inline_max() && !has_room(core, object.0, count.div_ceil(BLOCK as u64))
+        if in_memory(count) >= core.config.inline_max()
+            && !has_room(core, object.0, count.div_ceil(BLOCK as u64))
         {
             // Nothing is read for nothing.
             return Ok(Merged::Stuck);
@@ -292,7 +294,7 @@ impl Plan {
     /// Of a run of parts, each with what is stored of its extent.
     fn new(run: &[Shown], values: Vec<Vec<u8>>, record_size: u32) -> Self {
         let extent = whole(run);
-        let epoch = run.iter().map(|shown| shown.epoch).max().unwrap_or(0);
+        let epoch = run.iter().map(|shown| shown.epoch).max().expect("invariant: a run has parts");
         let inside = run.iter().filter(|shown| is_inside(shown.extent, extent));
         let mut replaced: Vec<Replaced> = inside.map(|shown| (shown.extent, shown.epoch)).collect();
         // An extent may show several parts.
@@ -301,10 +303,6 @@ impl Plan {
         let parts = run.iter().copied().zip(values).collect();
         Self { extent, epoch, record_size, parts, replaced }
     }
-}
-
-fn small(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
 }
 
 /// The data of all parts, and the checksum that each part has by those that are stored.
@@ -319,7 +317,7 @@ impl Parts {
     fn are_intact(&self) -> bool {
         let mut rest = &self.bytes[..];
         self.sums.iter().all(|(len, sum)| {
-            let Some((part, after)) = rest.split_at_checked(*len) else { return false };
+            let (part, after) = rest.split_at(*len);
             rest = after;
             crc32c(part) == *sum
         })
@@ -329,10 +327,10 @@ impl Parts {
 /// Reads all parts. `None`: some of the data is damaged or can't be read, which is counted.
 async fn read_parts(core: &Core, plan: &Plan) -> Option<Parts> {
     let size = u64::from(plan.record_size);
-    let mut bytes = vec![0; small(plan.extent.count * size)];
+    let mut bytes = vec![0; in_memory(plan.extent.count * size)];
     let (mut rest, mut sums) = (bytes.as_mut_slice(), Vec::new());
     for (Shown { part, extent, .. }, value) in &plan.parts {
-        let (into, after) = rest.split_at_mut(small(part.count * size));
+        let (into, after) = rest.split_at_mut(in_memory(part.count * size));
         rest = after;
         let from = (part.index - extent.index).checked_mul(size)?;
         let len = into.len();
@@ -432,7 +430,7 @@ async fn write_runs(core: &Core, runs: &[Run], bytes: &[u8]) -> Result<(), weir_
         if run.count == 1 {
             core.cache.forget(run.block);
         }
-        let (part, after) = rest.split_at(small(run.bytes()).min(rest.len()));
+        let (part, after) = rest.split_at(in_memory(run.bytes()).min(rest.len()));
         let begin = core.layout.data(run.block);
         for (offset, piece) in (begin..).step_by(PIECE).zip(part.chunks(PIECE)) {
             let passage = core.make_way(piece.len()).await;

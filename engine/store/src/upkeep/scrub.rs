@@ -19,6 +19,7 @@ use crate::index::fault::{Halt, PageError};
 use crate::index::tree::{Body, Child, LEVELS_MAX, Packed, Whereabouts};
 use crate::log::checkpoint::wait_for_room;
 use crate::operations::fetch::hold_blocks;
+use crate::space::size::in_memory;
 use crate::state::config::ScrubConfig;
 use crate::state::core::Core;
 use crate::state::pace::PIECE;
@@ -261,7 +262,7 @@ struct BadPiece {
 async fn compare(core: &Core, blocks: &Blocks) -> Vec<BadPiece> {
     let chunk_len = |number: u64| {
         let range = blocks.chunks.range(number);
-        usize::try_from(range.end - range.start).unwrap_or(BLOCK)
+        in_memory(range.end - range.start)
     };
     let (mut bad, mut piece, mut piece_at, mut index) = (Vec::new(), Vec::new(), 0, 0);
     let (mut left, mut chunk) = (blocks.len(), chunk_len(0));
@@ -269,7 +270,7 @@ async fn compare(core: &Core, blocks: &Blocks) -> Vec<BadPiece> {
         let mut done = 0;
         while done < run.bytes() && left > 0 {
             let (offset, len) = (core.layout.data(run.block) + done, (PIECE as u64).min(run.bytes() - done));
-            let wanted = usize::try_from(len).unwrap_or(BLOCK);
+            let wanted = in_memory(len);
             let buffer = match core.read_behind(offset, wanted).await {
                 Ok(buffer) => buffer,
                 // What can't be read can't be compared either: the rest of the value is left to the next pass.
@@ -278,7 +279,7 @@ async fn compare(core: &Core, blocks: &Blocks) -> Vec<BadPiece> {
                     return bad;
                 }
             };
-            let used = usize::try_from(left.min(len)).unwrap_or(wanted);
+            let used = in_memory(left.min(len));
             left -= used as u64;
             let mut at = 0;
             while at < used {
@@ -289,7 +290,7 @@ async fn compare(core: &Core, blocks: &Blocks) -> Vec<BadPiece> {
                 piece.extend_from_slice(&buffer[at..at + taken]);
                 at += taken;
                 if piece.len() == chunk {
-                    let expected = usize::try_from(index).ok().and_then(|at| blocks.checksums.get(at));
+                    let expected = blocks.checksums.get(in_memory(index));
                     if expected != Some(&crate::format::codec::crc32c(&piece)) {
                         let (len, reason) = (piece.len() as u64, "it does not match its checksum".to_owned());
                         bad.push(BadPiece { offset: piece_at, len, reason });

@@ -204,7 +204,9 @@ impl<'a> Sweep<'a> {
             while let Some((epoch, hole)) = self.singles.front().copied() {
                 let shown = self.is_shown(tree, epoch)?;
                 self.singles.pop_front();
-                let Stage::Singles { newer, .. } = &mut self.stage else { return Ok(true) };
+                let Stage::Singles { newer, .. } = &mut self.stage else {
+                    unreachable!("invariant: it is at the singles")
+                };
                 if epoch > self.pins.horizon {
                     continue;
                 }
@@ -214,8 +216,8 @@ impl<'a> Sweep<'a> {
                     self.dead.push(self.place[2].single(epoch).to_vec());
                 }
             }
-            let Stage::Singles { next, .. } = &self.stage else { return Ok(true) };
-            let Some(from) = next.clone() else { return Ok(true) };
+            let Stage::Singles { next: Some(from), .. } = &self.stage else { return Ok(true) };
+            let from = from.clone();
             if *looks == 0 {
                 return Ok(false);
             }
@@ -276,7 +278,7 @@ impl<'a> Sweep<'a> {
                 return false;
             }
             *looks -= 1;
-            let Some((_, gone)) = self.ends.pop_first() else { return true };
+            let (_, gone) = self.ends.pop_first().expect("invariant: an extent ends here");
             if let Some((extent, false)) = self.active.remove(&gone) {
                 self.dead.push(self.key_of(extent, gone.0));
             }

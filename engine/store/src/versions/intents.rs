@@ -268,7 +268,7 @@ pub(crate) fn encode_operations(epoch: Epoch, intents: &[Intent]) -> Vec<u8> {
         intent.encode(&mut body);
     }
     let mut out = Vec::with_capacity(4 + body.len());
-    out.put_u32(u32::try_from(body.len()).unwrap_or(u32::MAX));
+    out.put_u32(u32::try_from(body.len()).expect("invariant: a request has at most a message's bytes"));
     out.extend_from_slice(&body);
     out
 }
@@ -414,8 +414,8 @@ impl Transactions {
                 self.strike(place, before.as_deref());
             }
             (TransactionTail::Version(number), value) => {
-                let version = value.map(Version::decode).transpose()?;
-                let version = version.map(|version| (version, value.unwrap_or_default().len()));
+                let decode = |value: &[u8]| Ok::<_, Malformed>((Version::decode(value)?, value.len()));
+                let version = value.map(decode).transpose()?;
                 let len = |version: &(Version, usize)| Promise::of_version(version.1);
                 let owner = (place.0, place.1);
                 if let Some(gone) = entry.versions.remove(&number) {

@@ -32,7 +32,7 @@ impl<'t> Neighbours<'t> {
         let from = route.event(epoch);
         let (leaf, turns, has_all) = tree.leaf_of(from, len)?;
         leaf.expect_change();
-        let (at, begins) = leaf.entries().map_or((0, true), |entries| entries.first_with(from, len));
+        let (at, begins) = leaf.entries().first_with(from, len);
         Ok(Self { tree, leaf, turns, at, has_all, is_empty: has_all && !begins })
     }
 
@@ -55,7 +55,10 @@ impl<'t> Neighbours<'t> {
 
     /// Whether nothing that begins so stands at the present entry or behind it.
     fn ends_before(&self, start: &[u8]) -> bool {
-        let Some(entries) = self.leaf.entries().filter(|_| self.has_all) else { return false };
+        if !self.has_all {
+            return false;
+        }
+        let entries = self.leaf.entries();
         match start.strip_prefix(entries.prefix()) {
             Some(start) => !entries.may_begin(self.at, start) || !entries.suffix(self.at).starts_with(start),
             None => self.at == entries.len(),
@@ -80,7 +83,7 @@ impl<'t> Neighbours<'t> {
 
     /// As [`life_from`], if the leaf has all that it depends on and nothing of that is damaged.
     fn look(&mut self, from: &[u8], above: &Life) -> Option<Life> {
-        let entries = self.leaf.entries().filter(|_| self.has_all)?;
+        let entries = self.has_all.then(|| self.leaf.entries())?;
         let from = from.strip_prefix(entries.prefix())?;
         let start = from.get(..from.len().checked_sub(size_of::<u64>())?)?;
         let mut events = Events::below(above);
@@ -189,7 +192,7 @@ mod tests {
                         let new = [of_akey.event(epoch).to_vec(), of_akey.single(epoch).to_vec()];
                         let belongs = |key: &Vec<u8>| tree.address(key).is_none();
                         prop_assert!(new.iter().all(belongs), "it is there already");
-                        let at = leaf.entries().expect("a leaf").search(&new[0]);
+                        let at = leaf.entries().search(&new[0]);
                         let turns = tree.leaf_and_turns(&new[0]).expect("in memory").1;
                         prop_assert_eq!(Address::new(turns.expect("a few"), at.expect_err("it is new")), Some(place));
                     }

@@ -111,7 +111,7 @@ impl Promise {
                     promise.add_entry(above + len, *len);
                 }
                 for version in versions {
-                    promise.add_entry(above + lens.get(version.akey).copied().unwrap_or(0), 0);
+                    promise.add_entry(above + lens[version.akey], 0);
                     promise.logged += REMOVAL_MAX as u64;
                 }
             }

@@ -5,6 +5,7 @@
 //! what may have been read before is covered by a floor, below which no transaction is prepared.
 
 use crate::format::key::ObjectKey;
+use crate::space::size::in_memory;
 use core::cell::Cell;
 use weir_media::prefetch;
 use weir_proto::{Key, ReaderId};
@@ -62,7 +63,7 @@ impl<const SLOTS: usize> Default for Table<SLOTS> {
 
 impl<const SLOTS: usize> Table<SLOTS> {
     fn slot(hash: u64) -> usize {
-        usize::try_from(hash >> 20).unwrap_or(usize::MAX) % SLOTS
+        in_memory(hash >> 20) % SLOTS
     }
 
     fn raise(&self, hash: u64, kind: Kind, epoch: u64) {
@@ -143,11 +144,12 @@ impl Default for Timestamps {
 /// Where hashes begin: any number with bits all over.
 const SEED: u64 = 0x5bd1_e995_c2b2_ae35;
 
+/// An odd number with bits all over.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Mixes a word into a hash: the finaliser of a 64-bit multiply, whose high half depends on all bits.
 pub(crate) fn mix(hash: u64, word: u64) -> u64 {
-    let product = u128::from(hash ^ word) * u128::from(0x9e37_79b9_7f4a_7c15_u64 | 1);
-    let half = |half: u128| u64::try_from(half & u128::from(u64::MAX)).unwrap_or(0);
-    let (low, high) = (half(product), half(product >> 64));
+    let (low, high) = (hash ^ word).carrying_mul(FACTOR, 0);
     low ^ high.rotate_left(29)
 }
 

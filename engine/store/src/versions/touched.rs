@@ -16,6 +16,10 @@ pub(crate) struct Touched {
 impl Touched {
     /// A record of an object, newer than all others.
     pub(crate) fn note(&mut self, object: ObjectKey, record: u64) {
+        debug_assert!(
+            self.order.back().is_none_or(|(last, _)| *last <= record),
+            "records have ascending numbers"
+        );
         match self.order.back_mut() {
             Some((last, same)) if *same == object => {
                 *last = record;

@@ -76,7 +76,7 @@ pub(crate) struct Covering<'a> {
 impl<'a> Covering<'a> {
     /// As it is stored.
     pub(crate) fn value(&self) -> Option<&'a [u8]> {
-        Some(self.leaf.entries()?.entry_at(self.position)?.1)
+        Some(self.leaf.entries().entry_at(self.position)?.1)
     }
 
     /// What a hint has led to, if it is a version of an akey, was there at an epoch and covers what is wanted. The path leads to
@@ -89,7 +89,7 @@ impl<'a> Covering<'a> {
         wanted: Wanted,
     ) -> Option<Self> {
         place.akey(akey)?;
-        let entries = leaf.entries()?;
+        let entries = leaf.entries();
         let (suffix, _) = entries.entry_at(*position)?;
         let rest = suffix.strip_prefix(place.path().strip_prefix(entries.prefix())?)?;
         let (extent, at) = match (wanted, rest) {
@@ -138,7 +138,7 @@ pub(crate) fn covering<T>(
         place.back_to(dkey);
     }
     let ((first, turns), second) = (tree.leaf_and_turns(place.event(epoch)).ok()?, OnceCell::new());
-    let entries = first.entries()?;
+    let entries = first.entries();
     let shared = entries.prefix().len();
     let mut walk = Walk { tree, leaf: &first, entries, shared, at: 0, second: &second, is_beyond: false };
     let low = walk.go_below_dkey(above.low, place, epoch)?;
@@ -210,8 +210,7 @@ impl<'a> Walk<'a> {
             self.tree.leaf_behind(&last)
         };
         let second: &'a OnceCell<_> = self.second;
-        let Some((leaf, entries)) =
-            second.get_or_init(behind).as_ref().and_then(|leaf| Some((leaf, leaf.entries()?)))
+        let Some((leaf, entries)) = second.get_or_init(behind).as_ref().map(|leaf| (leaf, leaf.entries()))
         else {
             return;
         };

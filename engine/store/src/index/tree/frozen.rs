@@ -24,8 +24,9 @@ impl Tree {
         retired.append(&mut changes.retired);
         changes.retired = retired;
         // Each that has left was counted when it came, before the freeze or since.
+        let counted = changes.dirty + core::mem::take(&mut changes.frozen);
         changes.dirty =
-            (changes.dirty + core::mem::take(&mut changes.frozen)).saturating_sub(changes.dropped);
+            counted.checked_sub(changes.dropped).expect("invariant: none has left that wasn't counted");
         changes.unplaced = 0;
     }
 
@@ -36,7 +37,8 @@ impl Tree {
 
     /// There is a place for one more of them.
     pub(crate) fn note_placed(&mut self) {
-        self.changes.unplaced = self.changes.unplaced.saturating_sub(1);
+        let left = self.changes.unplaced.checked_sub(1);
+        self.changes.unplaced = left.expect("invariant: no more nodes have a place than have changed");
     }
 
     /// One of them has lost its place again.

@@ -55,6 +55,7 @@ impl Tree {
         edits: &'a [Edit<'a>],
         mut each: impl FnMut(Edit<'a>, Option<&[u8]>),
     ) -> Result<usize, Missing> {
+        debug_assert!(!edits.is_empty(), "nothing is to be set");
         let mut added = 0;
         let each = |edit: Edit<'a>, old: Option<&[u8]>| {
             added += u64::from(old.is_none());
@@ -64,6 +65,7 @@ impl Tree {
         self.version += 1;
         let split = put(&mut self.root, &mut run, &mut self.changes, self.fingers.get_mut(), High(None))?;
         let done = run.done;
+        // The count comes from a checkpoint, which may lie.
         self.len = self.len.saturating_add(added);
         if let Some((separator, right)) = split.map(|split| *split) {
             let mut keys = Packed::default();
@@ -112,7 +114,7 @@ fn put_in_leaf<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     let pointed = fingers.iter().position(is_pointed);
     let mut near = pointed.and_then(|number| fingers[number].take()).map_or(0, |finger| finger.at);
     let owned = changes.own(node);
-    let Body::Leaf(entries) = &mut owned.body else { return None };
+    let Body::Leaf(entries) = &mut owned.body else { unreachable!("invariant: it is a leaf") };
     let split = put_entries(entries, run, changes, &mut near, high);
     owned.recharge();
     if let (Some(number), None) = (pointed, &split) {
@@ -152,7 +154,10 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
             }
             Err(at) => {
                 let new = &edits[run.done..][..together(entries, &edits[run.done..], at, high)];
-                entries.insert_all(at, new.iter().map(|edit| (edit.key, edit.value.unwrap_or_default())));
+                let new_entry = |edit: &Edit<'a>| {
+                    (edit.key, edit.value.expect("invariant: only what is set goes together"))
+                };
+                entries.insert_all(at, new.iter().map(new_entry));
                 for edit in new {
                     run.set(*edit, None);
                 }
@@ -189,7 +194,7 @@ const GROUP: usize = 3;
 /// How many of these entries, the first of which comes to `at`, come there one behind the other: one at least, and of the
 /// others only as many as leave the node whole.
 fn together(entries: &Packed, edits: &[Edit<'_>], at: usize, high: High<'_>) -> usize {
-    let Some(first) = edits.first() else { return 0 };
+    let first = edits.first().expect("invariant: there is one to be set");
     if !first.key.starts_with(entries.prefix()) {
         return 1;
     }
@@ -225,8 +230,10 @@ fn put_below<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     fingers: &mut Fingers,
     high: High<'_>,
 ) -> Result<Split, Missing> {
-    let Node { body: Body::Branch(keys, children), trail, .. } = branch else { return Ok(None) };
-    let Some(Edit { key, .. }) = run.edits.first() else { return Ok(None) };
+    let Node { body: Body::Branch(keys, children), trail, .. } = branch else {
+        unreachable!("invariant: it is a branch")
+    };
+    let Edit { key, .. } = run.edits.first().expect("invariant: there is one to be set");
     let at = trail.child_of(keys, key);
     trail.note(at);
     let child = children[at].node_mut().map_err(|page| Missing::one(key, page))?;

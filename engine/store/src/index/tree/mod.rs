@@ -258,10 +258,8 @@ impl Tree {
     /// The value of a key.
     pub(crate) fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
         let leaf = self.leaf(key)?;
-        match &leaf.body {
-            Body::Leaf(entries) => Ok(entries.search(key).ok().map(|at| entries.value(at).to_vec())),
-            Body::Branch(..) => Ok(None),
-        }
+        let entries = leaf.entries();
+        Ok(entries.search(key).ok().map(|at| entries.value(at).to_vec()))
     }
 
     /// Makes sure that changes of these keys find all they need.
@@ -479,25 +477,23 @@ fn merge(
     drop(first);
     children.remove(left + 1);
     keys.remove(left + 1);
-    if let Ok(node) = children[left].node_mut() {
-        let owned = changes.own(node);
-        match (&mut owned.body, &right.body) {
-            (Body::Leaf(entries), Body::Leaf(more)) => {
-                for at in 0..more.len() {
-                    entries.push(&more.key(at), more.value(at));
-                }
-                *entries = entries.range(0..entries.len());
+    let owned = changes.own(children[left].node_mut().expect("invariant: it was just in memory"));
+    match (&mut owned.body, &right.body) {
+        (Body::Leaf(entries), Body::Leaf(more)) => {
+            for at in 0..more.len() {
+                entries.push(&more.key(at), more.value(at));
             }
-            (Body::Branch(keys, nodes), Body::Branch(more, others)) => {
-                for at in 0..more.len() {
-                    keys.push(&if at == 0 { low.clone() } else { more.key(at) }, b"");
-                }
-                nodes.extend(others.iter().cloned());
-            }
-            _ => {}
+            *entries = entries.range(0..entries.len());
         }
-        owned.recharge();
+        (Body::Branch(keys, nodes), Body::Branch(more, others)) => {
+            for at in 0..more.len() {
+                keys.push(&if at == 0 { low.clone() } else { more.key(at) }, b"");
+            }
+            nodes.extend(others.iter().cloned());
+        }
+        _ => unreachable!("invariant: both are leaves or both are branches"),
     }
+    owned.recharge();
     changes.removed(&right);
 }
 

@@ -175,7 +175,8 @@ struct Charge {
 
 impl Charge {
     fn set(&mut self, bytes: usize) {
-        self.meter.0.set((self.meter.0.get() + bytes).saturating_sub(self.bytes));
+        debug_assert!(self.meter.0.get() >= self.bytes, "the meter has what each node has put on it");
+        self.meter.0.set(self.meter.0.get() + bytes - self.bytes);
         self.bytes = bytes;
     }
 }
@@ -215,7 +216,7 @@ impl Trail {
     /// Takes note of a child that was gone to.
     pub(super) fn note(&self, at: usize) {
         let [last, second, third] = self.0.get();
-        let at = u32::try_from(at).unwrap_or(u32::MAX);
+        let at = u32::try_from(at).expect("invariant: a branch has few hundred children");
         if last != at {
             self.0.set([at, last, if second == at { third } else { second }]);
         }
@@ -285,11 +286,12 @@ impl Node {
         }
     }
 
-    /// The entries of a leaf.
-    pub(crate) fn entries(&self) -> Option<&Packed> {
+    /// The entries of a leaf, where every way down the tree ends.
+    #[inline]
+    pub(crate) fn entries(&self) -> &Packed {
         match &self.body {
-            Body::Leaf(entries) => Some(entries),
-            Body::Branch(..) => None,
+            Body::Leaf(entries) => entries,
+            Body::Branch(..) => unreachable!("invariant: it is a leaf"),
         }
     }
 
@@ -297,7 +299,8 @@ impl Node {
     pub(super) fn child_of(keys: &Packed, key: &[u8]) -> usize {
         match keys.search(key) {
             Ok(at) => at,
-            Err(at) => at.saturating_sub(1),
+            // The first key is empty, so that none is below it.
+            Err(at) => at - 1,
         }
     }
 
@@ -326,14 +329,26 @@ impl Node {
         }
     }
 
+    /// Whether it is no branch, or has a key for each child, of which the first is empty.
+    fn is_sound_branch(&self) -> bool {
+        match &self.body {
+            Body::Leaf(_) => true,
+            Body::Branch(keys, children) => {
+                keys.len() == children.len() && !keys.is_empty() && keys.key(0).is_empty()
+            }
+        }
+    }
+
     /// What the node has put on the meter.
     #[cfg(test)]
     pub(super) fn charged(&self) -> usize {
         self.charge.bytes
     }
 
-    /// Counts the node's memory anew after a change of its body.
+    /// Counts the node's memory anew after a change of its body, which is at its end.
     pub(super) fn recharge(&mut self) {
+        debug_assert!(self.size() <= NODE_MAX, "a node of {} bytes", self.size());
+        debug_assert!(self.is_sound_branch(), "a branch has a key for each child, and an empty first one");
         self.charge.set(self.body.memory());
     }
 }

@@ -2,6 +2,7 @@
 
 mod search;
 
+use search::FIRST_BYTES;
 pub(super) use search::Place;
 
 use crate::format::codec::shared_len;
@@ -45,7 +46,8 @@ const LENGTHS: usize = 4;
 /// The lengths that stand before suffix and value.
 #[inline]
 fn lengths(stored: &[u8]) -> (usize, usize) {
-    let [low, high, value_low, value_high] = *stored.first_chunk().unwrap_or(&[0; LENGTHS]);
+    let [low, high, value_low, value_high] =
+        *stored.first_chunk().expect("invariant: each entry begins with its lengths");
     let [suffix, value] = [[low, high], [value_low, value_high]].map(u16::from_le_bytes);
     (usize::from(suffix), usize::from(value))
 }
@@ -102,11 +104,17 @@ fn short(len: usize) -> [u8; 2] {
     [low, high]
 }
 
+/// A position in a heap as the table has it. Nodes are of some KiB, and what is read for one has few thousand entries.
+#[inline]
+fn position_of(len: usize) -> u32 {
+    u32::try_from(len).expect("invariant: a heap has less than 4 GiB")
+}
+
 /// Appends an entry to a heap that has room for it: a suffix of this length, the first bytes of which are the common start,
 /// and behind it the value.
 #[inline]
 fn store_joined(heap: &mut Vec<u8>, bytes: &[u8], suffix: usize, alike: usize) -> Slot {
-    let position = u32::try_from(heap.len()).unwrap_or(u32::MAX);
+    let position = position_of(heap.len());
     let [suffix_len, value_len] = [short(suffix), short(bytes.len() - suffix)];
     heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
     heap.extend_from_slice(bytes);
@@ -250,8 +258,7 @@ impl Packed {
     pub(crate) fn may_begin(&self, index: usize, suffix: &[u8]) -> bool {
         let Some(slot) = self.slots.get(index) else { return false };
         let Some(rest) = suffix.strip_prefix(&self.start[self.prefix..]) else { return true };
-        let hidden = 32 - 8 * rest.len().min(size_of::<u32>());
-        (slot.head ^ head(rest)).checked_shr(u32::try_from(hidden).unwrap_or(0)).unwrap_or(0) == 0
+        (slot.head ^ head(rest)) & FIRST_BYTES[rest.len().min(size_of::<u32>())] == 0
     }
 
     /// Whether an entry's key is above this one.
@@ -298,7 +305,7 @@ impl Packed {
     /// As [`Packed::append`], where room has been made.
     #[inline]
     fn store(&mut self, suffix: &[u8], value: &[u8]) -> Slot {
-        let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
+        let position = position_of(self.heap.len());
         let [suffix_len, value_len] = [short(suffix.len()), short(value.len())];
         self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
         self.heap.extend_from_slice(suffix);
@@ -359,6 +366,7 @@ impl Packed {
         for (at, (key, value)) in (index..).zip(entries) {
             self.slots[at] = self.store(&key[shared..], value);
         }
+        debug_assert!(self.is_ordered(index, added), "keys are out of order");
     }
 
     /// As [`Packed::insert_all`], of entries that belong before the one at `index` and behind another one, as long as they then
@@ -381,7 +389,14 @@ impl Packed {
             let start = cut.start + shared;
             *slot = store_joined(heap, &bunch.text[start..cut.end], cut.value - start, alike);
         }
+        debug_assert!(self.is_ordered(index, count), "keys are out of order");
         true
+    }
+
+    /// Whether so many entries from a place on are in order, with those before and behind them.
+    fn is_ordered(&self, from: usize, count: usize) -> bool {
+        let range = from.saturating_sub(1)..self.slots.len().min(from + count + 1);
+        range.clone().skip(1).all(|at| self.suffix(at - 1) < self.suffix(at))
     }
 
     /// Makes room for so many entries at a place, which take so many bytes of the heap.
@@ -500,7 +515,7 @@ impl Packed {
                 heap.extend_from_slice(&other.heap[run.clone()]);
                 run = from..from;
             }
-            let position = u32::try_from(heap.len() + from - run.start).unwrap_or(u32::MAX);
+            let position = position_of(heap.len() + from - run.start);
             run.end += LENGTHS + suffix + value;
             Slot { head: slot.head, position }
         }));
@@ -512,7 +527,7 @@ impl Packed {
     fn push_shortened(&mut self, other: &Self, Slot { head: known, position: from }: Slot, lost: usize) {
         let stored = &other.heap[from as usize..];
         let (suffix, value) = lengths(stored);
-        let position = u32::try_from(self.heap.len()).unwrap_or(u32::MAX);
+        let position = position_of(self.heap.len());
         let [suffix_len, value_len] = [short(suffix - lost), short(value)];
         self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
         self.heap.extend_from_slice(&stored[LENGTHS + lost..LENGTHS + suffix + value]);
@@ -531,7 +546,7 @@ impl Packed {
         let (first, last) = (self.suffix(range.start), self.suffix(range.end - 1));
         let ends = self.prefix + first.len() == prefix_len && range.len() > 1;
         let first = if ends { self.suffix(range.start + 1) } else { first };
-        (self.prefix + shared_len(first, last)).saturating_sub(prefix_len)
+        self.prefix + shared_len(first, last) - prefix_len
     }
 
     /// A copy of some entries, with the longest prefix they share.
@@ -570,7 +585,8 @@ impl Packed {
     /// Where to split so that both halves take about the same bytes: at least one entry on each side. Also the bytes of
     /// suffixes and values before it.
     pub(crate) fn middle(&self) -> (usize, usize) {
-        let (half, last) = (self.size() / 2, self.slots.len().saturating_sub(1));
+        debug_assert!(self.slots.len() > 1, "{} entries can't be split", self.slots.len());
+        let (half, last) = (self.size() / 2, self.slots.len() - 1);
         let (mut sum, mut before) = (self.prefix, 0);
         for index in 0..last {
             let data = self.data_len(index);

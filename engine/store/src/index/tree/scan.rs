@@ -51,8 +51,7 @@ impl Tree {
         let mut fingers = self.fingers.borrow_mut();
         for number in order {
             let Some(Finger { leaf, at }) = &mut fingers[number] else { continue };
-            let Body::Leaf(entries) = &leaf.body else { continue };
-            if let Some(first) = entries.seek(from, *at) {
+            if let Some(first) = leaf.entries().seek(from, *at) {
                 *at = first;
                 leaf.used.set(self.tick.get());
                 let leaf = Rc::clone(leaf);
@@ -89,10 +88,10 @@ impl Tree {
             found
         } else {
             let leaf = self.leaf(from)?;
-            let first = leaf.entries().map_or(0, |entries| entries.search(from).unwrap_or_else(|at| at));
+            let first = leaf.entries().search(from).unwrap_or_else(|at| at);
             (leaf, first)
         };
-        let Some(entries) = leaf.entries() else { return Ok(None) };
+        let entries = leaf.entries();
         let mut scratch = self.key.take();
         for at in first..entries.len() {
             let visited = match entries.rest(at, start, &mut scratch) {
@@ -122,8 +121,7 @@ impl Tree {
     /// last one of the leaf.
     fn scan_at_finger<B>(&self, from: &[u8], key: &mut Vec<u8>, visit: Visit<'_, B>) -> ControlFlow<B, bool> {
         let Some((leaf, first)) = self.at_finger(from) else { return ControlFlow::Continue(false) };
-        let Body::Leaf(entries) = &leaf.body else { return ControlFlow::Continue(false) };
-        self.scan_leaf(&leaf, entries, first, key, visit)?;
+        self.scan_leaf(&leaf, leaf.entries(), first, key, visit)?;
         ControlFlow::Continue(true)
     }
 

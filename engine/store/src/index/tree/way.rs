@@ -5,6 +5,7 @@
 //! becomes narrower only when it is split, which changes its entries.
 
 use super::{Body, Missing, Node, Tree};
+use crate::format::node::{CHILD_BYTES, NODE_MAX};
 use core::cell::Cell;
 use std::rc::Rc;
 
@@ -13,6 +14,8 @@ const TURNS_MAX: usize = 3;
 
 /// Ends a way that has fewer turns.
 const END: u16 = u16::MAX;
+
+const _: () = assert!(NODE_MAX / CHILD_BYTES < END as usize, "no child has the number of the end");
 
 /// How often a leaf is asked for a name before it has one. Those that change again soon aren't worth it.
 const REQUESTS: u64 = 8;
@@ -67,7 +70,7 @@ impl Trace {
     #[inline]
     pub(super) fn note(&mut self, at: usize) {
         if let Some(turn) = self.turns.get_mut(self.count) {
-            *turn = u16::try_from(at).unwrap_or(END);
+            *turn = u16::try_from(at).expect("invariant: a branch has few hundred children");
         }
         self.count += 1;
     }
@@ -146,7 +149,7 @@ mod tests {
     type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
     fn entries(leaf: &Node) -> Entries {
-        let entries = leaf.entries().expect("a leaf");
+        let entries = leaf.entries();
         (0..entries.len()).map(|at| (entries.key(at), entries.value(at).to_vec())).collect()
     }
 

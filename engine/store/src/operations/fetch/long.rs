@@ -7,12 +7,13 @@
 use super::asked::{Asked, Shape, nothing, shape};
 use super::pieces::{Pieces, Summing, Sums, fill, finish};
 use super::placing::Placing;
-use super::{AkeySums, AkeyView, FetchedAkey, Found, small};
+use super::{AkeySums, AkeyView, FetchedAkey, Found};
 use crate::format::checksum::Checksums;
 use crate::format::key::Path;
 use crate::index::extents::{Gathering, STEP_LOOKS, Stored};
 use crate::index::fault::Halt;
 use crate::index::incarnation::{Life, life};
+use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::FetchError;
 use crate::state::paging::Still;
@@ -160,7 +161,7 @@ impl Long {
     ) -> Result<AkeySums, FetchError> {
         let (mut rest, mut sums) = (into, AkeySums::with_capacity(found.akeys.len()));
         for (number, (akey, pieces)) in found.akeys.iter().zip(&found.pieces).enumerate() {
-            let (part, after) = rest.split_at_mut(small(akey.len));
+            let (part, after) = rest.split_at_mut(in_memory(akey.len));
             sums.push(self.read_akey(core, number, pieces, part, wants).await?);
             rest = after;
         }
@@ -190,7 +191,7 @@ impl Long {
                 let mut pieces = Pieces::new();
                 let place = Placing { requested: *requested, window, size, at: 0 };
                 place.take(&mut stored, None, Some(&mut pieces))?;
-                let (part, after) = rest.split_at_mut(small(window.count * size));
+                let (part, after) = rest.split_at_mut(in_memory(window.count * size));
                 for (from, len, sum) in read_pieces(core, &pieces, part, wants).await? {
                     summing.add(at + from, len, sum);
                 }

@@ -1,9 +1,10 @@
 //! What most fetches find: one version that has all data of the only akey that was asked for.
 
-use super::{FetchedAkey, InBlocks, small};
+use super::{FetchedAkey, InBlocks};
 use crate::format::value::{Blocks, Lone, Payload, Summed, Version};
 use crate::index::cache::Spot;
 use crate::index::tree::Node;
+use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::FetchError;
 use crate::state::read::{Comparison, copy_inline, read_cached, read_device};
@@ -48,9 +49,10 @@ struct Quote {
 
 impl Quote {
     fn summed(&self) -> Summed<'_> {
-        let entry = self.leaf.entries().and_then(|entries| entries.entry_at(self.position));
-        let bytes = entry.and_then(|(_, value)| value.get(self.head..)).unwrap_or_default();
-        Summed { bytes, checksum: self.checksum }
+        // The leaf is as it was found: a change would have copied it.
+        let (_, value) =
+            self.leaf.entries().entry_at(self.position).expect("invariant: an entry was found there");
+        Summed { bytes: &value[self.head..], checksum: self.checksum }
     }
 }
 
@@ -93,7 +95,7 @@ impl Only {
             _ => return None,
         };
         let akeys = OnceCell::new();
-        (len > 0).then(|| (Self { size, len: small(len), source, from, extent, akeys }, spot))
+        (len > 0).then(|| (Self { size, len: in_memory(len), source, from, extent, akeys }, spot))
     }
 
     pub(super) const fn has_blocks(&self) -> bool {

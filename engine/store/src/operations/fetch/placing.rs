@@ -1,10 +1,10 @@
 //! From stored versions to the pieces of an akey's data.
 
 use super::pieces::{Piece, Pieces};
-use super::small;
 use crate::format::codec::Malformed;
 use crate::format::value::{Payload, Version};
 use crate::index::extents::{Stored, is_hole, paint};
+use crate::space::size::in_memory;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_proto::object::Extent;
@@ -52,8 +52,8 @@ impl Placing {
             };
             payloads[part.stored] = Some(Rc::clone(&payload));
             pieces.push(Piece {
-                at: small(at + (part.extent.index - window.index) * size),
-                len: small(part.extent.count * size),
+                at: in_memory(at + (part.extent.index - window.index) * size),
+                len: in_memory(part.extent.count * size),
                 payload,
                 from: within(part.extent, found.extent, size)?,
                 extent: Some(part.extent),

@@ -1,6 +1,7 @@
 //! Giving up room that is kept for records.
 
 use super::RecordRange;
+use crate::format::codec::Malformed;
 use crate::format::key::ObjectKey;
 use crate::format::key::after;
 use crate::format::key::has_integer_dkeys;
@@ -151,7 +152,9 @@ fn step(
     })?;
     let mut changes = Vec::new();
     for (key, value) in found {
-        let rest = place_from(&key).unwrap_or_default();
+        let rest = place_from(&key)
+            .ok_or(Malformed("a reservation's key is too short"))
+            .map_err(UpdateError::from)?;
         let (dkey, akey) = keys_from(object.2, rest).map_err(UpdateError::from)?;
         let gone = pick(dkey, &akey);
         if gone.is_empty() {

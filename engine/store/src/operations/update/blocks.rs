@@ -5,6 +5,7 @@ use crate::format::checksum::Checksums;
 use crate::format::value::{Blocks, Payload};
 use crate::operations::update::{Data, Request};
 use crate::space::map::Purpose;
+use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::UpdateError;
 use crate::state::piece::{Piece, bytes_in_blocks};
@@ -142,13 +143,13 @@ impl Shard {
                 (None, _) => {}
             }
             let slices = first.take().or_else(|| slices(data, range, &mut memory));
-            let mut slices = slices.unwrap_or_default();
+            let mut slices = slices.expect("invariant: this memory is always given");
             if let [run] = blocks.runs.as_slice() {
                 parts.push(Part { offset: self.core.layout.data(run.block), slices });
                 continue;
             }
             for run in &blocks.runs {
-                let slices = take_front(&mut slices, usize::try_from(run.bytes()).unwrap_or(usize::MAX));
+                let slices = take_front(&mut slices, in_memory(run.bytes()));
                 parts.push(Part { offset: self.core.layout.data(run.block), slices });
             }
         }
@@ -204,7 +205,8 @@ impl Shard {
             first
         } else {
             let mut memory = Some(dma.take(needed).await);
-            first_slices(pieces, data, &mut |_| memory.take()).unwrap_or_default()
+            first_slices(pieces, data, &mut |_| memory.take())
+                .expect("invariant: one piece needs memory once")
         };
         let writing = self.begin_blocks(container, request, pieces, (data, first))?;
         let in_blocks = pieces.iter().filter(|piece| piece.in_blocks).map(|piece| piece.data.len());

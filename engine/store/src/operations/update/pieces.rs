@@ -5,6 +5,7 @@ use crate::format::checksum::Checksums;
 use crate::format::key::Path;
 use crate::format::node::ENTRY_MAX;
 use crate::format::value::Payload;
+use crate::space::size::in_memory;
 use crate::state::error::UpdateError;
 use crate::state::piece::{Piece, Pieces};
 use crate::versions::intents::Slot;
@@ -38,13 +39,13 @@ impl Request<'_> {
             // An akey has as many checksums as its data has chunks, or none.
             let (mut needed, found) = (0, update.checksums.len());
             let mut add = |slot, record_size, chunks: Chunks| {
-                let len = usize::try_from(chunks.len()).unwrap_or(usize::MAX);
+                let len = in_memory(chunks.len());
                 let small = len < inline_limit
                     && inline + len <= INLINE_TOTAL_MAX
                     && key_len + 32 + VERSION_OVERHEAD + len <= ENTRY_MAX;
                 inline += if small { len } else { 0 };
                 let first = needed;
-                needed += if found > 0 { usize::try_from(chunks.count()).unwrap_or(usize::MAX) } else { 0 };
+                needed += if found > 0 { in_memory(chunks.count()) } else { 0 };
                 pieces.push(Piece {
                     akey: index,
                     slot,
@@ -91,7 +92,7 @@ impl Request<'_> {
             return Ok(());
         }
         let given = Some(&update.checksums[..]).filter(|given| !given.is_empty());
-        let given = given.map(|given| given.get(piece.given.clone()).unwrap_or_default());
+        let given = given.map(|given| &given[piece.given.clone()]);
         if piece.seal(given, data, regular_only) {
             return Ok(());
         }

@@ -36,6 +36,11 @@ pub(super) fn change(frozen: &mut Option<Frozen>, index: usize, group: &mut Grou
     }
 }
 
+/// By how much a number of set bits changes.
+fn difference(bits: u64) -> i64 {
+    i64::try_from(bits).expect("invariant: a group has GROUP_BLOCKS bits")
+}
+
 impl Frozen {
     /// A group as it was; it hasn't changed since, unless it is kept already.
     fn keep(&mut self, index: usize, group: &Group) -> &mut Kept {
@@ -47,6 +52,7 @@ impl Space {
     /// Keeps the live bits as they are now for a checkpoint. Until [`Space::end_freeze`] or [`Space::give_up_freeze`] nothing
     /// is given out that is freed meanwhile.
     pub(crate) fn begin_freeze(&mut self) {
+        debug_assert!(self.frozen.is_none(), "one checkpoint begins after the other");
         let reader = self.begin_read();
         let dirty = |(index, group): (usize, &mut Group)| {
             let is_new = core::mem::take(&mut group.dirty);
@@ -58,12 +64,12 @@ impl Space {
 
     /// A place that was found for a node of the checkpoint.
     pub(crate) fn place(&mut self, run: Run) {
-        self.change_both(run, |bits, from, to| i64::try_from(bits.set(from, to).0).unwrap_or(0));
+        self.change_both(run, |bits, from, to| difference(bits.set(from, to).0));
     }
 
     /// Blocks of index nodes that the checkpoint leaves behind; [`Space::release_nodes`] when it is stable.
     pub(crate) fn retire(&mut self, run: Run) {
-        self.change_both(run, |bits, from, to| -i64::try_from(bits.clear(from, to)).unwrap_or(0));
+        self.change_both(run, |bits, from, to| -difference(bits.clear(from, to)));
     }
 
     /// Changes live bits as they are and as they were: what this checkpoint stores is no change for the next one.
@@ -78,13 +84,16 @@ impl Space {
             } else {
                 group.dirty = true;
             }
-            *live = live.saturating_add_signed(change(Rc::make_mut(&mut group.live), from, to));
+            let difference = change(Rc::make_mut(&mut group.live), from, to);
+            *live = live
+                .checked_add_signed(difference)
+                .expect("invariant: live blocks are the bits that are set");
         });
     }
 
     /// All places are found: the live bits that aren't as the last checkpoint stored them.
     pub(crate) fn end_freeze(&mut self) -> Vec<(usize, Rc<Bits>)> {
-        let Some(Frozen { groups, reader }) = self.frozen.take() else { return Vec::new() };
+        let Frozen { groups, reader } = self.frozen.take().expect("invariant: a freeze has begun");
         self.end_read(reader);
         groups.into_iter().filter(|(_, kept)| kept.is_new).map(|(index, kept)| (index, kept.live)).collect()
     }

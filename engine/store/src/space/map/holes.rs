@@ -6,6 +6,7 @@
 use super::Space;
 use crate::format::bitmap::GROUP_BLOCKS;
 use crate::format::blocks::Run;
+use crate::space::size::in_memory;
 use weir_media::BLOCK;
 use weir_proto::chunk::PART_BYTES_MAX;
 
@@ -41,10 +42,6 @@ fn is_sparse(free: u64) -> bool {
 /// Segments of a group.
 const SEGMENTS: u64 = GROUP_BLOCKS / SEGMENT;
 
-fn small(value: u64) -> usize {
-    usize::try_from(value).unwrap_or(usize::MAX)
-}
-
 impl Space {
     /// Free blocks of a segment.
     fn free_in(&self, segment: Run) -> u64 {
@@ -75,7 +72,7 @@ impl Space {
 
     /// How the free blocks of a group are spread, counted again if it has changed.
     fn scatter_of(&self, number: u64) -> OfGroup {
-        let known = &self.groups[small(number)].scatter;
+        let known = &self.groups[in_memory(number)].scatter;
         known.get().unwrap_or_else(|| {
             let mut found = OfGroup::default();
             for (_, free) in self.segments_of(number) {
@@ -120,8 +117,9 @@ impl Space {
     /// Keeps the blocks of these segments that are free now from being given out, until [`Space::release_held`].
     pub(crate) fn hold_free(&mut self, segments: &[Run]) {
         for segment in segments {
-            let (group, start) = (small(segment.block / GROUP_BLOCKS), small(segment.block % GROUP_BLOCKS));
-            let end = start + small(segment.count);
+            let (group, start) =
+                (in_memory(segment.block / GROUP_BLOCKS), in_memory(segment.block % GROUP_BLOCKS));
+            let end = start + in_memory(segment.count);
             let mut at = start;
             while let Some((from, len)) = self.groups[group].busy.find_clear(at, end, end) {
                 let first = segment.block + (from - start) as u64;
@@ -151,7 +149,7 @@ impl Space {
         let mut step = 0;
         while step < total {
             let number = (*from + step) % total;
-            if self.groups[small(number / SEGMENTS)].longest < count {
+            if self.groups[in_memory(number / SEGMENTS)].longest < count {
                 // None of its segments has such a hole.
                 step += (SEGMENTS - number % SEGMENTS).min(total - number);
                 continue;
@@ -161,10 +159,11 @@ impl Space {
             if !(count..SEGMENT).contains(&self.free_in(segment)) {
                 continue;
             }
-            let (group, start) = (small(segment.block / GROUP_BLOCKS), small(segment.block % GROUP_BLOCKS));
-            let end = start + small(SEGMENT);
+            let (group, start) =
+                (in_memory(segment.block / GROUP_BLOCKS), in_memory(segment.block % GROUP_BLOCKS));
+            let end = start + in_memory(SEGMENT);
             let mut at = start;
-            while let Some((first, len)) = self.groups[group].busy.find_clear(at, end, small(count)) {
+            while let Some((first, len)) = self.groups[group].busy.find_clear(at, end, in_memory(count)) {
                 if len as u64 == count {
                     let run = Run { block: segment.block + (first - start) as u64, count };
                     self.reserve(run);

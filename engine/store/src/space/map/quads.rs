@@ -9,6 +9,7 @@
 use super::{Purpose, Space};
 use crate::format::bitmap::{Bits, GROUP_BLOCKS, GROUP_WORDS, whole_quads};
 use crate::format::blocks::Run;
+use crate::space::size::in_memory;
 
 /// Blocks of a quad: those of the largest node.
 pub(super) const QUAD: u64 = 4;
@@ -65,9 +66,8 @@ impl Space {
 
     fn find_among(&mut self, count: u64, purpose: Purpose, view: View) -> Option<Run> {
         let cursor = self.cursors[purpose as usize];
-        let small = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
         let (first, within, wanted) =
-            (small(cursor / GROUP_BLOCKS), small(cursor % GROUP_BLOCKS), small(count));
+            (in_memory(cursor / GROUP_BLOCKS), in_memory(cursor % GROUP_BLOCKS), in_memory(count));
         let total = self.groups.len();
         // The first group is looked at twice: from the cursor on, and at last from its start.
         for step in 0..=total {
@@ -84,7 +84,7 @@ impl Space {
             }
             let mut len = group_len;
             if purpose == Purpose::Data {
-                len = len.min(small(self.data_end.saturating_sub(index as u64 * GROUP_BLOCKS)));
+                len = len.min(in_memory(self.data_end.saturating_sub(index as u64 * GROUP_BLOCKS)));
             }
             let seen;
             let bits = if view == View::All {
@@ -95,7 +95,7 @@ impl Space {
             };
             let mut at = if step == 0 { within } else { 0 };
             if view == View::Quads {
-                at = at.next_multiple_of(small(QUAD));
+                at = at.next_multiple_of(in_memory(QUAD));
             }
             let sees_all = view == View::All || view == View::Between && group.quads == 0;
             let (is_whole, mut longest) = (sees_all && at == 0 && len == group_len, 0);

@@ -6,6 +6,7 @@ use crate::format::{
     BATCH_HEADER, BatchKind, Checkpoint, Layout, SuperblockFault, checkpoint_offset, decode_map, probe_batch,
     read_superblock,
 };
+use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::rot::{self, Rot};
 use std::rc::Rc;
@@ -98,7 +99,7 @@ async fn check_maps(core: &Core, budget: &mut Budget) {
         let is_settled =
             core.checkpoints.map_of(group) == Some((number, slot)) && !core.checkpoints.is_running();
         if let Some(reason) = fault.filter(|_| is_settled) {
-            core.space.borrow_mut().mark_dirty(usize::try_from(group).unwrap_or(usize::MAX));
+            core.space.borrow_mut().mark_dirty(in_memory(group));
             core.checkpoints.request.notify_one();
             report(core, ("the space map", offset), reason, true);
         }

@@ -9,6 +9,7 @@
 
 use crate::index::cache::Spot;
 use crate::index::tree::{Node, Stamps, Tree, Turns, Way, half};
+use crate::space::size::in_memory;
 use core::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
@@ -85,8 +86,8 @@ impl Tables {
     #[inline]
     fn split(&self, hash: u64) -> (usize, u16) {
         let [low, tag] = [hash & u64::from(u32::MAX), hash >> 48];
-        let set = usize::try_from(low).unwrap_or(0) & (self.sets.len() - 1);
-        (set, u16::try_from(tag).unwrap_or(0))
+        let set = in_memory(low) & (self.sets.len() - 1);
+        (set, u16::try_from(tag).expect("invariant: 16 bits are left"))
     }
 
     /// The hint with this number.
@@ -189,9 +190,7 @@ pub(super) struct End {
 
 impl End {
     fn expect(&self) {
-        if let Some(entries) = self.leaf.entries() {
-            entries.expect_at(self.position);
-        }
+        self.leaf.entries().expect_at(self.position);
     }
 }
 

@@ -11,7 +11,8 @@ use core::cmp::Ordering;
 const EQUAL_HEADS_MAX: usize = 8;
 
 /// The bits of the first bytes of a head, for each number of them.
-const FIRST_BYTES: [u32; 1 + size_of::<u32>()] = [0, 0xff00_0000, 0xffff_0000, 0xffff_ff00, u32::MAX];
+pub(super) const FIRST_BYTES: [u32; 1 + size_of::<u32>()] =
+    [0, 0xff00_0000, 0xffff_0000, 0xffff_ff00, u32::MAX];
 
 /// The first eight bytes as a number, zeros behind fewer. Words are in the order of their bytes; only equal ones have to
 /// be compared in full.
@@ -139,7 +140,9 @@ impl Packed {
     fn search_alike(&self, mut low: usize, mut high: usize, rest: &[u8]) -> Result<usize, usize> {
         // One that is the prefix alone is below all that have a rest, and shares nothing with them.
         low += usize::from(self.rest_of(low).is_none());
-        let rest_of = |index: usize| self.rest_of(index).unwrap_or_default();
+        let rest_of = |index: usize| {
+            self.rest_of(index).expect("invariant: only the first key may be the prefix alone")
+        };
         let (first, last) = (rest_of(low), rest_of(high - 1));
         let shared = shared_len(first, last);
         let Some(rest) = rest.strip_prefix(&first[..shared]) else {
