@@ -38,7 +38,7 @@ mod versions;
 pub use audit::Audit;
 pub use index::fault::Location;
 pub use operations::attribute::{Along, AttributeChange, AttributeError};
-pub use operations::fetch::{AkeySums, Fetch, FetchedAkey, Landed};
+pub use operations::fetch::{AkeySums, DirectRead, Fetch, FetchedAkey};
 pub use operations::list::ListPage;
 pub use operations::operation::Operation;
 pub use operations::reserve::RecordRange;

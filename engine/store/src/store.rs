@@ -198,8 +198,8 @@ impl Store {
     pub async fn resize_pool(&self, pool: PoolId, size: u64) -> Result<(), PoolError> {
         self.core.admit().await.map_err(PoolError::Failed)?;
         let (number, mut state) = self.find(pool)?;
-        let promised = self.core.transactions.borrow().promises.of_pool(number);
-        let used = state.used().total().saturating_add(state.reserved).saturating_add(promised);
+        let of_prepared = self.core.transactions.borrow().prepared_spaces.of_pool(number);
+        let used = state.used().total().saturating_add(state.reserved).saturating_add(of_prepared);
         if size < used {
             return Err(PoolError::InUse { pool, asked: size, used });
         }

@@ -63,21 +63,21 @@ impl Set {
 
 /// Where a value was in the cache, if it was there. It may be another's place by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot(u32);
+pub(crate) struct CacheSlot(u32);
 
-impl Spot {
+impl CacheSlot {
     /// It wasn't there.
     pub(crate) const NONE: Self = Self(0);
 }
 
 #[derive(Debug, Default)]
-struct Places {
+struct Slots {
     sets: Vec<Set>,
     /// The blocks of all places; `None` without any.
     memory: Option<Mapping>,
 }
 
-impl Places {
+impl Slots {
     fn new(limit: usize) -> Self {
         let sets = limit / (WAYS * BLOCK + size_of::<Set>());
         // A system without memory for a cache does without.
@@ -113,7 +113,7 @@ impl Places {
 /// The cache. Without room for a set of values it holds nothing and costs nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Cache {
-    places: RefCell<Places>,
+    places: RefCell<Slots>,
     bytes: Cell<usize>,
     pub(crate) hits: Cell<u64>,
     pub(crate) misses: Cell<u64>,
@@ -122,7 +122,7 @@ pub(crate) struct Cache {
 impl Cache {
     /// A cache that takes at most this many bytes.
     pub(crate) fn new(limit: usize) -> Self {
-        Self { places: RefCell::new(Places::new(limit)), ..Self::default() }
+        Self { places: RefCell::new(Slots::new(limit)), ..Self::default() }
     }
 
     /// Bytes of the values it holds.
@@ -132,20 +132,20 @@ impl Cache {
 
     /// The value with this checksum at this block is going to be read: it is on its way to the processor from here on, if it
     /// is here. Returns where.
-    pub(crate) fn expect(&self, block: u64, checksum: u32) -> Spot {
+    pub(crate) fn prefetch(&self, block: u64, checksum: u32) -> CacheSlot {
         let mut places = self.places.borrow_mut();
         let found = places.set(block).and_then(|set| Some((set, places.sets[set].find(block, checksum)?)));
-        let Some((set, way)) = found else { return Spot::NONE };
+        let Some((set, way)) = found else { return CacheSlot::NONE };
         let range = places.range(set, way);
         let value = &places.memory()[range];
         prefetch(&value[..value.len().min(HEAD)]);
-        u32::try_from(set * WAYS + way + 1).map_or(Spot::NONE, Spot)
+        u32::try_from(set * WAYS + way + 1).map_or(CacheSlot::NONE, CacheSlot)
     }
 
     /// The value that was at this place is most likely going to be read: as [`Cache::expect`], before it is known which it
     /// is.
     #[inline]
-    pub(crate) fn foresee(&self, Spot(spot): Spot) {
+    pub(crate) fn prefetch_slot(&self, CacheSlot(spot): CacheSlot) {
         let Some(number) = spot.checked_sub(1) else { return };
         let (mut places, number) = (self.places.borrow_mut(), number as usize);
         let (set, way) = (number / WAYS, number % WAYS);
@@ -225,7 +225,7 @@ mod tests {
     fn a_value_is_found_by_its_block_and_checksum_until_others_need_the_place() {
         let cache = Cache::new(room(2));
         cache.insert(4, 99, b"weir");
-        cache.expect(4, 99);
+        cache.prefetch(4, 99);
         assert_eq!(read(&cache, 4, 99).as_deref(), Some(&b"weir"[..]));
         assert_eq!(read(&cache, 4, 98), None, "another value of the same block");
         assert_eq!(cache.read(4, 99, |_| None::<()>), None, "of no use");
@@ -279,7 +279,7 @@ mod tests {
     fn without_room_there_is_no_cache() {
         let cache = Cache::new(room(1) - 1);
         cache.insert(1, 1, b"weir");
-        cache.expect(1, 1);
+        cache.prefetch(1, 1);
         assert_eq!(read(&cache, 1, 1), None);
         assert_eq!((cache.misses.get(), cache.bytes()), (0, 0));
     }

@@ -1,8 +1,8 @@
 //! Which versions of extents are visible at an epoch.
 
 use crate::format::key::{self, KeyBytes, Path};
+use crate::index::existence::Existence;
 use crate::index::fault::Fault;
-use crate::index::incarnation::Life;
 use crate::index::tree::Tree;
 use core::ops::ControlFlow;
 use smallvec::SmallVec;
@@ -44,18 +44,18 @@ pub(crate) struct Visible {
 }
 
 /// The newest version up to `epoch` of each stored extent that reaches into `range`, of the given classes. Versions
-/// before the akey's present life are left out.
+/// before the akey's present existence are left out.
 #[cfg(test)]
 pub(crate) fn newest_versions(
     tree: &Tree,
     akey: &Path,
-    life: Life,
+    existence: Existence,
     epoch: u64,
     range: Extent,
     classes: u32,
 ) -> Result<SmallVec<[Stored; 1]>, Fault> {
     let mut all = Gathering { most: usize::MAX, ..Gathering::new(range, classes, usize::MAX) };
-    all.step(tree, akey, life, epoch, &mut { usize::MAX })?;
+    all.step(tree, akey, existence, epoch, &mut { usize::MAX })?;
     Ok(all.found)
 }
 
@@ -63,14 +63,14 @@ pub(crate) fn newest_versions(
 pub(crate) fn versions_within(
     tree: &Tree,
     akey: &Path,
-    life: Life,
+    existence: Existence,
     epoch: u64,
     range: Extent,
     classes: u32,
     looks: &mut usize,
 ) -> Result<Option<SmallVec<[Stored; 1]>>, Fault> {
     let mut gathering = Gathering::new(range, classes, usize::MAX);
-    let is_whole = gathering.step(tree, akey, life, epoch, looks)? && gathering.end() == range.end();
+    let is_whole = gathering.step(tree, akey, existence, epoch, looks)? && gathering.end() == range.end();
     Ok(is_whole.then_some(gathering.found))
 }
 
@@ -122,7 +122,7 @@ impl Gathering {
         &mut self,
         tree: &Tree,
         akey: &Path,
-        life: Life,
+        existence: Existence,
         epoch: u64,
         looks: &mut usize,
     ) -> Result<bool, Fault> {
@@ -138,7 +138,7 @@ impl Gathering {
             }
             let before = (*looks, self.ahead, self.found.len());
             // Each scan ends at the end of the class, or where it is quicker to search anew.
-            let scanned = self.scan_class(tree, akey, &from, (life, epoch), looks);
+            let scanned = self.scan_class(tree, akey, &from, (existence, epoch), looks);
             if scanned.is_ok() && *looks == before.0 {
                 // To find nothing takes a look, too: there may be many classes, and many small ranges to be looked at.
                 *looks -= 1;
@@ -193,7 +193,7 @@ impl Gathering {
         tree: &Tree,
         akey: &Path,
         from: &[u8],
-        (life, epoch): (Life, u64),
+        (existence, epoch): (Existence, u64),
         looks: &mut usize,
     ) -> Result<Option<KeyBytes>, Fault> {
         // The kind of the entry, and the class.
@@ -241,7 +241,7 @@ impl Gathering {
                 };
             }
             (done, steps) = (Some(extent), 0);
-            if extent.end() > range.index && life.shows(at, epoch) {
+            if extent.end() > range.index && existence.shows(at, epoch) {
                 found.push(Stored { extent, epoch: at, value: value.to_vec() });
             }
             ControlFlow::Continue(())
@@ -333,10 +333,10 @@ mod tests {
 
     /// Takes a search to its end in steps of few looks. Returns how many those were.
     fn gather(gathering: &mut Gathering, tree: &Tree, akey: &Path, epoch: u64, step: usize) -> usize {
-        let (life, mut steps) = (Life { exists: true, low: 0, event: None }, 1);
+        let (existence, mut steps) = (Existence { exists: true, low: 0, event: None }, 1);
         loop {
             let mut looks = step;
-            if gathering.step(tree, akey, life, epoch, &mut looks).expect("in memory") {
+            if gathering.step(tree, akey, existence, epoch, &mut looks).expect("in memory") {
                 return steps;
             }
             assert_eq!(looks, 0, "it has stopped too early");
@@ -357,8 +357,9 @@ mod tests {
             next += count;
         }
         assert_eq!(classes.count_ones(), 3);
-        let (life, range) = (Life { exists: true, low: 0, event: None }, Extent { index: 0, count: next });
-        let stored = newest_versions(&tree, &akey, life, 1, range, classes).expect("sound");
+        let (existence, range) =
+            (Existence { exists: true, low: 0, event: None }, Extent { index: 0, count: next });
+        let stored = newest_versions(&tree, &akey, existence, 1, range, classes).expect("sound");
         assert_eq!(paint(&stored, range).last().map(|part| part.extent.end()), Some(next));
     }
 
@@ -387,9 +388,9 @@ mod tests {
                     }
                 }
             }
-            let life = Life { exists: true, low, event: None };
+            let existence = Existence { exists: true, low, event: None };
             let range = Extent { index: range.0, count: range.1 };
-            let stored = newest_versions(&tree, &akey, life, epoch, range, classes).expect("sound");
+            let stored = newest_versions(&tree, &akey, existence, epoch, range, classes).expect("sound");
             let parts = paint(&stored, range);
             let mut seen = vec![None; 200];
             for part in &parts {
@@ -420,7 +421,7 @@ mod tests {
                 classes |= 1 << key::length_class(*count);
                 tree.put(&akey.extent(Extent { index: *index, count: *count }, at), b"x").expect("in memory");
             }
-            let life = Life { exists: true, low: 0, event: None };
+            let existence = Existence { exists: true, low: 0, event: None };
             let all = Extent { index: 0, count: 600 };
             let records = |range: Extent, stored: &[Stored]| {
                 let mut shown = Vec::new();
@@ -429,7 +430,7 @@ mod tests {
                 }
                 shown
             };
-            let whole = newest_versions(&tree, &akey, life, epoch, all, classes).expect("sound");
+            let whole = newest_versions(&tree, &akey, existence, epoch, all, classes).expect("sound");
             let expected = records(all, &whole);
             let (mut from, mut shown) = (0, Vec::new());
             while from < all.end() {
@@ -521,9 +522,9 @@ mod tests {
             tree.put(&akey.extent(extent(0), at), b"x").expect("in memory");
             tree.put(&akey.extent(extent(4), at), b"y").expect("in memory");
         }
-        let life = Life { exists: true, low: 0, event: None };
+        let existence = Existence { exists: true, low: 0, event: None };
         let classes = 1 << key::length_class(4);
-        let found = newest_versions(&tree, &akey, life, 1000, Extent { index: 0, count: 100 }, classes)
+        let found = newest_versions(&tree, &akey, existence, 1000, Extent { index: 0, count: 100 }, classes)
             .expect("sound");
         assert_eq!(found.iter().map(|stored| stored.epoch).collect::<Vec<_>>(), [1000, 1000]);
     }

@@ -13,7 +13,7 @@ use crate::index::stored::encode_node;
 use crate::index::tree::Node;
 use crate::space::size::in_memory;
 use crate::state::core::{Core, add};
-use crate::state::pace::{Convoy, PIECE};
+use crate::state::pace::{BackgroundWrites, PIECE};
 use begin::Frozen;
 use core::cell::Cell;
 use core::time::Duration;
@@ -137,7 +137,7 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
     core.journal.progress.notify_waiters();
     for part in frozen.retired.chunks(begin::SLICE) {
         core.space.borrow_mut().release_nodes(part);
-        core.turn().await;
+        core.yield_to_io().await;
     }
     let state = &core.checkpoints;
     state.count.set(state.count.get() + 1);
@@ -217,7 +217,7 @@ impl<'a> Course<'a> {
 }
 
 /// Nodes from the front, with their bytes, that stand one behind the other and make up one piece at most.
-fn neighbours(nodes: &VecDeque<(Rc<Node>, Run)>) -> (usize, usize) {
+fn adjacent(nodes: &VecDeque<(Rc<Node>, Run)>) -> (usize, usize) {
     let (mut count, mut bytes) = (0, 0);
     for (_, run) in nodes {
         let len = in_memory(run.bytes());
@@ -231,7 +231,7 @@ fn neighbours(nodes: &VecDeque<(Rc<Node>, Run)>) -> (usize, usize) {
     (count, bytes)
 }
 
-/// Writes all nodes, neighbours together, and returns the bytes. What is on the device is let go: a node that changes from then
+/// Writes all nodes, adjacent together, and returns the bytes. What is on the device is let go: a node that changes from then
 /// on needn't be copied, and one that has changed already isn't there twice any more.
 async fn write_nodes(
     core: &Core,
@@ -239,12 +239,12 @@ async fn write_nodes(
     number: u64,
     course: &Course<'_>,
 ) -> Result<u64, CheckpointError> {
-    let mut convoy = Convoy::new(core, || course.is_late());
+    let mut writes = BackgroundWrites::new(core, || course.is_late());
     let mut written = 0;
     while let Some(start) = rest.front().map(|(_, run)| run.block) {
-        let (count, bytes) = neighbours(&rest);
-        let passage = convoy.way(bytes).await?;
-        let mut buffer = convoy.buffer(bytes).await?;
+        let (count, bytes) = adjacent(&rest);
+        let permit = writes.permit(bytes).await?;
+        let mut buffer = writes.buffer(bytes).await?;
         let (mut at, mut nodes) = (0, Vec::with_capacity(count));
         for (node, run) in rest.drain(..count) {
             let len = in_memory(run.bytes());
@@ -256,29 +256,29 @@ async fn write_nodes(
         }
         course.begin(bytes);
         // Until it is there, nobody may look for a node on the device.
-        convoy.write(&passage, core.layout.data(start), buffer, nodes);
+        writes.write(&permit, core.layout.data(start), buffer, nodes);
         written += bytes as u64;
-        core.turn().await;
+        core.yield_to_io().await;
     }
-    convoy.end().await?;
+    writes.end().await?;
     Ok(written)
 }
 
 /// Writes the bitmaps that changed beside their present versions, and returns the bytes.
 async fn write_maps(core: &Core, frozen: &Frozen, course: &Course<'_>) -> Result<u64, CheckpointError> {
-    let mut convoy = Convoy::new(core, || course.is_late());
+    let mut writes = BackgroundWrites::new(core, || course.is_late());
     for part in frozen.maps.chunks(PIECE / BLOCK) {
-        let passage = convoy.way(part.len() * BLOCK).await?;
+        let permit = writes.permit(part.len() * BLOCK).await?;
         for (group, bits) in part {
-            let mut buffer = convoy.buffer(BLOCK).await?;
+            let mut buffer = writes.buffer(BLOCK).await?;
             buffer.copy_from_slice(&encode_map(*group as u64, frozen.number, bits, core.id));
             let slot = 1 - core.checkpoints.maps.borrow()[*group].1;
             core.checkpoints.maps.borrow_mut()[*group] = (frozen.number, slot);
-            convoy.write(&passage, core.layout.map(*group as u64, slot), buffer, ());
+            writes.write(&permit, core.layout.map(*group as u64, slot), buffer, ());
         }
         course.begin(part.len() * BLOCK);
-        core.turn().await;
+        core.yield_to_io().await;
     }
-    convoy.end().await?;
+    writes.end().await?;
     Ok((frozen.maps.len() * BLOCK) as u64)
 }

@@ -2,9 +2,9 @@
 
 mod asked;
 mod long;
-mod only;
 mod pieces;
 mod placing;
+mod single_version;
 
 use crate::format::admissible::check_keys;
 use crate::format::checksum::Checksums;
@@ -13,11 +13,11 @@ use crate::format::key::ObjectKey;
 use crate::format::key::{self, ContainerNumber, Path};
 use crate::format::spelling::Spelling;
 use crate::format::value::{Blocks, Payload, Version};
+use crate::index::existence::{Existence, existence};
 use crate::index::extents::versions_within;
 use crate::index::fault::{Fault, Halt};
-use crate::index::incarnation::{Life, life};
 use crate::index::tree::Tree;
-use crate::operations::land::Course;
+use crate::operations::direct_read::DirectTransfer;
 use crate::space::size::in_memory;
 use crate::state::core::{Core, add};
 use crate::state::error::FetchError;
@@ -29,9 +29,9 @@ use crate::versions::walk::{self, Wanted};
 use asked::{Asked, Shape, nothing, shape};
 use core::ops::ControlFlow;
 use long::Long;
-use only::Only;
-use pieces::{Piece, Pieces, Sums, fill, finish, sum_up};
+use pieces::{ReadPiece, ReadPieces, Sums, fill, finish, sum_up};
 use placing::Placing;
+use single_version::SingleVersion;
 use smallvec::{SmallVec, smallvec};
 use std::rc::Rc;
 use weir_media::{Landing, Lasting};
@@ -79,7 +79,7 @@ impl ReadGuard {
     }
 
     /// For what was found just now, without letting others run in between.
-    fn of(core: &Rc<Core>, only: &Only) -> Self {
+    fn of(core: &Rc<Core>, only: &SingleVersion) -> Self {
         if only.has_blocks() {
             return Self::new(core);
         }
@@ -103,9 +103,9 @@ pub struct Fetch {
     what: What,
 }
 
-/// What was read to memory that was lent for it.
+/// Data that was read to memory of the caller without a copy.
 #[derive(Debug)]
-pub struct Landed<M> {
+pub struct DirectRead<M> {
     /// The memory.
     pub memory: M,
     /// Where in it the data begins.
@@ -115,7 +115,7 @@ pub struct Landed<M> {
 }
 
 enum What {
-    Only(Only),
+    Single(SingleVersion),
     Any(Box<Any>),
 }
 
@@ -131,7 +131,7 @@ struct Any {
 struct Found {
     akeys: SmallVec<[FetchedAkey; 1]>,
     /// In the order of their position, for each akey.
-    pieces: SmallVec<[Pieces; 1]>,
+    pieces: SmallVec<[ReadPieces; 1]>,
 }
 
 impl core::fmt::Debug for Fetch {
@@ -151,7 +151,7 @@ impl Fetch {
     #[must_use]
     pub fn akeys(&self) -> &[FetchedAkey] {
         match &self.what {
-            What::Only(only) => only.akeys(),
+            What::Single(only) => only.akeys(),
             What::Any(any) => &any.found.akeys,
         }
     }
@@ -160,7 +160,7 @@ impl Fetch {
     #[must_use]
     pub fn data_len(&self) -> u64 {
         match &self.what {
-            What::Only(only) => only.len() as u64,
+            What::Single(only) => only.len() as u64,
             What::Any(any) => any.found.akeys.iter().map(|akey| akey.len).sum(),
         }
     }
@@ -174,7 +174,7 @@ impl Fetch {
     pub async fn read(&self, into: &mut [u8]) -> Result<(), FetchError> {
         let into = room(into, self.data_len())?;
         match &self.what {
-            What::Only(only) => match only.copy(&self.guard.core, into, false) {
+            What::Single(only) => match only.copy(&self.guard.core, into, false) {
                 Ok(copied) => copied.map(drop),
                 Err(blocks) => only.read(&self.guard.core, blocks, into, None).await.map(drop),
             },
@@ -194,32 +194,36 @@ impl Fetch {
         asked: &[AkeyFetch],
         comparison: Comparison,
         mut memory: M,
-    ) -> Result<Landed<M>, FetchError> {
+    ) -> Result<DirectRead<M>, FetchError> {
         let core = &self.guard.core;
         if let Some((blocks, from, len, extent)) = self.in_blocks(asked)
-            && let Some(course) = Course::of(core, blocks, from, len)
-            && !course.is_in_memory(core)
+            && let Some(transfer) = DirectTransfer::of(core, blocks, from, len)
+            && !transfer.is_in_memory(core)
         {
             let lost = || FetchError::Failed("its memory is still with the device".to_owned());
             match Landing::new(memory) {
-                Ok(mut landing) if landing.room() >= course.room() => {
+                Ok(mut landing) if landing.room() >= transfer.room() => {
                     let sum =
-                        course.read(core, blocks, (from, len, extent), comparison, &mut landing).await?;
+                        transfer.read(core, blocks, (from, len, extent), comparison, &mut landing).await?;
                     let memory = landing.into_memory().ok_or_else(lost)?;
-                    return Ok(Landed { memory, start: course.start(), sums: smallvec![smallvec![sum]] });
+                    return Ok(DirectRead {
+                        memory,
+                        start: transfer.start(),
+                        sums: smallvec![smallvec![sum]],
+                    });
                 }
                 Ok(small) => memory = small.into_memory().ok_or_else(lost)?,
                 Err(unaligned) => memory = unaligned,
             }
         }
         let sums = self.read_and_sum(asked, comparison, memory.bytes()).await?;
-        Ok(Landed { memory, start: 0, sums })
+        Ok(DirectRead { memory, start: 0, sums })
     }
 
     /// The blocks that all of the data is in, if it is one part of one value.
     fn in_blocks(&self, asked: &[AkeyFetch]) -> Option<InBlocks<'_>> {
         match &self.what {
-            What::Only(only) => only.in_blocks(),
+            What::Single(only) => only.in_blocks(),
             What::Any(any) => any.in_blocks(asked),
         }
     }
@@ -254,7 +258,7 @@ impl Fetch {
     ) -> Result<AkeySums, FetchError> {
         let into = room(into, self.data_len())?;
         let read = match &self.what {
-            What::Only(only) => {
+            What::Single(only) => {
                 let sum = match only.copy(&self.guard.core, into, true) {
                     Ok(copied) => copied,
                     Err(blocks) => only.read(&self.guard.core, blocks, into, Some(comparison)).await,
@@ -288,7 +292,7 @@ impl Any {
         if !asked.iter().all(|fetch| is_one(&fetch.value)) {
             return None;
         }
-        let [Piece { len, payload, from, extent, .. }] = &pieces[..] else { return None };
+        let [ReadPiece { len, payload, from, extent, .. }] = &pieces[..] else { return None };
         match &**payload {
             Payload::Blocks(blocks) if *len as u64 == akey.len => Some((blocks, *from, *len, *extent)),
             _ => None,
@@ -335,19 +339,23 @@ impl Any {
 struct AkeyView<'a> {
     tree: &'a Tree,
     path: &'a Path,
-    life: Life,
+    existence: Existence,
     epoch: u64,
 }
 
 impl AkeyView<'_> {
-    fn fetch_single(&self, wanted: u64) -> Result<(FetchedAkey, Pieces), Fault> {
-        let newest = newest_single(self.tree, self.path, self.life, self.epoch)?;
+    fn fetch_single(&self, wanted: u64) -> Result<(FetchedAkey, ReadPieces), Fault> {
+        let newest = newest_single(self.tree, self.path, self.existence, self.epoch)?;
         let payload = newest.map_or(Payload::Hole, |(_, payload)| payload);
         let size = payload.len();
         let len = size.min(wanted);
         let fetched = Fetched { size, present: Vec::new(), checksums: Vec::new() };
-        let piece = Piece { at: 0, len: in_memory(len), payload: Rc::new(payload), from: 0, extent: None };
-        Ok((FetchedAkey { fetched, len }, if len > 0 { Pieces::from_iter([piece]) } else { Pieces::new() }))
+        let piece =
+            ReadPiece { at: 0, len: in_memory(len), payload: Rc::new(payload), from: 0, extent: None };
+        Ok((
+            FetchedAkey { fetched, len },
+            if len > 0 { ReadPieces::from_iter([piece]) } else { ReadPieces::new() },
+        ))
     }
 
     /// `None`: it takes more looks at the index than are left.
@@ -358,12 +366,19 @@ impl AkeyView<'_> {
         extents: &[Extent],
         classes: u32,
         looks: &mut usize,
-    ) -> Result<Option<(FetchedAkey, Pieces)>, Fault> {
+    ) -> Result<Option<(FetchedAkey, ReadPieces)>, Fault> {
         let size = u64::from(record_size);
-        let (mut present, mut pieces, mut at) = (Vec::with_capacity(extents.len()), Pieces::new(), 0);
+        let (mut present, mut pieces, mut at) = (Vec::with_capacity(extents.len()), ReadPieces::new(), 0);
         for requested in extents {
-            let found =
-                versions_within(self.tree, self.path, self.life, self.epoch, *requested, classes, looks)?;
+            let found = versions_within(
+                self.tree,
+                self.path,
+                self.existence,
+                self.epoch,
+                *requested,
+                classes,
+                looks,
+            )?;
             let Some(mut stored) = found else { return Ok(None) };
             let place = Placing { requested: *requested, window: *requested, size, at };
             let into = (wanted > 0).then_some(&mut pieces);
@@ -380,24 +395,24 @@ impl AkeyView<'_> {
 pub(crate) fn newest_single(
     tree: &Tree,
     akey: &Path,
-    life: Life,
+    existence: Existence,
     epoch: u64,
 ) -> Result<Option<(u64, Payload)>, Fault> {
-    newest_single_as(tree, akey, life, epoch, |value| Ok(Version::decode(value)?.payload))
+    newest_single_as(tree, akey, existence, epoch, |value| Ok(Version::decode(value)?.payload))
 }
 
 /// The newest visible single value of an akey as `read` takes it from its encoded version, and its epoch.
 pub(crate) fn newest_single_as<T>(
     tree: &Tree,
     akey: &Path,
-    life: Life,
+    existence: Existence,
     epoch: u64,
     read: impl Fn(&[u8]) -> Result<T, Malformed>,
 ) -> Result<Option<(u64, T)>, Fault> {
     let from = akey.single(epoch);
     let found = tree.scan_below(&from, from.len() - size_of::<u64>(), |rest, value| {
         ControlFlow::Break(key::epoch_from(rest).and_then(|at| match at.0 {
-            at if life.shows(at, epoch) => Ok(Some((at, read(value)?))),
+            at if existence.shows(at, epoch) => Ok(Some((at, read(value)?))),
             _ => Ok(None),
         }))
     })?;
@@ -500,17 +515,19 @@ impl Shard {
         let hash = hash_object(place);
         let below = hash_key(hash, dkey);
         let lead = self.core.hints.lead(&tree, wanted.hash(hash_key(below, akey)));
-        self.core.cache.foresee(lead.spot());
-        let Some(life) = self.core.lives.newest_at(&tree, place, hash, epoch) else { return Ok(None) };
+        self.core.cache.prefetch_slot(lead.spot());
+        let Some(existence) = self.core.existences.newest_at(&tree, place, hash, epoch) else {
+            return Ok(None);
+        };
         if reader == Reader::Plain {
             // Also where the walk comes to nothing, and all is looked up and noted again: what is noted may be far away in
             // memory, and comes while the walk is under way.
-            let newest = epoch.min(life.newest());
-            self.core.timestamps.note_glance_at((hash, below), newest);
+            let newest = epoch.min(existence.newest());
+            self.core.timestamps.note_plain_read_at((hash, below), newest);
         }
-        Ok(walk::covering(&tree, &lead, life, (&mut spelling, akey), epoch, wanted, |covering| {
-            let (only, spot) = Only::of(&self.core, wanted, &covering)?;
-            Some((Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Only(only) }, spot))
+        Ok(walk::covering(&tree, &lead, existence, (&mut spelling, akey), epoch, wanted, |covering| {
+            let (only, spot) = SingleVersion::of(&self.core, wanted, &covering)?;
+            Some((Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Single(only) }, spot))
         }))
     }
 
@@ -543,7 +560,7 @@ impl Shard {
         epoch: Epoch,
     ) -> Result<(), FetchError> {
         self.begin_read(Reader::Plain, object, scope, epoch)?;
-        self.core.timestamps.note_glance(object, scope, epoch.0.min(self.core.newest_epoch()));
+        self.core.timestamps.note_plain_read(object, scope, epoch.0.min(self.core.newest_epoch()));
         Ok(())
     }
 
@@ -554,12 +571,12 @@ impl Shard {
             return Ok(());
         }
         self.core.writer.note_reader();
-        self.core.make_durable(self.core.journal.touched(&place)).await.map_err(FetchError::Failed)
+        self.core.make_durable(self.core.journal.latest_record(&place)).await.map_err(FetchError::Failed)
     }
 
     /// Whether everything that a reader of this object has seen is durable.
     fn is_seen(&self, place: &ObjectKey) -> bool {
-        self.core.journal.touched(place) <= self.core.journal.durable()
+        self.core.journal.latest_record(place) <= self.core.journal.durable()
     }
 
     #[expect(clippy::too_many_arguments, reason = "the tree and the parts of the request")]
@@ -574,17 +591,17 @@ impl Shard {
         akeys: &[AkeyFetch],
     ) -> Result<Planned, Halt<FetchError>> {
         let path = Path::object(place.0, place.1, place.2);
-        let above = life(tree, &path, Life::ALWAYS, epoch)?;
+        let above = existence(tree, &path, Existence::ALWAYS, epoch)?;
         if reader == Reader::Plain {
             // It sees nothing newer than the newest change of the object.
-            self.core.timestamps.note_glance(place, Scope::Dkey(dkey), epoch.min(above.newest()));
+            self.core.timestamps.note_plain_read(place, Scope::Dkey(dkey), epoch.min(above.newest()));
         }
         let asked = Asked { name: dkey, dkey: &path.dkey(dkey), above, epoch, conditions };
         let above = asked.dkey(tree)?;
         let (mut found, mut looks) = (Found::default(), self.core.config.fetch_looks.max(1));
         for fetch in akeys {
-            let (path, life) = asked.akey(tree, above, fetch)?;
-            let view = AkeyView { tree, path: &path, life, epoch };
+            let (path, existence) = asked.akey(tree, above, fetch)?;
+            let view = AkeyView { tree, path: &path, existence, epoch };
             let Some((akey, pieces)) = fetch_akey(&view, fetch, &mut looks)? else {
                 return Ok(Planned::Long(Still::new(&self.core, tree)));
             };
@@ -598,7 +615,7 @@ impl Shard {
 /// What one turn makes of a fetch.
 enum Planned {
     Whole(Found),
-    /// It takes more turns, in which the index has to stay as it is.
+    /// It takes more time slices, in which the index has to stay as it is.
     Long(Still),
 }
 
@@ -607,8 +624,8 @@ fn fetch_akey(
     view: &AkeyView<'_>,
     fetch: &AkeyFetch,
     looks: &mut usize,
-) -> Result<Option<(FetchedAkey, Pieces)>, Halt<FetchError>> {
-    match shape(view.life, fetch)? {
+) -> Result<Option<(FetchedAkey, ReadPieces)>, Halt<FetchError>> {
+    match shape(view.existence, fetch)? {
         Shape::Nothing => Ok(Some(nothing())),
         Shape::Single(size) => Ok(Some(view.fetch_single(size)?)),
         Shape::Array(size, given, extents, classes) => {

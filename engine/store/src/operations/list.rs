@@ -1,19 +1,19 @@
 //! Lists of objects, dkeys, akeys and extents, a page at a time.
 //!
 //! An anchor names the last key listed, or the record that a list of extents goes on at, so that it stays meaningful
-//! whatever comes and goes between two pages. A page shows the index as it was at its begin, is put together in turns, and
+//! whatever comes and goes between two pages. A page shows the index as it was at its begin, is put together in time slices, and
 //! ends early when it takes many: most keys may be punched, most extents hidden. What an extent shows may be listed as two
 //! entries where a page ended early.
 
 use crate::format::admissible::check_keys;
 use crate::format::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::format::value::Payload;
+use crate::index::existence::{Existence, existence};
 use crate::index::extents::{ALL_RECORDS, Gathering, is_hole, paint};
 use crate::index::fault::Fault;
-use crate::index::incarnation::{Life, life};
 use crate::index::tree::Tree;
 use crate::operations::fetch::{hold_blocks, newest_single};
-use crate::operations::turns::{KEY_LOOKS, TURN_LOOKS, Turns};
+use crate::operations::sliced_reader::{KEY_LOOKS, SLICE_LOOKS, SlicedReader};
 use crate::space::size::in_memory;
 use crate::state::error::FetchError;
 use crate::state::read::load;
@@ -30,7 +30,7 @@ const PAGE_BYTES_MAX: usize = INLINE_MAX - 1024;
 const ENTRY_BYTES: usize = 40;
 
 /// Extents of a window begin with so many entries of each class.
-const WINDOW_LOOKS: usize = TURN_LOOKS / 2;
+const WINDOW_LOOKS: usize = SLICE_LOOKS / 2;
 
 /// A page of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,16 +99,16 @@ impl Shard {
         let mut page = Filling::new(limit);
         self.begin_list(number, object, scope, epoch)?;
         // Nothing runs in between: what is shown is what the list has announced to see.
-        let turns = Turns::new(self, (container, number));
+        let reader = SlicedReader::new(self, (container, number));
         let path = Path::object(self.number, number, object);
-        let asked = Asked { turns: &turns, object, path, epoch: epoch.0 };
+        let asked = Asked { reader: &reader, object, path, epoch: epoch.0 };
         match scope {
             ListScope::Objects => asked.objects((self.number, number), anchor, &mut page).await?,
             ListScope::Dkeys => asked.dkeys(anchor, with_value, &mut page).await?,
             ListScope::Akeys(dkey) => asked.akeys(dkey, anchor, &mut page).await?,
             ListScope::Extents(dkey, akey) => asked.extents(dkey, akey, anchor, &mut page).await?,
         }
-        drop(turns);
+        drop(reader);
         match scope {
             ListScope::Objects => {
                 self.core.make_durable(self.core.journal.last()).await.map_err(FetchError::Failed)?;
@@ -153,7 +153,7 @@ type Look = Result<(bool, Vec<u8>, Vec<u8>), Fault>;
 
 /// What is to be listed.
 struct Asked<'a> {
-    turns: &'a Turns<'a>,
+    reader: &'a SlicedReader<'a>,
     object: ObjectId,
     path: Path,
     epoch: u64,
@@ -171,8 +171,8 @@ impl Asked<'_> {
     ) -> Result<(), FetchError> {
         let mut anchor = None;
         loop {
-            let keys = self.turns.left(KEY_LOOKS).await?.min(self.turns.rest()).max(KEY_LOOKS) / KEY_LOOKS;
-            let turn = self.turns.ask(keys * KEY_LOOKS, |tree| {
+            let keys = self.reader.left(KEY_LOOKS).await?.min(self.reader.rest()).max(KEY_LOOKS) / KEY_LOOKS;
+            let turn = self.reader.ask(keys * KEY_LOOKS, |tree| {
                 for _ in 0..keys {
                     let Some(rest) = tree.first_below(&from, prefix)? else { return Ok(true) };
                     let (added, after, name) = look(tree, &rest, page)?;
@@ -188,7 +188,7 @@ impl Asked<'_> {
             if turn.await? {
                 return Ok(());
             }
-            if self.turns.rest() == 0 {
+            if self.reader.rest() == 0 {
                 page.next = anchor;
                 return Ok(());
             }
@@ -210,7 +210,7 @@ impl Asked<'_> {
         let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
             let object = key::object_from(rest)?;
             let path = path(object);
-            let exists = life(tree, &path, Life::ALWAYS, self.epoch)?.exists;
+            let exists = existence(tree, &path, Existence::ALWAYS, self.epoch)?.exists;
             let name = object.to_bytes().to_vec();
             let added = !exists || page.add(listed(name.clone()), None);
             Ok((added, key::after(path.as_bytes()), name))
@@ -218,14 +218,14 @@ impl Asked<'_> {
         self.walk(&prefix, from, page, look).await
     }
 
-    /// The life of a dkey, of the object, or of an akey of the dkey.
-    async fn life(&self, dkey: Option<&Path>, akey: Option<&Path>) -> Result<Life, FetchError> {
+    /// The existence of a dkey, of the object, or of an akey of the dkey.
+    async fn existence(&self, dkey: Option<&Path>, akey: Option<&Path>) -> Result<Existence, FetchError> {
         let places = [Some(&self.path), dkey, akey];
-        let life = self.turns.ask(KEY_LOOKS, |tree| {
+        let existence = self.reader.ask(KEY_LOOKS, |tree| {
             let mut places = places.iter().flatten();
-            places.try_fold(Life::ALWAYS, |above, path| life(tree, path, above, self.epoch))
+            places.try_fold(Existence::ALWAYS, |above, path| existence(tree, path, above, self.epoch))
         });
-        life.await
+        existence.await
     }
 
     async fn dkeys(
@@ -234,7 +234,7 @@ impl Asked<'_> {
         with_value: Option<&Key>,
         page: &mut Filling,
     ) -> Result<(), FetchError> {
-        let above = self.life(None, None).await?;
+        let above = self.existence(None, None).await?;
         if !above.exists {
             return Ok(());
         }
@@ -244,7 +244,7 @@ impl Asked<'_> {
         let look = |tree: &Tree, rest: &[u8], page: &mut Filling| {
             let dkey = key::dkey_from(self.object, rest)?;
             let path = self.path.dkey(&dkey);
-            let found = life(tree, &path, above, self.epoch)?;
+            let found = existence(tree, &path, above, self.epoch)?;
             let name = dkey.as_bytes().to_vec();
             if !found.exists {
                 return Ok((true, key::after(path.as_bytes()), name));
@@ -253,7 +253,7 @@ impl Asked<'_> {
                 None => None,
                 Some(akey) => {
                     let akey = path.akey(akey);
-                    let found = life(tree, &akey, found, self.epoch)?;
+                    let found = existence(tree, &akey, found, self.epoch)?;
                     if found.exists { newest_single(tree, &akey, found, self.epoch)? } else { None }
                 }
             };
@@ -265,7 +265,7 @@ impl Asked<'_> {
 
     async fn akeys(&self, dkey: &Key, anchor: &[u8], page: &mut Filling) -> Result<(), FetchError> {
         let path = self.path.dkey(dkey);
-        let above = self.life(Some(&path), None).await?;
+        let above = self.existence(Some(&path), None).await?;
         if !above.exists {
             return Ok(());
         }
@@ -276,7 +276,7 @@ impl Asked<'_> {
             let akey = key::akey_from(self.object, rest)?;
             let path = path.akey(&akey);
             let name = akey.as_bytes().to_vec();
-            let exists = life(tree, &path, above, self.epoch)?.exists;
+            let exists = existence(tree, &path, above, self.epoch)?.exists;
             Ok((!exists || page.add(listed(name.clone()), None), key::after(path.as_bytes()), name))
         };
         self.walk(&prefix, from, page, look).await
@@ -291,15 +291,15 @@ impl Asked<'_> {
     ) -> Result<(), FetchError> {
         let dkey = self.path.dkey(dkey);
         let akey = dkey.akey(akey);
-        let life = self.life(Some(&dkey), Some(&akey)).await?;
-        let Some((_, record_size, classes)) = life.array_or_single() else { return Ok(()) };
+        let existence = self.existence(Some(&dkey), Some(&akey)).await?;
+        let Some((_, record_size, classes)) = existence.array_or_single() else { return Ok(()) };
         let mut first = <[u8; 8]>::try_from(anchor).map_or(0, u64::from_be_bytes).min(ALL_RECORDS.end() - 1);
         // The part that was found last, with the extent that it belongs to: the next window may show more of it.
         let mut last: Option<(Listed, Extent)> = None;
         loop {
             let rest = Extent { index: first, count: ALL_RECORDS.end() - first };
-            let mut window = Gathering::new(rest, classes, self.turns.window(WINDOW_LOOKS));
-            self.turns.gather(&mut window, &akey, life, self.epoch).await?;
+            let mut window = Gathering::new(rest, classes, self.reader.window(WINDOW_LOOKS));
+            self.reader.gather(&mut window, &akey, existence, self.epoch).await?;
             first = window.end();
             for part in paint(&window.found, window.range()) {
                 let version = &window.found[part.stored];
@@ -318,7 +318,7 @@ impl Asked<'_> {
                     return Ok(());
                 }
             }
-            if first == ALL_RECORDS.end() || self.turns.rest() == 0 {
+            if first == ALL_RECORDS.end() || self.reader.rest() == 0 {
                 break;
             }
         }

@@ -2,17 +2,17 @@
 //! [`crate::Shard`]. It calls `state` and below; the store's callers and upkeep call it.
 
 pub(crate) mod attribute;
-pub(crate) mod credit;
+pub(crate) mod direct_read;
 pub(crate) mod fetch;
-pub(crate) mod land;
 pub(crate) mod list;
 pub(crate) mod operation;
 pub(crate) mod punch;
 pub(crate) mod query;
+pub(crate) mod reclaimable;
 pub(crate) mod reserve;
 pub(crate) mod runs;
+pub(crate) mod sliced_reader;
 pub(crate) mod transact;
 pub(crate) mod transaction;
-pub(crate) mod turns;
 pub(crate) mod update;
 pub(crate) mod view;

@@ -5,8 +5,8 @@ use crate::format::key::ObjectKey;
 use crate::format::key::{ContainerNumber, Path};
 use crate::format::record::{Change, growth};
 use crate::format::value::Event;
+use crate::index::existence::{Existence, existence};
 use crate::index::fault::Halt;
-use crate::index::incarnation::{Life, life};
 use crate::index::tree::Tree;
 use crate::log::checkpoint::wait_for_room;
 use crate::operations::attribute::Along;
@@ -95,13 +95,13 @@ impl Shard {
                 for scope in scopes_of_punch(scope) {
                     self.core.timestamps.note_write(&touched, scope, epoch.0, false);
                 }
-                Ok((epoch, self.core.journal.touched(&touched)))
+                Ok((epoch, self.core.journal.latest_record(&touched)))
             }
             Err(error) => {
                 for scope in scopes_of_punch(scope) {
                     self.note_refusal(&touched, scope, &error);
                 }
-                Err((error, self.core.journal.touched(&touched)))
+                Err((error, self.core.journal.latest_record(&touched)))
             }
         };
         // What was found must be durable before anybody is told.
@@ -110,7 +110,7 @@ impl Shard {
                 if conditions != Conditions::NONE {
                     self.release_punched(container, object, scope).await?;
                 }
-                let record = record.max(self.core.journal.touched(&touched));
+                let record = record.max(self.core.journal.latest_record(&touched));
                 self.core.make_durable(record).await.map_err(UpdateError::Failed)?;
                 Ok(epoch)
             }
@@ -181,10 +181,10 @@ impl Shard {
         conditions: Conditions,
     ) -> Result<Vec<Change>, Halt<UpdateError>> {
         let path = Path::object(self.number, number, object);
-        let above = life(tree, &path, Life::ALWAYS, epoch)?;
+        let above = existence(tree, &path, Existence::ALWAYS, epoch)?;
         let mut changes = Vec::new();
-        let mut end = |name: String, path: &Path, life: Life| {
-            if life.exists {
+        let mut end = |name: String, path: &Path, existence: Existence| {
+            if existence.exists {
                 changes.push(Change::put(&path.event(epoch), Event::Punch.encode()));
             } else if conditions.has(Conditions::PUNCH) {
                 return Err(UpdateError::Missing(name));
@@ -199,22 +199,22 @@ impl Shard {
             PunchScope::Dkeys(dkeys) => {
                 for dkey in dkeys {
                     let path = path.dkey(dkey);
-                    end(format!("dkey \"{dkey}\""), &path, life(tree, &path, above, epoch)?)?;
+                    end(format!("dkey \"{dkey}\""), &path, existence(tree, &path, above, epoch)?)?;
                 }
             }
             PunchScope::Akeys(dkey, akeys) => {
                 let path = path.dkey(dkey);
-                let above = life(tree, &path, above, epoch)?;
+                let above = existence(tree, &path, above, epoch)?;
                 for akey in akeys {
                     let path = path.akey(akey);
-                    end(format!("akey \"{akey}\""), &path, life(tree, &path, above, epoch)?)?;
+                    end(format!("akey \"{akey}\""), &path, existence(tree, &path, above, epoch)?)?;
                 }
             }
             PunchScope::DkeyWith(dkey, akeys) => {
                 let path = path.dkey(dkey);
-                let found = life(tree, &path, above, epoch)?;
+                let found = existence(tree, &path, above, epoch)?;
                 for akey in akeys {
-                    if !life(tree, &path.akey(akey), found, epoch)?.exists {
+                    if !existence(tree, &path.akey(akey), found, epoch)?.exists {
                         return Err(UpdateError::Missing(format!("akey \"{akey}\"")).into());
                     }
                 }

@@ -1,15 +1,15 @@
 //! The greatest and smallest keys and records.
 //!
-//! A search goes on in turns and ends early when it takes many, as lists do: most keys may be punched, most extents hidden.
+//! A search goes on in time slices and ends early when it takes many, as lists do: most keys may be punched, most extents hidden.
 //! Its anchor says how far it has come, so that another one goes on there, in the index as it is then.
 
 mod anchor;
 
 use crate::format::admissible::check_keys;
 use crate::format::key::{self, Path};
+use crate::index::existence::{Existence, existence};
 use crate::index::extents::{ALL_RECORDS, Gathering, each_class, is_hole, last_window, paint};
-use crate::index::incarnation::{Life, life};
-use crate::operations::turns::{KEY_LOOKS, TURN_LOOKS, Turns};
+use crate::operations::sliced_reader::{KEY_LOOKS, SLICE_LOOKS, SlicedReader};
 use crate::state::error::FetchError;
 use crate::state::shard::Shard;
 use crate::versions::timestamps::Scope;
@@ -19,7 +19,7 @@ use weir_proto::object::{Extent, KeyQuery, QueryKeyReply, SearchKeyReply};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
 /// Extents of a window begin with so many entries of each class: mostly the first one that is looked at shows a record.
-const WINDOW_LOOKS: usize = TURN_LOOKS / 8;
+const WINDOW_LOOKS: usize = SLICE_LOOKS / 8;
 
 /// What was found below a dkey: the akey, and the record with its size.
 type Below = (Option<Key>, Option<(Extent, u32)>);
@@ -39,7 +39,7 @@ impl<E: Into<FetchError>> From<E> for End {
 
 /// A search for keys of one object, in the index as it was at its begin.
 struct Search<'a> {
-    turns: Turns<'a>,
+    reader: SlicedReader<'a>,
     object: ObjectId,
     epoch: u64,
     max: bool,
@@ -72,9 +72,9 @@ impl Shard {
         let at = check_query(object, query, anchor).map_err(FetchError::Invalid)?;
         self.begin_glance(&(self.number, number, object), Scope::Object, epoch)?;
         // Nothing runs in between: what is found is what the query has announced to see.
-        let turns = Turns::new(self, (container, number));
+        let reader = SlicedReader::new(self, (container, number));
         let path = Path::object(self.number, number, object);
-        let reply = answer(turns, object, &path, epoch.0, query, at).await;
+        let reply = answer(reader, object, &path, epoch.0, query, at).await;
         self.see(number, object).await?;
         reply
     }
@@ -107,21 +107,21 @@ fn check_query(object: ObjectId, query: &KeyQuery, anchor: &[u8]) -> Result<Anch
 }
 
 async fn answer(
-    turns: Turns<'_>,
+    reader: SlicedReader<'_>,
     object: ObjectId,
     path: &Path,
     epoch: u64,
     query: &KeyQuery,
     at: Anchor,
 ) -> Result<SearchKeyReply, FetchError> {
-    let above = turns.ask(KEY_LOOKS, |tree| life(tree, path, Life::ALWAYS, epoch)).await?;
+    let above = reader.ask(KEY_LOOKS, |tree| existence(tree, path, Existence::ALWAYS, epoch)).await?;
     let mut reply = SearchKeyReply::default();
     reply.found.max_epoch = Epoch(above.newest());
     let KeyQuery::Search { max, dkey, akey, extent } = query else { return Ok(reply) };
     if !above.exists {
         return Ok(reply);
     }
-    let mut search = Search { turns, object, epoch, max: *max, akey: akey.as_ref(), extent: *extent, at };
+    let mut search = Search { reader, object, epoch, max: *max, akey: akey.as_ref(), extent: *extent, at };
     let found = match dkey {
         Some(dkey) => {
             search.below_dkey(&path.dkey(dkey), above).await.map(|found| Some((dkey.clone(), found?)))
@@ -142,7 +142,7 @@ async fn answer(
 impl Search<'_> {
     /// Ends the search here if it has taken enough.
     fn pause(&self) -> Result<(), End> {
-        if self.turns.rest() == 0 { Err(End::Spent) } else { Ok(()) }
+        if self.reader.rest() == 0 { Err(End::Spent) } else { Ok(()) }
     }
 
     /// What follows `prefix` in the next key below it, from the greatest or smallest on, behind `last` if there is one.
@@ -154,18 +154,18 @@ impl Search<'_> {
             None => prefix.to_vec(),
         };
         let visit = |key: &[u8], _: &[u8]| ControlFlow::Break(key.strip_prefix(prefix).map(<[u8]>::to_vec));
-        let next = self.turns.ask(KEY_LOOKS, |tree| {
+        let next = self.reader.ask(KEY_LOOKS, |tree| {
             Ok(if self.max { tree.scan_back(&bound, visit)? } else { tree.scan(&bound, visit)? }.flatten())
         });
         next.await
     }
 
-    async fn life(&self, path: &Path, above: Life) -> Result<Life, FetchError> {
-        self.turns.ask(KEY_LOOKS, |tree| life(tree, path, above, self.epoch)).await
+    async fn existence(&self, path: &Path, above: Existence) -> Result<Existence, FetchError> {
+        self.reader.ask(KEY_LOOKS, |tree| existence(tree, path, above, self.epoch)).await
     }
 
     /// The first dkey with something that is wanted.
-    async fn dkeys(&mut self, path: &Path, above: Life) -> Result<Option<(Key, Below)>, End> {
+    async fn dkeys(&mut self, path: &Path, above: Existence) -> Result<Option<(Key, Below)>, End> {
         let prefix = path.below();
         loop {
             let dkey = match &self.at.dkey {
@@ -186,8 +186,8 @@ impl Search<'_> {
     }
 
     /// What is wanted of a dkey: an akey, searched or given, and a record if one is wanted.
-    async fn below_dkey(&mut self, path: &Path, above: Life) -> Result<Option<Below>, End> {
-        let above = self.life(path, above).await?;
+    async fn below_dkey(&mut self, path: &Path, above: Existence) -> Result<Option<Below>, End> {
+        let above = self.existence(path, above).await?;
         if !above.exists {
             return Ok(None);
         }
@@ -201,7 +201,7 @@ impl Search<'_> {
     }
 
     /// The first akey with something that is wanted.
-    async fn akeys(&mut self, dkey: &Path, above: Life) -> Result<Option<Below>, End> {
+    async fn akeys(&mut self, dkey: &Path, above: Existence) -> Result<Option<Below>, End> {
         let prefix = dkey.below();
         loop {
             let akey = match &self.at.akey {
@@ -222,8 +222,8 @@ impl Search<'_> {
     }
 
     /// The greatest or smallest record of an akey, if one is wanted.
-    async fn record(&mut self, path: &Path, above: Life, akey: &Key) -> Result<Option<Below>, End> {
-        let found = self.life(path, above).await?;
+    async fn record(&mut self, path: &Path, above: Existence, akey: &Key) -> Result<Option<Below>, End> {
+        let found = self.existence(path, above).await?;
         if !found.exists {
             return Ok(None);
         }
@@ -236,7 +236,12 @@ impl Search<'_> {
     }
 
     /// The visible part of an extent with the greatest or smallest record, found window by window from there on.
-    async fn outermost(&mut self, path: &Path, found: Life, classes: u32) -> Result<Option<Extent>, End> {
+    async fn outermost(
+        &mut self,
+        path: &Path,
+        found: Existence,
+        classes: u32,
+    ) -> Result<Option<Extent>, End> {
         let max = self.max;
         let rest = |bound| {
             let (index, end) = if max { (0, bound) } else { (bound, ALL_RECORDS.end()) };
@@ -247,9 +252,9 @@ impl Search<'_> {
             let mut window = if self.max {
                 Gathering::of_end(self.last_window(path, left.end(), classes).await?, classes)
             } else {
-                Gathering::new(left, classes, self.turns.window(WINDOW_LOOKS))
+                Gathering::new(left, classes, self.reader.window(WINDOW_LOOKS))
             };
-            self.turns.gather(&mut window, path, found, self.epoch).await?;
+            self.reader.gather(&mut window, path, found, self.epoch).await?;
             let range = window.range();
             let bound = if self.max { range.index } else { range.end() };
             left = rest(bound);
@@ -268,9 +273,9 @@ impl Search<'_> {
 
     /// A range up to a record in which few extents begin.
     async fn last_window(&self, path: &Path, end: u64, classes: u32) -> Result<Extent, FetchError> {
-        let (mut start, looks) = (0, self.turns.window(WINDOW_LOOKS));
+        let (mut start, looks) = (0, self.reader.window(WINDOW_LOOKS));
         for class in each_class(classes) {
-            let of_class = self.turns.ask(looks, |tree| last_window(tree, path, end, class, looks));
+            let of_class = self.reader.ask(looks, |tree| last_window(tree, path, end, class, looks));
             start = start.max(of_class.await?);
         }
         Ok(Extent { index: start, count: end - start })

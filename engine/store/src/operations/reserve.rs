@@ -108,7 +108,7 @@ impl Shard {
             return Err(UpdateError::ContainerMissing(container));
         }
         let record = if changes.is_empty() {
-            self.core.journal.touched(&object)
+            self.core.journal.latest_record(&object)
         } else {
             self.check_space((container, number), bytes.saturating_add(growth(&changes)), 0, 0)?;
             self.core.commit(&changes, Some(object))?

@@ -1,14 +1,14 @@
 //! Which records of an akey are real, dkey by dkey: how many, and where.
 //!
-//! As a search does, this goes on in turns and ends early when it takes many: an object may have any number of dkeys.
+//! As a search does, this goes on in time slices and ends early when it takes many: an object may have any number of dkeys.
 
 use crate::format::admissible::check_keys;
 use crate::format::key::ContainerNumber;
 use crate::format::key::{self, Path};
+use crate::index::existence::{Existence, existence};
 use crate::index::extents::{Gathering, is_hole, paint};
-use crate::index::incarnation::{Life, life};
 use crate::operations::reserve::RecordRange;
-use crate::operations::turns::{KEY_LOOKS, TURN_LOOKS, Turns};
+use crate::operations::sliced_reader::{KEY_LOOKS, SLICE_LOOKS, SlicedReader};
 use crate::state::error::FetchError;
 use crate::state::error::UpdateError;
 use crate::state::shard::Shard;
@@ -19,11 +19,11 @@ use weir_proto::object::{Extent, KeyQuery, MeasureReply, RunsReply};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
 /// Extents of a window begin with so many entries of each class.
-const WINDOW_LOOKS: usize = TURN_LOOKS / 2;
+const WINDOW_LOOKS: usize = SLICE_LOOKS / 2;
 
 /// Records of one akey, in the index as it was at one moment.
 pub(crate) struct Walk<'a> {
-    turns: Turns<'a>,
+    reader: SlicedReader<'a>,
     object: ObjectId,
     path: Path,
     akey: &'a Key,
@@ -132,9 +132,9 @@ impl Shard {
         epoch: Epoch,
         below: u64,
     ) -> Walk<'a> {
-        let turns = Turns::new(self, (container, number));
+        let reader = SlicedReader::new(self, (container, number));
         let path = Path::object(self.number, number, object);
-        Walk { turns, object, path, akey, epoch: epoch.0, below }
+        Walk { reader, object, path, akey, epoch: epoch.0, below }
     }
 }
 
@@ -155,32 +155,32 @@ impl Walk<'_> {
         only: Option<u64>,
         mut take: impl FnMut(u64, Extent) -> ControlFlow<()>,
     ) -> Result<Option<(u64, u64)>, FetchError> {
-        let question = |tree: &_| life(tree, &self.path, Life::ALWAYS, self.epoch);
-        let above = self.turns.ask(KEY_LOOKS, question).await?;
+        let question = |tree: &_| existence(tree, &self.path, Existence::ALWAYS, self.epoch);
+        let above = self.reader.ask(KEY_LOOKS, question).await?;
         if !above.exists {
             return Ok(None);
         }
         let prefix = self.path.below();
         loop {
-            let next = self.turns.ask(KEY_LOOKS, |tree| {
+            let next = self.reader.ask(KEY_LOOKS, |tree| {
                 let from = self.path.dkey(&Key::from_u64(at.0));
                 let Some(rest) = tree.first_below(from.as_bytes(), &prefix)? else { return Ok(None) };
                 let dkey = key::dkey_from(self.object, &rest)?;
                 let path = self.path.dkey(&dkey);
-                let of_dkey = life(tree, &path, above, self.epoch)?;
-                Ok(Some((dkey, life(tree, &path.akey(self.akey), of_dkey, self.epoch)?)))
+                let of_dkey = existence(tree, &path, above, self.epoch)?;
+                Ok(Some((dkey, existence(tree, &path.akey(self.akey), of_dkey, self.epoch)?)))
             });
-            let Some((dkey, life)) = next.await? else { return Ok(None) };
+            let Some((dkey, existence)) = next.await? else { return Ok(None) };
             let Some(number) = dkey.to_u64().filter(|number| only.is_none_or(|only| only == *number)) else {
                 return Ok(None);
             };
             let record = if number == at.0 { at.1 } else { 0 };
-            if let Some(next) = self.records((&dkey, number), life, record, &mut take).await? {
+            if let Some(next) = self.records((&dkey, number), existence, record, &mut take).await? {
                 return Ok(Some((number, next)));
             }
             let Some(behind) = number.checked_add(1).filter(|_| only.is_none()) else { return Ok(None) };
             at = (behind, 0);
-            if self.turns.rest() == 0 {
+            if self.reader.rest() == 0 {
                 return Ok(Some(at));
             }
         }
@@ -190,23 +190,23 @@ impl Walk<'_> {
     async fn records(
         &self,
         (dkey, number): (&Key, u64),
-        life: Life,
+        existence: Existence,
         mut first: u64,
         take: &mut impl FnMut(u64, Extent) -> ControlFlow<()>,
     ) -> Result<Option<u64>, FetchError> {
-        let Some((_, _, classes)) = life.array_or_single() else { return Ok(None) };
+        let Some((_, _, classes)) = existence.array_or_single() else { return Ok(None) };
         let akey = self.path.dkey(dkey).akey(self.akey);
         while first < self.below {
             let rest = Extent { index: first, count: self.below - first };
-            let mut window = Gathering::new(rest, classes, self.turns.window(WINDOW_LOOKS));
-            self.turns.gather(&mut window, &akey, life, self.epoch).await?;
+            let mut window = Gathering::new(rest, classes, self.reader.window(WINDOW_LOOKS));
+            self.reader.gather(&mut window, &akey, existence, self.epoch).await?;
             for part in paint(&window.found, window.range()) {
                 if !is_hole(&window.found[part.stored].value) && take(number, part.extent).is_break() {
                     return Ok(Some(part.extent.index));
                 }
             }
             first = window.end();
-            if first < self.below && self.turns.rest() == 0 {
+            if first < self.below && self.reader.rest() == 0 {
                 return Ok(Some(first));
             }
         }

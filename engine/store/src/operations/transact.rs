@@ -11,9 +11,9 @@ use crate::log::checkpoint::wait_for_room;
 use crate::operations::operation::{Operation, are_deletes, check_operations};
 use crate::operations::punch::CHECKPOINTS_MAX;
 use crate::operations::update::Staging;
-use crate::state::core::Places;
+use crate::state::core::EntryAddresses;
 use crate::state::error::UpdateError;
-use crate::state::piece::{Pieces, bytes_in_blocks};
+use crate::state::piece::{WritePieces, bytes_in_blocks};
 use crate::state::shard::Shard;
 use std::collections::BTreeSet;
 use weir_proto::{ContainerId, Epoch, TransactionId};
@@ -170,7 +170,7 @@ impl Shard {
         (pool, number, _): TransactionKey,
         epoch: Epoch,
         operations: &[Operation<'_>],
-        staged: &[Pieces],
+        staged: &[WritePieces],
         changes: &[Change],
     ) -> Result<u64, UpdateError> {
         let draft = Draft::from(changes);
@@ -178,7 +178,7 @@ impl Shard {
         self.check_room((container, number), operations, changes, (draft.growth(), in_blocks, 0))?;
         let places = operations.iter().map(|operation| (pool, number, operation.object()));
         let objects: Vec<ObjectKey> = places.collect::<BTreeSet<_>>().into_iter().collect();
-        let record = self.core.commit_draft(&draft, &objects, &[], &mut Places::default())?;
+        let record = self.core.commit_draft(&draft, &objects, &[], &mut EntryAddresses::default())?;
         for operation in operations {
             let object = (pool, number, operation.object());
             for scope in operation.scopes() {

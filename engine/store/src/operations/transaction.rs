@@ -25,14 +25,14 @@ use crate::operations::operation::{Operation, check_operations};
 use crate::operations::update::{Request, Staging, check_epoch, is_large};
 use crate::state::core::CommitError;
 use crate::state::error::{TransactionError, UpdateError};
-use crate::state::piece::{Piece, Pieces, bytes_in_blocks};
+use crate::state::piece::{WritePiece, WritePieces, bytes_in_blocks};
 use crate::state::reservation::Reservation;
 use crate::state::shard::Shard;
 use crate::state::time::nanos;
 use crate::versions::intents::{
     Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_LEN, PIECE, Prepared, encode_operations,
 };
-use crate::versions::promise::{DECISION_MAX, Promise};
+use crate::versions::prepared_space::{DECISION_MAX, PreparedSpace};
 use core::time::Duration;
 use std::collections::BTreeSet;
 use weir_proto::hlc::SKEW_MAX_NS;
@@ -129,19 +129,19 @@ impl Shard {
         let (staged, reservations) = self.stage_operations(container, place, epoch, operations).await?;
         let planned = self.core.ask(|tree| {
             if self.is_prepared(place, epoch)? {
-                return Ok((Vec::new(), Promise::default()));
+                return Ok((Vec::new(), PreparedSpace::default()));
             }
             self.check_conflicts(place, epoch, operations)?;
             self.plan_effects(tree, place, epoch, operations, &staged)?;
-            let (changes, promise) = prepare_changes(place, epoch, operations, &staged)?;
+            let (changes, needed) = prepare_changes(place, epoch, operations, &staged)?;
             tree.reach(changes.iter().map(Change::key))?;
-            Ok((changes, promise))
+            Ok((changes, needed))
         });
-        let planned: Result<(Vec<Change>, Promise), UpdateError> = planned.await;
+        let planned: Result<(Vec<Change>, PreparedSpace), UpdateError> = planned.await;
         if self.locate(container)? != number {
             return Err(UpdateError::ContainerMissing(container));
         }
-        let (changes, promise) = match planned {
+        let (changes, needed) = match planned {
             Ok(planned) => planned,
             Err(error) => {
                 // What was found must be durable before anybody is told.
@@ -159,10 +159,10 @@ impl Shard {
             Change::Remove { .. } => 0,
         });
         // A commit puts its own entries into the place of these, before they go.
-        let bytes = bytes.sum::<u64>() + promise.bytes();
+        let bytes = bytes.sum::<u64>() + needed.bytes();
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
-        self.check_room((container, number), operations, &changes, (bytes, in_blocks, promise.blocks()))?;
-        self.check_promise(&promise)?;
+        self.check_room((container, number), operations, &changes, (bytes, in_blocks, needed.blocks()))?;
+        self.check_prepared_space(&needed)?;
         let record = self.core.commit(&changes, None)?;
         for mut reservation in reservations {
             reservation.keep();
@@ -172,17 +172,17 @@ impl Shard {
     }
 
     /// Refuses a transaction whose commit wouldn't fit one record of the log, or for which there is no memory.
-    fn check_promise(&self, promise: &Promise) -> Result<(), UpdateError> {
-        if promise.record_len() > RECORD_MAX as u64 {
+    fn check_prepared_space(&self, needed: &PreparedSpace) -> Result<(), UpdateError> {
+        if needed.record_len() > RECORD_MAX as u64 {
             let text = format!("all that a transaction stores fits one log record of {RECORD_MAX} bytes");
             return Err(UpdateError::Invalid(text));
         }
         let limit = (self.core.config.index_bytes / KEPT_DIVISOR).max(KEPT_BYTES_MIN) as u64;
         let transactions = self.core.transactions.borrow();
-        let left = limit.checked_sub(transactions.promises.all().kept + promise.kept);
-        let kept = transactions.promises.kept_of_pool(self.number);
+        let left = limit.checked_sub(transactions.prepared_spaces.all().kept + needed.kept);
+        let kept = transactions.prepared_spaces.kept_of_pool(self.number);
         match left {
-            Some(left) if kept + promise.kept <= KEPT_TIMES_LEFT.saturating_mul(left) => Ok(()),
+            Some(left) if kept + needed.kept <= KEPT_TIMES_LEFT.saturating_mul(left) => Ok(()),
             _ => Err(UpdateError::Crowded { pool: self.id(), kept, limit }),
         }
     }
@@ -210,12 +210,12 @@ impl Shard {
         (pool, number, _): TransactionKey,
         epoch: Epoch,
         operations: &[Operation<'_>],
-    ) -> Result<(Vec<Pieces>, Vec<Reservation>), UpdateError> {
+    ) -> Result<(Vec<WritePieces>, Vec<Reservation>), UpdateError> {
         let (mut staged, mut reservations) = (Vec::new(), Vec::new());
         let (mut inline, mut versions) = (0, 0);
         for operation in operations {
             let Operation::Update { object, dkey, conditions, akeys, data } = operation else {
-                staged.push(Pieces::new());
+                staged.push(WritePieces::new());
                 continue;
             };
             let request = Request {
@@ -229,7 +229,7 @@ impl Shard {
                 covered: 0,
             };
             request.check(data.bytes())?;
-            let mut pieces = Pieces::new();
+            let mut pieces = WritePieces::new();
             let in_blocks = request.cut(self.core.config.inline_max(), &mut pieces)?;
             if !is_large(in_blocks) {
                 self.seal_all(&request, &mut pieces, data.bytes())?;
@@ -291,7 +291,7 @@ impl Shard {
         (_, number, id): TransactionKey,
         epoch: Epoch,
         operations: &[Operation<'_>],
-        staged: &[Pieces],
+        staged: &[WritePieces],
     ) -> Result<Vec<Change>, Halt<UpdateError>> {
         let (mut draft, mut changes) = (Draft::default(), Vec::new());
         for (operation, pieces) in operations.iter().zip(staged) {
@@ -388,8 +388,8 @@ impl Shard {
                 }
                 Intent::Update { object, dkey, akeys, versions: intended } => {
                     let stored = intended.iter().zip(&mut versions);
-                    let pieces: Vec<Piece> =
-                        stored.map(|(intended, version)| Piece::of_version(intended, version)).collect();
+                    let pieces: Vec<WritePiece> =
+                        stored.map(|(intended, version)| WritePiece::of_version(intended, version)).collect();
                     let (object, epoch, conditions) = (*object, prepared.epoch.0, Conditions::NONE);
                     let (pool, container) = (self.number, number);
                     Request { pool, container, object, dkey, epoch, conditions, akeys, covered: 0 }
@@ -410,8 +410,8 @@ impl Shard {
         changes: &[Change],
     ) -> Result<u64, TransactionError> {
         debug_assert!(
-            keeps_promise(prepared, versions, changes),
-            "transaction {} takes more than was promised to it",
+            fits_prepared_space(prepared, versions, changes),
+            "transaction {} takes more than was reserved when it was prepared",
             place.2
         );
         let objects = objects_of(place, prepared);
@@ -540,14 +540,14 @@ fn objects_of((pool, container, _): TransactionKey, prepared: &Prepared) -> Vec<
 }
 
 /// Whether a commit takes no more of the log and the pool than was reserved for it.
-fn keeps_promise(prepared: &Prepared, versions: &[Version], changes: &[Change]) -> bool {
-    let mut promise = Promise::of_operations(prepared, prepared.bytes);
+fn fits_prepared_space(prepared: &Prepared, versions: &[Version], changes: &[Change]) -> bool {
+    let mut needed = PreparedSpace::of_operations(prepared, prepared.bytes);
     for version in versions {
-        promise += Promise::of_version(version.encode().len());
+        needed += PreparedSpace::of_version(version.encode().len());
     }
     let draft = Draft::from(changes);
     let decision = entry_bytes(DECISION_MAX, 0);
-    record_len(&draft) as u64 <= promise.record_len() && draft.growth() <= promise.entries() + decision
+    record_len(&draft) as u64 <= needed.record_len() && draft.growth() <= needed.entries() + decision
 }
 
 /// The entries of a prepared transaction.
@@ -555,8 +555,8 @@ fn prepare_changes(
     place: TransactionKey,
     epoch: Epoch,
     operations: &[Operation<'_>],
-    staged: &[Pieces],
-) -> Result<(Vec<Change>, Promise), UpdateError> {
+    staged: &[WritePieces],
+) -> Result<(Vec<Change>, PreparedSpace), UpdateError> {
     let intents: Vec<Intent> =
         operations.iter().zip(staged).map(|(operation, pieces)| intent(operation, pieces)).collect();
     let bytes = encode_operations(epoch, &intents);
@@ -582,16 +582,16 @@ fn prepare_changes(
     // The operations come last: a transaction whose operations are whole has all its versions.
     let changes: Vec<Change> = versions.chain(encoded).collect();
     let prepared = Prepared { epoch, intents, bytes: bytes.len() - OPERATIONS_LEN };
-    let mut promise = Promise::of_operations(&prepared, prepared.bytes);
-    for change in &changes[..staged.iter().map(Pieces::len).sum()] {
+    let mut needed = PreparedSpace::of_operations(&prepared, prepared.bytes);
+    for change in &changes[..staged.iter().map(WritePieces::len).sum()] {
         if let Change::Put { value, .. } = change {
-            promise += Promise::of_version(value.len());
+            needed += PreparedSpace::of_version(value.len());
         }
     }
-    Ok((changes, promise))
+    Ok((changes, needed))
 }
 
-fn intent(operation: &Operation<'_>, pieces: &[Piece]) -> Intent {
+fn intent(operation: &Operation<'_>, pieces: &[WritePiece]) -> Intent {
     match operation {
         Operation::Punch { object, scope, .. } => Intent::Punch { object: *object, scope: scope.clone() },
         Operation::Update { object, dkey, akeys, .. } => {

@@ -11,14 +11,14 @@ use crate::format::codec::Malformed;
 use crate::format::draft::Draft;
 use crate::format::key::ObjectKey;
 use crate::format::usage::Usage;
+use crate::index::existence::{Existence, existence};
 use crate::index::fault::Halt;
-use crate::index::incarnation::{Life, life};
 use crate::index::tree::{Address, Tree};
 use crate::operations::attribute::Along;
 use crate::operations::reserve::{self, Drawable};
-use crate::state::core::{CommitError, Places};
+use crate::state::core::{CommitError, EntryAddresses};
 use crate::state::error::UpdateError;
-use crate::state::piece::{Piece, Pieces, bytes_in_blocks};
+use crate::state::piece::{WritePiece, WritePieces, bytes_in_blocks};
 use crate::state::shard::Shard;
 use crate::versions::timestamps::Scope;
 use blocks::Stored;
@@ -55,7 +55,7 @@ impl Shard {
         if !refusal.tells_state() {
             return;
         }
-        self.core.timestamps.note_glance(object, scope, self.core.newest_epoch());
+        self.core.timestamps.note_plain_read(object, scope, self.core.newest_epoch());
     }
 
     /// As [`Request::plan`]. Where the object is missing that an update needs, a prepared transaction that isn't its `own` may be
@@ -64,8 +64,8 @@ impl Shard {
         &self,
         tree: &Tree,
         request: &Request<'_>,
-        known: Option<&Life>,
-        pieces: (&[Piece], &[u8]),
+        known: Option<&Existence>,
+        pieces: (&[WritePiece], &[u8]),
         draft: &mut Draft,
         own: Option<TransactionId>,
     ) -> Result<Planned, Halt<UpdateError>> {
@@ -88,7 +88,7 @@ impl Shard {
         request: &Request<'_>,
         own: Option<TransactionId>,
     ) -> Result<(), Halt<UpdateError>> {
-        if life(tree, &request.path(), Life::ALWAYS, request.epoch)?.exists {
+        if existence(tree, &request.path(), Existence::ALWAYS, request.epoch)?.exists {
             return Ok(());
         }
         let transactions = self.core.transactions.borrow();
@@ -191,7 +191,7 @@ impl Shard {
     pub(crate) fn seal_all(
         &self,
         request: &Request<'_>,
-        pieces: &mut [Piece],
+        pieces: &mut [WritePiece],
         data: &[u8],
     ) -> Result<(), UpdateError> {
         let regular_only = !self.core.keeps_all_checksums();
@@ -227,7 +227,7 @@ struct Update<'a> {
     data: Data<'a>,
     /// Changes of attributes that commit with it.
     along: Along<'a>,
-    pieces: Pieces,
+    pieces: WritePieces,
     /// Bytes of its data that go to blocks.
     in_blocks: usize,
     /// Room that is kept for what it writes, as of its plan.
@@ -255,7 +255,7 @@ impl<'a> Update<'a> {
             clock,
             data,
             along,
-            pieces: Pieces::new(),
+            pieces: WritePieces::new(),
             in_blocks: 0,
             drawables: Vec::new(),
             stored: None,
@@ -286,7 +286,7 @@ impl<'a> Update<'a> {
         request.container = shard.locate(self.container)?;
         request.epoch = self.clock.now().0;
         self.hashes = request.hashes();
-        shard.core.timestamps.expect_write_at(self.hashes.1);
+        shard.core.timestamps.prefetch_write_at(self.hashes.1);
         let bytes = data.bytes();
         request.check(bytes)?;
         self.in_blocks = request.cut(shard.core.config.inline_max(), pieces)?;
@@ -403,7 +403,7 @@ impl<'a> Update<'a> {
         self.stored = None;
         let object = self.request.place();
         self.shard.note_refusal(&object, self.request.scope_of_refusal(), &refusal);
-        let seen = self.shard.core.journal.touched(&object);
+        let seen = self.shard.core.journal.latest_record(&object);
         self.shard.core.make_durable(seen).await.map_or_else(UpdateError::Failed, |()| refusal)
     }
 
@@ -431,7 +431,7 @@ impl<'a> Update<'a> {
         let newest = core.timestamps.limit_of_write_at(self.hashes);
         self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
         self.shard.check_aggregated(&object, self.clock)?;
-        let (known, spot) = core.lives.newest(tree, &object, hash, epoch);
+        let (known, spot) = core.existences.newest(tree, &object, hash, epoch);
         let pieces = (&self.pieces[..], self.data.bytes());
         let planned = self.shard.plan_update(tree, &self.request, known.as_ref(), pieces, draft, None)?;
         self.drawables = if self.shard.has_reserved(self.request.container) {
@@ -498,13 +498,13 @@ impl<'a> Update<'a> {
         );
         let before = core.tree.borrow().version();
         let pieces = (epoch, &self.pieces[..]);
-        let mut places = Places { object: address, behind: planned.place, pieces, are_all: false };
+        let mut places = EntryAddresses { object: address, behind: planned.place, pieces, are_all: false };
         let record = core.commit_draft(draft, core::slice::from_ref(&object), &[], &mut places)?;
         if let Some(stored) = self.stored.take() {
             stored.commit(record);
         }
         let entry = planned.renews.then_some((&*draft, &places));
-        core.lives.renew(&core.tree.borrow(), (&object, hash), (before, epoch), entry);
+        core.existences.renew(&core.tree.borrow(), (&object, hash), (before, epoch), entry);
         core.timestamps.note_write_at(self.hashes, epoch);
         if planned.overwrites {
             self.note_hidden(is_near_quota);
@@ -517,7 +517,7 @@ impl<'a> Update<'a> {
     fn note_hidden(&self, is_near_quota: bool) {
         self.shard.core.queue_for_aggregation(self.request.place(), self.request.epoch);
         if is_near_quota && matches!(self.clock, Clock::Running(_)) {
-            self.shard.credit_hidden(&self.request, &self.pieces);
+            self.shard.count_reclaimable(&self.request, &self.pieces);
         }
     }
 }

@@ -286,7 +286,7 @@ impl Space {
             let come = group.busy.quads(from, to) - before;
             (group.free, *free) = (group.free + freed, *free + freed);
             (group.quads, *quads) = (group.quads + come, *quads + come);
-            debug_assert!(group.is_counted(), "{} blocks and {come} quads came free", freed);
+            debug_assert!(group.is_counted(), "{freed} blocks and {come} quads came free");
             group.longest = if group.longest >= LONG_BLOCKS {
                 GROUP_BLOCKS
             } else {

@@ -28,17 +28,17 @@ type Subject = (Owner, Option<ObjectId>);
 
 /// What a visit has left to be done of an akey, so that others don't wait for longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rest {
+pub(crate) struct UnfinishedAkey {
     pub(crate) object: ObjectKey,
-    pub(crate) place: Place,
+    pub(crate) place: AkeyPaths,
     /// The horizon of the visit before.
     pub(crate) since: u64,
-    pub(crate) left: Left,
+    pub(crate) left: RemainingMerges,
     /// How often in a row its merges couldn't go on.
     pub(crate) failures: u32,
 }
 
-impl Rest {
+impl UnfinishedAkey {
     fn is_of(&self, other: &Self) -> bool {
         self.object == other.object && self.place == other.place
     }
@@ -46,7 +46,7 @@ impl Rest {
 
 /// A visit of a container as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Tour {
+struct ContainerVisit {
     /// Index key where it goes on.
     from: Vec<u8>,
     /// Behind its end it begins once more: there is something to do that it may have passed.
@@ -60,7 +60,7 @@ pub(crate) struct Queue {
     objects: BTreeMap<ObjectKey, (u64, u64)>,
     order: BTreeSet<(u64, ObjectKey)>,
     /// Containers to be visited as a whole, after an open or when a snapshot was given up.
-    containers: BTreeMap<Owner, Tour>,
+    containers: BTreeMap<Owner, ContainerVisit>,
     /// Containers with changed objects that aren't remembered, each with the epoch of the oldest change of one.
     crowded: BTreeMap<Owner, u64>,
     /// The container that was taken last; the one behind it is next.
@@ -68,9 +68,9 @@ pub(crate) struct Queue {
     /// Of a container that was taken and has not gone on yet: whether it is to be visited once more.
     under_way: Option<(Owner, bool)>,
     /// Akeys that need more than one visit.
-    rests: VecDeque<Rest>,
+    rests: VecDeque<UnfinishedAkey>,
     /// Akeys that can't be gone on with at present, each with an epoch before which none is visited, in the order of those.
-    late: VecDeque<(u64, Rest)>,
+    late: VecDeque<(u64, UnfinishedAkey)>,
     /// Whose turn it is: a container's, an akey's, an object's.
     turn: u8,
     /// Whose task was taken last.
@@ -92,7 +92,7 @@ pub(crate) enum Task {
     /// Visits the next object of a container, from this index key on.
     Container(PoolNumber, ContainerNumber, Vec<u8>),
     /// Goes on with an akey.
-    Akey(Box<Rest>),
+    Akey(Box<UnfinishedAkey>),
 }
 
 impl Task {
@@ -168,7 +168,7 @@ impl Queue {
             *again = true;
             return;
         }
-        let tour = Tour { from: begin.clone(), again: false };
+        let tour = ContainerVisit { from: begin.clone(), again: false };
         let tour = self.containers.entry((pool, container)).or_insert(tour);
         tour.again |= tour.from != begin;
     }
@@ -177,11 +177,11 @@ impl Queue {
     pub(crate) fn resume_container(&mut self, pool: PoolNumber, container: ContainerNumber, from: Vec<u8>) {
         let under_way = self.under_way.take_if(|(owner, _)| *owner == (pool, container));
         let again = under_way.is_some_and(|(_, again)| again);
-        self.containers.insert((pool, container), Tour { from, again });
+        self.containers.insert((pool, container), ContainerVisit { from, again });
     }
 
     /// An akey is to be visited once more. Returns what there is no room for.
-    pub(crate) fn add_rest(&mut self, rest: Rest) -> Option<Rest> {
+    pub(crate) fn add_rest(&mut self, rest: UnfinishedAkey) -> Option<UnfinishedAkey> {
         if let Some(known) = self.rests.iter_mut().find(|known| known.is_of(&rest)) {
             // A visit of the whole object came between.
             *known = rest;
@@ -195,7 +195,7 @@ impl Queue {
 
     /// An akey is to be visited once more, but not before changes of this epoch are. Where there is no room for it, all of its
     /// object is, once changes of the other epoch are.
-    pub(crate) fn put_off(&mut self, rest: Rest, epoch: u64, crowded: u64) {
+    pub(crate) fn put_off(&mut self, rest: UnfinishedAkey, epoch: u64, crowded: u64) {
         self.late.retain(|(_, known)| !known.is_of(&rest));
         if self.late.len() < RESTS_MAX {
             let at = self.late.partition_point(|(known, _)| *known <= epoch);
@@ -245,7 +245,7 @@ impl Queue {
     }
 
     /// Takes an akey of an object that is to be visited once more.
-    pub(crate) fn take_rest_of(&mut self, object: ObjectKey) -> Option<Rest> {
+    pub(crate) fn take_rest_of(&mut self, object: ObjectKey) -> Option<UnfinishedAkey> {
         let at = self.rests.iter().position(|rest| rest.object == object)?;
         self.rests.remove(at)
     }
@@ -319,18 +319,18 @@ impl Queue {
             self.crowded.remove(&self.last);
             self.add_container(pool, container);
         }
-        let Tour { from, again } = self.containers.remove(&self.last)?;
+        let ContainerVisit { from, again } = self.containers.remove(&self.last)?;
         self.under_way = Some((self.last, again));
         Some(Task::Container(pool, container, from))
     }
 }
 
 /// The place of an akey: object, dkey, akey.
-pub(crate) type Place = [Path; 3];
+pub(crate) type AkeyPaths = [Path; 3];
 
 /// What merges leave to be done of an akey.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Left {
+pub(crate) struct RemainingMerges {
     /// The record where they go on; `None`: all that is worth it was merged.
     pub(crate) from: Option<u64>,
     /// What reaches beyond the parts that were merged may show nothing any more.
@@ -364,10 +364,15 @@ mod tests {
         queue.add_container(1, 2);
         assert_eq!(has(&queue, 0), [false, true, true, false, true]);
         assert!(queue.take(0).is_some() && queue.take(0).is_none());
-        let (path, left) =
-            (Path::object(1, 1, object(1, 7).2), Left { from: Some(0), hides: false, is_stuck: false });
+        let (path, left) = (
+            Path::object(1, 1, object(1, 7).2),
+            RemainingMerges { from: Some(0), hides: false, is_stuck: false },
+        );
         let place = [path.clone(), path.clone(), path];
-        assert_eq!(queue.add_rest(Rest { object: object(1, 7), place, since: 0, left, failures: 0 }), None);
+        assert_eq!(
+            queue.add_rest(UnfinishedAkey { object: object(1, 7), place, since: 0, left, failures: 0 }),
+            None
+        );
         assert_eq!(has(&queue, 0), of_first);
         assert!(queue.take(0).is_some() && queue.take(0).is_none());
         for lo in 0..=LOOKS_MAX as u64 {

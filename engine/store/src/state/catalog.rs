@@ -8,7 +8,7 @@ use crate::format::record::Change;
 use crate::format::usage::Usage;
 use crate::index::fault::PageError;
 use crate::state::core::Core;
-use crate::state::credit::Credit;
+use crate::state::reclaimable::Reclaimable;
 use core::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -61,7 +61,7 @@ pub struct Container {
     /// What it uses.
     pub usage: Usage,
     /// What of that is hidden and about to go.
-    pub(crate) credit: Credit,
+    pub(crate) reclaimable: Reclaimable,
     /// Why nothing can be said of what it holds, if so ([`crate::log::lost`]).
     pub(crate) shut: Option<Rc<PageError>>,
     /// The usage differs from the stored one.
@@ -76,7 +76,7 @@ impl Container {
             destroying: false,
             snapshots: Rc::default(),
             usage: Usage::default(),
-            credit: Credit::default(),
+            reclaimable: Reclaimable::default(),
             shut: None,
             dirty: false,
         }
@@ -90,7 +90,7 @@ impl Container {
 
     /// Bytes that count towards the quota.
     pub(crate) fn counted(&self) -> u64 {
-        self.usage.total().saturating_sub(self.credit.total())
+        self.usage.total().saturating_sub(self.reclaimable.total())
     }
 
     /// Whether it uses so much of its quota that it may need what is about to go.
@@ -286,7 +286,7 @@ impl Catalog {
                 let found = self.container_mut((pool, container));
                 match (found, value) {
                     (Some(container), Some(_)) => {
-                        container.credit.keep(epoch);
+                        container.reclaimable.keep(epoch);
                         Rc::make_mut(&mut container.snapshots).insert(epoch);
                     }
                     (Some(container), None) => drop(Rc::make_mut(&mut container.snapshots).remove(&epoch)),

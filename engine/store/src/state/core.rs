@@ -24,7 +24,7 @@ use crate::state::error::PoolError;
 use crate::state::journal::Journal;
 use crate::state::pace::Pace;
 use crate::state::paging::Paging;
-use crate::state::piece::Piece;
+use crate::state::piece::WritePiece;
 use crate::state::writer::Writer;
 use crate::versions::intents::Transactions;
 use crate::versions::timestamps::Timestamps;
@@ -81,13 +81,13 @@ pub(crate) enum CommitError {
 
 /// Where the index has the first entries of a record, as far as that is known.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Places<'a> {
+pub(crate) struct EntryAddresses<'a> {
     /// The first one, which is that of an object, and is to stay as long as it is.
     pub(crate) object: Option<Address>,
     /// Where all others go that were put, none of which is there, in the order of their keys.
     pub(crate) behind: Option<Address>,
     /// The newest epoch of these, and the pieces that their versions store.
-    pub(crate) pieces: (u64, &'a [Piece]),
+    pub(crate) pieces: (u64, &'a [WritePiece]),
     /// Whether nothing else was changed.
     pub(crate) are_all: bool,
 }
@@ -123,7 +123,7 @@ impl<'a> Accounts<'a> {
     }
 
     /// Follows changes that set new entries of one object at an epoch, or earlier ones, whose versions store these pieces.
-    fn note_new(&mut self, bunch: Bunch<'_>, (epoch, pieces): (u64, &[Piece])) {
+    fn note_new(&mut self, bunch: Bunch<'_>, (epoch, pieces): (u64, &[WritePiece])) {
         let (path, _) = bunch.ends().expect("invariant: a bunch that was inserted has entries");
         let mut blocks = 0;
         for piece in pieces {
@@ -170,13 +170,13 @@ fn is_among(run: Run, ordered: &[Run]) -> bool {
 /// Whether entries are those of an epoch, or earlier ones, and their versions have the blocks of these pieces.
 fn are_of_pieces<'a>(
     entries: impl Iterator<Item = Edit<'a>> + Clone,
-    (epoch, pieces): (u64, &[Piece]),
+    (epoch, pieces): (u64, &[WritePiece]),
 ) -> bool {
     let versions = entries.clone().filter(|edit| key::is_version(edit.key));
     let runs =
         versions.flat_map(|edit| edit.value.map(Version::runs).and_then(Result::ok).unwrap_or_default());
     let are_old = entries.map(|edit| key::epoch_of(edit.key)).all(|at| at.is_some() && at <= Some(epoch));
-    are_old && runs.eq(pieces.iter().flat_map(Piece::runs).copied())
+    are_old && runs.eq(pieces.iter().flat_map(WritePiece::runs).copied())
 }
 
 /// Adds to a counter.
@@ -210,7 +210,7 @@ pub(crate) struct Core {
     pub(crate) scrub: crate::state::rot::Scrub,
     pub(crate) transactions: RefCell<Transactions>,
     pub(crate) timestamps: Timestamps,
-    pub(crate) lives: crate::state::lives::Lives,
+    pub(crate) existences: crate::state::existence_cache::ExistenceCache,
     pub(crate) hints: crate::versions::walk::Hints,
     /// The last update's draft, for its memory.
     draft: Cell<Option<Box<Draft>>>,
@@ -266,7 +266,7 @@ impl Core {
             scrub: crate::state::rot::Scrub::default(),
             transactions: RefCell::default(),
             timestamps: Timestamps::default(),
-            lives: crate::state::lives::Lives::default(),
+            existences: crate::state::existence_cache::ExistenceCache::default(),
             draft: Cell::default(),
             failed: RefCell::new(None),
             stopped: Cell::new(false),
@@ -399,23 +399,23 @@ impl Core {
 
     /// Whether updates may take this many more blocks.
     pub(crate) fn has_blocks(&self, blocks: u64) -> bool {
-        let kept = self.awaited_blocks() + self.promised_blocks();
+        let kept = self.awaited_blocks() + self.prepared_blocks();
         self.space.borrow_mut().has_room(blocks, self.reserve_blocks(), kept)
     }
 
     /// Blocks of index nodes that prepared transactions need when they are committed.
-    fn promised_blocks(&self) -> u64 {
-        self.transactions.borrow().promises.all().blocks()
+    fn prepared_blocks(&self) -> u64 {
+        self.transactions.borrow().prepared_spaces.all().blocks()
     }
 
     /// Bytes of a pool's share that its prepared transactions take when they are committed.
-    pub(crate) fn promised_to(&self, pool: PoolNumber) -> u64 {
-        self.transactions.borrow().promises.of_pool(pool)
+    pub(crate) fn prepared_bytes_of(&self, pool: PoolNumber) -> u64 {
+        self.transactions.borrow().prepared_spaces.of_pool(pool)
     }
 
     /// Whether small changes of metadata may still be made on a device that is full for updates.
     pub(crate) fn has_room_for_metadata(&self) -> bool {
-        let kept = self.reserve_blocks() / 2 + self.awaited_blocks() + self.promised_blocks();
+        let kept = self.reserve_blocks() / 2 + self.awaited_blocks() + self.prepared_blocks();
         self.space.borrow().node_room() >= kept
     }
 
@@ -434,7 +434,7 @@ impl Core {
     /// keys are missing.
     pub(crate) fn has_room_for_delete(&self, changes: &[Change], later: u64) -> Result<bool, Missing> {
         let kept =
-            self.reserve_blocks() / DELETE_DIVISOR + self.awaited_blocks() + self.promised_blocks() + later;
+            self.reserve_blocks() / DELETE_DIVISOR + self.awaited_blocks() + self.prepared_blocks() + later;
         let Some(left) = self.space.borrow().node_room().checked_sub(kept) else { return Ok(false) };
         // A node that changes goes to another place, and may be split.
         let blocks =
@@ -464,7 +464,7 @@ impl Core {
         let mut draft = self.take_draft();
         draft.clear();
         draft.extend(changes);
-        let record = self.commit_draft(&draft, objects, &moved, &mut Places::default());
+        let record = self.commit_draft(&draft, objects, &moved, &mut EntryAddresses::default());
         self.give_back_draft(draft);
         record
     }
@@ -475,7 +475,7 @@ impl Core {
         draft: &Draft,
         objects: &[ObjectKey],
         moved: &[Run],
-        places: &mut Places<'_>,
+        places: &mut EntryAddresses<'_>,
     ) -> Result<u64, CommitError> {
         if let Some(reason) = self.refusal() {
             return Err(CommitError::Refused(reason));
@@ -496,7 +496,7 @@ impl Core {
         draft: &Draft,
         objects: &[ObjectKey],
         moved: &[Run],
-        places: &mut Places<'_>,
+        places: &mut EntryAddresses<'_>,
     ) -> Result<u64, Malformed> {
         let mut accounts = Accounts::of(self, moved);
         let made = self.change_placed(draft, places, &mut accounts);
@@ -523,7 +523,12 @@ impl Core {
     }
 
     /// Makes the first changes where they are known to go, as far as that holds. Returns how many were made.
-    fn change_placed(&self, draft: &Draft, places: &mut Places<'_>, accounts: &mut Accounts<'_>) -> usize {
+    fn change_placed(
+        &self,
+        draft: &Draft,
+        places: &mut EntryAddresses<'_>,
+        accounts: &mut Accounts<'_>,
+    ) -> usize {
         let (tree, mut done) = (&mut *self.tree.borrow_mut(), 0);
         if let (Some(address), Some(edit)) = (places.object, draft.first()) {
             // An entry that stays as long as it was has nothing to be accounted for.

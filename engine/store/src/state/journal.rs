@@ -15,7 +15,7 @@ use crate::state::core::Core;
 use crate::state::stats::LatencyHistogram;
 use crate::state::time::nanos;
 use crate::state::writer::READY_BYTES;
-use crate::versions::touched::Touched;
+use crate::versions::latest_records::LatestRecords;
 use core::cell::{Cell, RefCell};
 use core::task::{Context, Poll, Waker};
 use core::time::Duration;
@@ -103,7 +103,7 @@ pub(crate) struct Journal {
     waiting: RefCell<Vec<(u64, Waker)>>,
     /// Memory for those of them that are woken.
     ready: Cell<Vec<(u64, Waker)>>,
-    touched: RefCell<Touched>,
+    latest: RefCell<LatestRecords>,
     /// Updates that are writing their data and will commit when it is there.
     staging: Cell<u32>,
     /// The last of them has committed.
@@ -139,7 +139,7 @@ impl Journal {
             progress: Notify::new(),
             waiting: RefCell::default(),
             ready: Cell::default(),
-            touched: RefCell::default(),
+            latest: RefCell::default(),
             staging: Cell::new(0),
             staged: Notify::new(),
             small: Notify::new(),
@@ -267,7 +267,7 @@ impl Journal {
             self.small.notify_waiters();
         }
         for object in objects {
-            self.touched.borrow_mut().note(*object, number);
+            self.latest.borrow_mut().note(*object, number);
         }
         drop(pending);
         if is_full || number == self.durable.get() + 1 {
@@ -324,8 +324,8 @@ impl Journal {
     }
 
     /// The record that must be durable before a reader may see this object.
-    pub(crate) fn touched(&self, object: &ObjectKey) -> u64 {
-        self.touched.borrow().newest(object)
+    pub(crate) fn latest_record(&self, object: &ObjectKey) -> u64 {
+        self.latest.borrow().newest(object)
     }
 
     /// Takes the next batch and its place in the ring. `None`: nothing is pending, or there is no room.
@@ -416,7 +416,7 @@ impl Journal {
             "record {record} is durable"
         );
         self.durable.set(record);
-        self.touched.borrow_mut().forget(record);
+        self.latest.borrow_mut().forget(record);
     }
 
     /// Wakes those whose record is durable, or everybody.

@@ -66,14 +66,14 @@ pub(crate) struct Pace {
     steps: Cell<u64>,
 }
 
-/// Bytes of a background transfer under way, until it is dropped.
-pub(crate) struct Passage {
+/// The right to transfer so many bytes as background work, until it is dropped.
+pub(crate) struct TransferPermit {
     bytes: usize,
     under_way: Rc<Cell<usize>>,
     ended: Notify,
 }
 
-impl Drop for Passage {
+impl Drop for TransferPermit {
     fn drop(&mut self) {
         self.under_way.set(self.under_way.get() - self.bytes);
         self.ended.notify_waiters();
@@ -92,21 +92,21 @@ impl Pace {
         }
     }
 
-    fn pass(&self, bytes: usize) -> Passage {
+    fn pass(&self, bytes: usize) -> TransferPermit {
         self.bytes.set(self.bytes.get() + bytes);
-        Passage { bytes, under_way: Rc::clone(&self.bytes), ended: self.ended.clone() }
+        TransferPermit { bytes, under_way: Rc::clone(&self.bytes), ended: self.ended.clone() }
     }
 }
 
 impl Core {
     /// Lets the executor turn once. To yield is less: it lets tasks run that are ready, and no completion comes in.
-    pub(crate) async fn turn(&self) {
+    pub(crate) async fn yield_to_io(&self) {
         self.rt.sleep(TURN).await;
     }
 
     /// Between two steps of background work that goes through the index. When a slice is used up, others run, and for
     /// longer when there are clients among them.
-    pub(crate) async fn breathe(&self) {
+    pub(crate) async fn yield_slice(&self) {
         let pace = &self.pace;
         pace.steps.set(pace.steps.get() + 1);
         let passed = self.tree.borrow().visits() - pace.begin.get();
@@ -128,9 +128,9 @@ impl Core {
     }
 
     /// Waits until a background transfer of this many bytes may begin. What is longer than the bound goes alone.
-    pub(crate) async fn make_way(&self, bytes: usize) -> Passage {
+    pub(crate) async fn acquire_transfer(&self, bytes: usize) -> TransferPermit {
         let bound = self.bound(self.is_space_scarce());
-        self.make_way_within(bytes, bound).await
+        self.acquire_transfer_within(bytes, bound).await
     }
 
     /// Most bytes under way for what is asked at this moment. What is `pressed` doesn't wait for clients.
@@ -138,7 +138,7 @@ impl Core {
         if self.journal.is_busy() && !pressed { BUSY_BYTES_MAX } else { BYTES_MAX }
     }
 
-    async fn make_way_within(&self, bytes: usize, bound: usize) -> Passage {
+    async fn acquire_transfer_within(&self, bytes: usize, bound: usize) -> TransferPermit {
         if bound == BUSY_BYTES_MAX {
             race(self.journal.progress.notified(), self.rt.sleep(BATCH_WAIT_MAX)).await;
         }
@@ -150,9 +150,9 @@ impl Core {
 
     /// Reads a piece as background work.
     pub(crate) async fn read_behind(&self, offset: u64, len: usize) -> Result<DmaBuf, MediaError> {
-        let passage = self.make_way(len).await;
+        let permit = self.acquire_transfer(len).await;
         let read = self.device.read(offset, self.dma.take(len).await).await;
-        drop(passage);
+        drop(permit);
         read
     }
 }
@@ -183,36 +183,36 @@ pub(crate) async fn read_blocks_behind(
         // What lies scattered has to be read as a whole for each piece of it.
         let left = if blocks.runs.len() > 1 { usize::MAX } else { in_memory(cut(blocks.chunks, at) - at) };
         let (piece, after) = rest.split_at_mut(left.min(rest.len()));
-        let passage = core.make_way(piece.len()).await;
+        let permit = core.acquire_transfer(piece.len()).await;
         let of_piece = read_blocks(core, blocks, at, extent, piece, Some(Comparison::Here)).await?;
-        drop(passage);
+        drop(permit);
         sum = join(sum, of_piece, piece.len() as u64);
         at += piece.len() as u64;
         rest = after;
-        core.turn().await;
+        core.yield_to_io().await;
     }
     Ok(sum)
 }
 
 /// Background writes, several under way at once, each with what is to be kept until it has ended.
-pub(crate) struct Convoy<'a, P, K> {
+pub(crate) struct BackgroundWrites<'a, P, K> {
     core: &'a Core,
     pressed: P,
-    writes: VecDeque<(Rc<Passage>, IoFuture<()>, K)>,
+    writes: VecDeque<(Rc<TransferPermit>, IoFuture<()>, K)>,
 }
 
-impl<'a, P: Fn() -> bool, K> Convoy<'a, P, K> {
+impl<'a, P: Fn() -> bool, K> BackgroundWrites<'a, P, K> {
     /// Writes that don't wait for clients while `pressed` says so.
     pub(crate) fn new(core: &'a Core, pressed: P) -> Self {
         Self { core, pressed, writes: VecDeque::new() }
     }
 
-    /// Waits until writes of this many bytes may begin.
-    pub(crate) async fn way(&mut self, bytes: usize) -> Result<Rc<Passage>, MediaError> {
+    /// Waits for the permit to begin writes of this many bytes.
+    pub(crate) async fn permit(&mut self, bytes: usize) -> Result<Rc<TransferPermit>, MediaError> {
         let bound = self.core.bound((self.pressed)());
         // Nobody else waits for the ends of these.
         while !self.core.pace.has_way(bytes, bound) && self.end_first().await? {}
-        Ok(Rc::new(self.core.make_way_within(bytes, bound).await))
+        Ok(Rc::new(self.core.acquire_transfer_within(bytes, bound).await))
     }
 
     /// Memory for a write, whose content is anything.
@@ -228,16 +228,16 @@ impl<'a, P: Fn() -> bool, K> Convoy<'a, P, K> {
         }
     }
 
-    /// Begins a write, one of those that the passage is for.
-    pub(crate) fn write(&mut self, passage: &Rc<Passage>, offset: u64, buffer: DmaBuf, kept: K) {
+    /// Begins a write, one of those that the permit is for.
+    pub(crate) fn write(&mut self, permit: &Rc<TransferPermit>, offset: u64, buffer: DmaBuf, kept: K) {
         let write = self.core.device.write(offset, vec![buffer.into()]);
-        self.writes.push_back((Rc::clone(passage), write, kept));
+        self.writes.push_back((Rc::clone(permit), write, kept));
     }
 
     async fn end_first(&mut self) -> Result<bool, MediaError> {
-        let Some((passage, write, kept)) = self.writes.pop_front() else { return Ok(false) };
+        let Some((permit, write, kept)) = self.writes.pop_front() else { return Ok(false) };
         write.await?;
-        drop((passage, kept));
+        drop((permit, kept));
         Ok(true)
     }
 

@@ -377,7 +377,7 @@ impl Core {
         self.paging.rest_until.set(0);
         self.tree.borrow().sweep_anew();
         while self.relieve_memory() {
-            self.turn().await;
+            self.yield_to_io().await;
         }
     }
 

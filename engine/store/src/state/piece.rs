@@ -10,11 +10,11 @@ use weir_media::BLOCK;
 use weir_proto::chunk::{Chunks, Grain};
 
 /// The versions of an update: most have one.
-pub(crate) type Pieces = SmallVec<[Piece; 1]>;
+pub(crate) type WritePieces = SmallVec<[WritePiece; 1]>;
 
 /// One version to be stored.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct WritePiece {
     /// Index of the akey in the request.
     pub(crate) akey: usize,
     pub(crate) slot: Slot,
@@ -31,11 +31,11 @@ pub(crate) struct Piece {
 }
 
 /// Bytes of the blocks that pieces take.
-pub(crate) fn bytes_in_blocks(pieces: &[Piece]) -> u64 {
-    pieces.iter().filter(|piece| piece.in_blocks).map(Piece::padded).sum()
+pub(crate) fn bytes_in_blocks(pieces: &[WritePiece]) -> u64 {
+    pieces.iter().filter(|piece| piece.in_blocks).map(WritePiece::padded).sum()
 }
 
-impl Piece {
+impl WritePiece {
     /// A version of a prepared transaction, whose data is in its place.
     pub(crate) fn of_version(intended: &Intended, version: &Version) -> Self {
         let Intended { akey, slot, record_size } = *intended;

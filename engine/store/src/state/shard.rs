@@ -306,15 +306,15 @@ impl Shard {
             data: used.data(),
             metadata: used.metadata(),
             reserved: used.reserved,
-            promised: self.promised(),
-            free: pool.free().saturating_sub(self.promised()),
+            prepared: self.prepared(),
+            free: pool.free().saturating_sub(self.prepared()),
             containers,
         }
     }
 
     /// Bytes of the pool's share that its prepared transactions take when they are committed.
-    fn promised(&self) -> u64 {
-        self.core.promised_to(self.number)
+    fn prepared(&self) -> u64 {
+        self.core.prepared_bytes_of(self.number)
     }
 
     /// Checks that an update of this size fits the container's quota, the pool's share and the device. Of the quota it takes
@@ -331,8 +331,8 @@ impl Shard {
         let pool = catalog.pools.get(&self.number).ok_or_else(|| UpdateError::PoolMissing(self.id()))?;
         let container = pool.containers.get(&number).ok_or_else(|| UpdateError::ContainerMissing(id))?;
         let (of_container, of_pool) = {
-            let promises = &self.core.transactions.borrow().promises;
-            (promises.of_container(self.number, number), promises.of_pool(self.number))
+            let prepared_spaces = &self.core.transactions.borrow().prepared_spaces;
+            (prepared_spaces.of_container(self.number, number), prepared_spaces.of_pool(self.number))
         };
         let taken = bytes.saturating_add(reserved).saturating_add(of_container);
         // What takes nothing fits however much others have.

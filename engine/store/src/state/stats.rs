@@ -99,7 +99,7 @@ pub struct PoolSpace {
     /// Bytes that are kept for records which aren't written yet.
     pub reserved: u64,
     /// Bytes that prepared transactions take when they are committed.
-    pub promised: u64,
+    pub prepared: u64,
     /// What updates can still take.
     pub free: u64,
     /// Use of each container, those being destroyed included.

@@ -40,7 +40,7 @@ impl Retry {
 }
 
 /// What reclaim has to go through of a container.
-pub(crate) enum Rest<'a> {
+pub(crate) enum Unreclaimed<'a> {
     All,
     /// What lies behind this index key.
     Behind(&'a [u8]),
@@ -60,11 +60,11 @@ pub(crate) struct Unread {
 
 impl Unread {
     /// Where reclaim of a container goes on.
-    pub(crate) fn rest_of(&self, owner: Owner) -> Rest<'_> {
+    pub(crate) fn rest_of(&self, owner: Owner) -> Unreclaimed<'_> {
         match self.containers.get(&owner) {
-            None => Rest::All,
-            Some(Some(behind)) => Rest::Behind(behind),
-            Some(None) => Rest::Nothing,
+            None => Unreclaimed::All,
+            Some(Some(behind)) => Unreclaimed::Behind(behind),
+            Some(None) => Unreclaimed::Nothing,
         }
     }
 

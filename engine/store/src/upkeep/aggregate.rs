@@ -12,8 +12,8 @@ use crate::format::record::Change;
 use crate::index::extents::STEP_LOOKS;
 use crate::index::fault::{Fault, Halt, PageError};
 use crate::index::tree::Tree;
-use crate::state::aggregation::Rest;
-use crate::state::aggregation::{Left, Place};
+use crate::state::aggregation::UnfinishedAkey;
+use crate::state::aggregation::{AkeyPaths, RemainingMerges};
 use crate::state::catalog::snapshots_of;
 use crate::state::core::{CommitError, Core, add};
 use crate::state::time::nanos;
@@ -97,7 +97,7 @@ struct Visit<'a> {
 }
 
 /// What a visit may rely on while it lasts.
-struct Ground<'a> {
+struct VisitContext<'a> {
     core: &'a Rc<Core>,
     object: ObjectKey,
     /// Of which the visit knows all up to its horizon.
@@ -141,8 +141,8 @@ pub(crate) async fn visit_object(
     let Some(_presence) = Presence::new(core, object, horizon).await else { return Ok(true) };
     let Some(snapshots) = snapshots_of(core, object) else { return Ok(true) };
     let mut visit = Visit::new(object, &snapshots, since, horizon);
-    let ground = Ground::new(core, object, Rc::clone(&snapshots), horizon);
-    let has_ended = visit_parts(&ground, &mut visit).await?;
+    let context = VisitContext::new(core, object, Rc::clone(&snapshots), horizon);
+    let has_ended = visit_parts(&context, &mut visit).await?;
     // The next visit comes when there is more to do, or knows of snapshots that this one didn't.
     let next = if has_ended { visit.newer.map(|newer| (newer, horizon)) } else { Some((horizon, since)) };
     if let Some((epoch, since)) = next {
@@ -152,14 +152,18 @@ pub(crate) async fn visit_object(
 }
 
 /// Goes on with an akey that a visit has left.
-pub(crate) async fn visit_akey(core: &Rc<Core>, rest: Rest, horizon: u64) -> Result<(), ChoreError> {
+pub(crate) async fn visit_akey(
+    core: &Rc<Core>,
+    rest: UnfinishedAkey,
+    horizon: u64,
+) -> Result<(), ChoreError> {
     let object = rest.object;
     let Some(_presence) = Presence::new(core, object, horizon).await else { return Ok(()) };
     let Some(snapshots) = snapshots_of(core, object) else { return Ok(()) };
     let mut visit = Visit::new(object, &snapshots, rest.since, horizon);
-    let ground = Ground::new(core, object, Rc::clone(&snapshots), horizon);
+    let context = VisitContext::new(core, object, Rc::clone(&snapshots), horizon);
     core.admit().await?;
-    if !settle(&ground, &mut visit, rest).await? {
+    if !settle(&context, &mut visit, rest).await? {
         // The object as a whole is visited once more, knowing of snapshots that this visit didn't.
         core.aggregation.borrow_mut().add_again(object, horizon, visit.since);
     }
@@ -180,13 +184,17 @@ pub(crate) fn later(core: &Core, failures: u32) -> u64 {
 }
 
 /// Merges an akey and removes what is hidden then; what takes too long is left to another visit. Returns `false` when the
-/// ground has gone in between.
-async fn settle(ground: &Ground<'_>, visit: &mut Visit<'_>, mut rest: Rest) -> Result<bool, ChoreError> {
-    let (core, object) = (ground.core, ground.object);
+/// context has gone in between.
+async fn settle(
+    context: &VisitContext<'_>,
+    visit: &mut Visit<'_>,
+    mut rest: UnfinishedAkey,
+) -> Result<bool, ChoreError> {
+    let (core, object) = (context.core, context.object);
     loop {
         if let Some(from) = rest.left.from {
-            let left = merge_akey(core, object, &rest.place, ground.horizon, from).await?;
-            rest.left = Left { hides: rest.left.hides || left.hides, ..left };
+            let left = merge_akey(core, object, &rest.place, context.horizon, from).await?;
+            rest.left = RemainingMerges { hides: rest.left.hides || left.hides, ..left };
             if !left.is_stuck {
                 rest.failures = 0;
             }
@@ -194,7 +202,7 @@ async fn settle(ground: &Ground<'_>, visit: &mut Visit<'_>, mut rest: Rest) -> R
         let has_ended = rest.left.from.is_none() || rest.left.is_stuck;
         if has_ended && rest.left.hides {
             let sweep = Sweep::new(rest.place.clone(), visit.pins());
-            let Some((_, is_crowded)) = clean(ground, visit, sweep, false).await? else { return Ok(false) };
+            let Some((_, is_crowded)) = clean(context, visit, sweep, false).await? else { return Ok(false) };
             rest.left.hides = is_crowded;
         }
         if has_ended && !rest.left.hides {
@@ -213,9 +221,9 @@ async fn settle(ground: &Ground<'_>, visit: &mut Visit<'_>, mut rest: Rest) -> R
     }
 }
 
-/// Goes through the parts of an object. Returns `false` when the ground has gone in between.
-async fn visit_parts(ground: &Ground<'_>, visit: &mut Visit<'_>) -> Result<bool, ChoreError> {
-    let core = ground.core;
+/// Goes through the parts of an object. Returns `false` when the context has gone in between.
+async fn visit_parts(context: &VisitContext<'_>, visit: &mut Visit<'_>) -> Result<bool, ChoreError> {
+    let core = context.core;
     let mut from = visit.path.below().to_vec();
     loop {
         core.admit().await?;
@@ -227,7 +235,7 @@ async fn visit_parts(ground: &Ground<'_>, visit: &mut Visit<'_>) -> Result<bool,
         });
         from = match step.await? {
             Part::Events(mut events, next) => {
-                let is_whole = ground.run(&mut *events, false).await?;
+                let is_whole = context.run(&mut *events, false).await?;
                 visit.note_newer(events.newer);
                 if !is_whole {
                     return Ok(false);
@@ -236,25 +244,26 @@ async fn visit_parts(ground: &Ground<'_>, visit: &mut Visit<'_>) -> Result<bool,
                 next
             }
             Part::Akey(sweep, has_ended) => {
-                let cleaned = clean(ground, visit, *sweep, has_ended).await?;
+                let cleaned = clean(context, visit, *sweep, has_ended).await?;
                 let Some((place, hides)) = cleaned else { return Ok(false) };
                 let behind = key::after(place[2].as_bytes());
-                let left = Left { from: Some(0), hides, is_stuck: false };
-                let rest = Rest { object: ground.object, place, since: visit.since, left, failures: 0 };
-                if !settle(ground, visit, rest).await? {
+                let left = RemainingMerges { from: Some(0), hides, is_stuck: false };
+                let rest =
+                    UnfinishedAkey { object: context.object, place, since: visit.since, left, failures: 0 };
+                if !settle(context, visit, rest).await? {
                     return Ok(false);
                 }
                 behind
             }
             Part::Nothing(next) => next,
         };
-        core.breathe().await;
+        core.yield_slice().await;
     }
 }
 
-impl<'a> Ground<'a> {
+impl<'a> VisitContext<'a> {
     fn new(core: &'a Rc<Core>, object: ObjectKey, snapshots: Rc<BTreeSet<u64>>, horizon: u64) -> Self {
-        core.expire_credit((object.0, object.1), horizon);
+        core.expire_reclaimable((object.0, object.1), horizon);
         Self { core, object, snapshots: RefCell::new(snapshots), horizon, removed: Cell::new(0) }
     }
 
@@ -286,7 +295,7 @@ impl<'a> Ground<'a> {
             }
             has_ended = self.core.ask(|tree| Ok::<_, Halt<ChoreError>>(pass.step(tree, STEP_LOOKS)?)).await?;
             if !has_ended {
-                self.core.breathe().await;
+                self.core.yield_slice().await;
             }
         }
     }
@@ -298,7 +307,7 @@ impl<'a> Ground<'a> {
         }
         if !keys.is_empty() {
             // Updates since the visit began may be as old as a horizon that a client has asked for.
-            self.core.expire_credit((self.object.0, self.object.1), self.horizon);
+            self.core.expire_reclaimable((self.object.0, self.object.1), self.horizon);
             add(&self.core.counters.aggregated, keys.len() as u64);
             add(&self.removed, keys.len() as u64);
             let newest = self.horizon.min(self.core.newest_epoch());
@@ -322,22 +331,22 @@ impl<'a> Ground<'a> {
             if !self.commit(core::mem::replace(&mut keys, rest))? {
                 return Ok(false);
             }
-            self.core.breathe().await;
+            self.core.yield_slice().await;
         }
         Ok(true)
     }
 }
 
 /// Removes what nobody can see of an akey, step by step, after a first step has been made. Returns the akey's place, and
-/// whether more may be found now that some has gone; `None` when the visit's ground has gone.
+/// whether more may be found now that some has gone; `None` when the visit's context has gone.
 async fn clean(
-    ground: &Ground<'_>,
+    context: &VisitContext<'_>,
     visit: &mut Visit<'_>,
     mut sweep: Sweep<'_>,
     has_ended: bool,
-) -> Result<Option<(Place, bool)>, ChoreError> {
-    let before = ground.removed.get();
-    let is_whole = ground.run(&mut sweep, has_ended).await?;
+) -> Result<Option<(AkeyPaths, bool)>, ChoreError> {
+    let before = context.removed.get();
+    let is_whole = context.run(&mut sweep, has_ended).await?;
     visit.note_newer(sweep.newer);
     let mut is_crowded = sweep.is_crowded();
     let place = sweep.place;
@@ -345,15 +354,15 @@ async fn clean(
     let may_idle = is_whole && sweep.has_holes && visit.floor == 0;
     if may_idle {
         let mut holes = IdleHoles::new(place[2].clone(), visit.horizon);
-        if !ground.run(&mut holes, false).await? {
+        if !context.run(&mut holes, false).await? {
             return Ok(None);
         }
         is_crowded |= holes.is_crowded();
     }
     let mut events = Events::new(&place[..2], place[2].clone(), visit.pins());
-    let is_whole = is_whole && ground.run(&mut events, false).await?;
+    let is_whole = is_whole && context.run(&mut events, false).await?;
     visit.note_newer(events.newer);
-    Ok(is_whole.then(|| (place, is_crowded && ground.removed.get() > before)))
+    Ok(is_whole.then(|| (place, is_crowded && context.removed.get() > before)))
 }
 
 impl<'a> Visit<'a> {

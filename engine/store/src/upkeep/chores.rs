@@ -16,7 +16,7 @@ use crate::state::core::{Core, add};
 use crate::state::error::{PoolError, UpdateError};
 use crate::state::shard::Shard;
 use crate::state::time::nanos;
-use crate::state::unread::Rest;
+use crate::state::unread::Unreclaimed;
 use crate::upkeep::aggregate::{ChoreError, later, visit_akey, visit_object};
 use core::ops::ControlFlow;
 use core::time::Duration;
@@ -44,7 +44,7 @@ pub(crate) async fn run(core: Rc<Core>) {
             Err(ChoreError::Failed(reason)) => return core.fail(&reason),
         };
         if worked {
-            core.breathe().await;
+            core.yield_slice().await;
         } else if core.aggregation.borrow().is_empty() {
             // Free space may lie scattered all the same.
             race(core.chores.notified(), core.rt.sleep(crate::upkeep::defragment::REST)).await;
@@ -204,7 +204,7 @@ async fn visit_container(
             visited => visited?,
         }
         from = key::after(Path::object(pool, container, object).as_bytes());
-        core.breathe().await;
+        core.yield_slice().await;
         if core.is_stopped() {
             break;
         }
@@ -223,7 +223,7 @@ async fn visit_whole(core: &Rc<Core>, object: ObjectKey, horizon: u64) -> Result
         let rest = core.aggregation.borrow_mut().take_rest_of(object);
         let Some(rest) = rest else { break };
         visit_akey(core, rest, horizon).await?;
-        core.breathe().await;
+        core.yield_slice().await;
     }
     Ok(())
 }
@@ -331,10 +331,14 @@ fn leave_cut(changes: &mut Vec<Change>) {
 }
 
 /// A container, and an index key of it.
-type Place = ((PoolNumber, ContainerNumber), Vec<u8>);
+type ReclaimPosition = ((PoolNumber, ContainerNumber), Vec<u8>);
 
 /// `place` becomes that where it looks for entries.
-fn find_doomed(core: &Core, tree: &Tree, place: &mut Option<Place>) -> Result<Option<Doomed>, Fault> {
+fn find_doomed(
+    core: &Core,
+    tree: &Tree,
+    place: &mut Option<ReclaimPosition>,
+) -> Result<Option<Doomed>, Fault> {
     let catalog = core.catalog.borrow();
     let unread = &core.aggregation.borrow().passed_over;
     for (pool_number, pool) in &catalog.pools {
@@ -345,9 +349,9 @@ fn find_doomed(core: &Core, tree: &Tree, place: &mut Option<Place>) -> Result<Op
                 continue;
             }
             let behind = match unread.rest_of((*pool_number, *number)) {
-                Rest::All => &[][..],
-                Rest::Behind(behind) => behind,
-                Rest::Nothing => {
+                Unreclaimed::All => &[][..],
+                Unreclaimed::Behind(behind) => behind,
+                Unreclaimed::Nothing => {
                     is_whole = false;
                     continue;
                 }

@@ -16,15 +16,15 @@ use crate::format::key::{self, Path, PoolNumber};
 use crate::format::node::ENTRY_MAX;
 use crate::format::record::Change;
 use crate::format::value::{Blocks, Event, Inline, Payload, Version, is_regular};
+use crate::index::existence::{Existence, existence};
 use crate::index::fault::{Fault, Halt};
-use crate::index::incarnation::{Life, life};
 use crate::index::tree::{Missing, Tree};
 use crate::operations::fetch::hold_blocks;
 use crate::operations::update::VERSION_OVERHEAD;
 use crate::space::map::Purpose;
 use crate::space::size::in_memory;
-use crate::state::aggregation::Left;
-use crate::state::aggregation::Place;
+use crate::state::aggregation::AkeyPaths;
+use crate::state::aggregation::RemainingMerges;
 use crate::state::catalog::snapshots_of;
 use crate::state::core::{Core, add};
 use crate::state::error::FetchError;
@@ -76,11 +76,11 @@ enum Merged {
 pub(crate) async fn merge_akey(
     core: &Rc<Core>,
     object: ObjectKey,
-    place: &Place,
+    place: &AkeyPaths,
     horizon: u64,
     from: u64,
-) -> Result<Left, ChoreError> {
-    let mut left = Left { from: Some(from), hides: false, is_stuck: false };
+) -> Result<RemainingMerges, ChoreError> {
+    let mut left = RemainingMerges { from: Some(from), hides: false, is_stuck: false };
     let (mut merges, mut looks, mut kept) = (0, 0, None::<Search>);
     while let Some(from) = left.from.filter(|_| merges < MERGES_MAX) {
         left.from = None;
@@ -94,10 +94,10 @@ pub(crate) async fn merge_akey(
         let run = search.next(core).await?;
         looks += search.looks - before;
         let (mut next, is_over) = (search.place(), looks > search.limit(VISIT_LOOKS));
-        let ground = Ground { core, object, place, floor, horizon, record_size: search.record_size() };
+        let context = MergeContext { core, object, place, floor, horizon, record_size: search.record_size() };
         kept = Some(search).filter(Search::is_worth_keeping);
         if let Some(run) = run {
-            match ground.merge_run(&run, &mut kept).await? {
+            match context.merge_run(&run, &mut kept).await? {
                 Merged::Done => left.hides |= leaves_some(&run),
                 Merged::Skipped => {}
                 Merged::Outdated => {
@@ -107,7 +107,7 @@ pub(crate) async fn merge_akey(
                     kept = None;
                 }
                 Merged::Stuck => {
-                    left = Left { from: Some(whole(&run).index), is_stuck: true, ..left };
+                    left = RemainingMerges { from: Some(whole(&run).index), is_stuck: true, ..left };
                     break;
                 }
             }
@@ -117,8 +117,8 @@ pub(crate) async fn merge_akey(
         if is_over {
             break;
         }
-        core.turn().await;
-        core.breathe().await;
+        core.yield_to_io().await;
+        core.yield_slice().await;
     }
     Ok(left)
 }
@@ -144,23 +144,23 @@ fn newest_snapshot(core: &Core, object: ObjectKey, horizon: u64) -> Option<u64> 
     Some(snapshots_of(core, object)?.range(..=horizon).next_back().copied().unwrap_or(0))
 }
 
-/// The life of an akey at an epoch.
-pub(crate) fn akey_life(tree: &Tree, place: &Place, epoch: u64) -> Result<Life, Fault> {
-    place.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, epoch))
+/// The existence of an akey at an epoch.
+pub(crate) fn akey_existence(tree: &Tree, place: &AkeyPaths, epoch: u64) -> Result<Existence, Fault> {
+    place.iter().try_fold(Existence::ALWAYS, |above, path| existence(tree, path, above, epoch))
 }
 
 /// What a merge relies on.
-struct Ground<'a> {
+struct MergeContext<'a> {
     core: &'a Rc<Core>,
     object: ObjectKey,
-    place: &'a Place,
+    place: &'a AkeyPaths,
     /// The newest snapshot up to the horizon.
     floor: u64,
     horizon: u64,
     record_size: u32,
 }
 
-impl Ground<'_> {
+impl MergeContext<'_> {
     /// Whether no snapshot was made since.
     fn holds(&self) -> bool {
         newest_snapshot(self.core, self.object, self.horizon) == Some(self.floor)
@@ -175,7 +175,7 @@ impl Ground<'_> {
         drop(guard);
         if let Merged::Done = merged {
             for replaced in plan.replaced.chunks(REMOVALS_MAX).skip(1) {
-                core.breathe().await;
+                core.yield_slice().await;
                 self.admit(kept).await?;
                 if !self.remove(replaced).await? {
                     return Ok(Merged::Outdated);
@@ -234,7 +234,7 @@ impl Ground<'_> {
         core.timestamps.note_removal(&object, plan.epoch);
         let key = |shown: &Shown| place[2].extent(shown.extent, shown.epoch).len();
         let merged = plan.parts.iter().map(|(shown, value)| (key(shown), value.as_slice()));
-        core.take_off_credit((object.0, object.1), merged)?;
+        core.reduce_reclaimable((object.0, object.1), merged)?;
         core.commit(&changes, None)?;
         if let Some(mut reservation) = reservation {
             reservation.keep();
@@ -267,8 +267,9 @@ impl Ground<'_> {
                 return Ok(None);
             }
         }
-        let life = akey_life(tree, self.place, self.horizon)?;
-        let Some((at, Event::Akey { kind, record_size, classes })) = life.event.filter(|_| life.exists)
+        let existence = akey_existence(tree, self.place, self.horizon)?;
+        let Some((at, Event::Akey { kind, record_size, classes })) =
+            existence.event.filter(|_| existence.exists)
         else {
             return Ok(None);
         };
@@ -365,7 +366,7 @@ enum Stored {
 /// Whether device and pool have so many blocks for merged data.
 fn has_room(core: &Core, pool: PoolNumber, count: u64) -> bool {
     let free = core.catalog.borrow().pools.get(&pool).map_or(0, crate::state::catalog::Pool::free);
-    core.has_blocks(count) && free.saturating_sub(core.promised_to(pool)) >= count * BLOCK as u64
+    core.has_blocks(count) && free.saturating_sub(core.prepared_bytes_of(pool)) >= count * BLOCK as u64
 }
 
 /// Writes the merged data. Its checksums are computed first, and then the data is compared with those of its parts a
@@ -433,12 +434,12 @@ async fn write_runs(core: &Core, runs: &[Run], bytes: &[u8]) -> Result<(), weir_
         let (part, after) = rest.split_at(in_memory(run.bytes()).min(rest.len()));
         let begin = core.layout.data(run.block);
         for (offset, piece) in (begin..).step_by(PIECE).zip(part.chunks(PIECE)) {
-            let passage = core.make_way(piece.len()).await;
+            let permit = core.acquire_transfer(piece.len()).await;
             if core.is_stopped() {
                 return Err(weir_media::MediaError::Closed { device: core.device.name().to_owned() });
             }
             core.device.write(offset, vec![core.dma.copy_of(piece).await.into()]).await?;
-            drop(passage);
+            drop(permit);
         }
         rest = after;
     }

@@ -28,7 +28,6 @@ use crate::state::rot::Rot;
 use crate::state::subject::subject_of;
 use core::time::Duration;
 use std::rc::Rc;
-use weir_media::BLOCK;
 use weir_runtime::Instant;
 
 /// How often a node that a newer checkpoint replaced is looked for again before the pass goes on behind it.

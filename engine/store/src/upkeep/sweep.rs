@@ -2,7 +2,7 @@
 //!
 //! A version is needed when some pin shows it: a snapshot, or the horizon. It is enough to ask the first pin that isn't
 //! before it. What comes later can only hide more: newer versions cover it, and punches end it for good. So a single
-//! value is dead if that pin comes after the next newer one, or after the end of its life; an extent is, if at that pin
+//! value is dead if that pin comes after the next newer one, or after the end of its existence; an extent is, if at that pin
 //! none of its records shows.
 //!
 //! Extents are met in the order of where they begin. A pass keeps those that reach over the record it has come to, the
@@ -26,11 +26,11 @@ pub(crate) use idle::IdleHoles;
 pub(crate) use surface::{Next, Shown, Surface};
 
 use crate::format::key;
+use crate::index::existence::Existence;
 use crate::index::fault::Fault;
-use crate::index::incarnation::Life;
 use crate::index::tree::Tree;
-use crate::state::aggregation::Place;
-use crate::upkeep::merge::akey_life;
+use crate::state::aggregation::AkeyPaths;
+use crate::upkeep::merge::akey_existence;
 use core::cmp::Reverse;
 use core::ops::{Bound, ControlFlow};
 use ordered::{Entry, Ordered};
@@ -100,7 +100,7 @@ enum Stage {
 
 /// A pass over the versions of an akey.
 pub(crate) struct Sweep<'a> {
-    pub(crate) place: Place,
+    pub(crate) place: AkeyPaths,
     pins: Pins<'a>,
     stage: Stage,
     singles: VecDeque<(u64, bool)>,
@@ -111,8 +111,8 @@ pub(crate) struct Sweep<'a> {
     /// What has to be judged at the record that the pass has come to.
     unjudged: Vec<Age>,
     at: u64,
-    /// The life of the akey at the pins asked for last, in this step.
-    lives: Option<(u64, Life)>,
+    /// The existence of the akey at the pins asked for last, in this step.
+    known: Option<(u64, Existence)>,
     dead: Vec<Vec<u8>>,
     /// The oldest epoch beyond the horizon that was met.
     pub(crate) newer: Option<u64>,
@@ -124,7 +124,7 @@ pub(crate) struct Sweep<'a> {
 impl Pass for Sweep<'_> {
     fn step(&mut self, tree: &Tree, looks: usize) -> Result<bool, Fault> {
         let mut looks = looks;
-        self.lives = None;
+        self.known = None;
         if matches!(self.stage, Stage::Singles { .. }) {
             if !self.step_singles(tree, &mut looks)? {
                 return Ok(false);
@@ -161,7 +161,7 @@ impl Pass for Sweep<'_> {
 }
 
 impl<'a> Sweep<'a> {
-    pub(crate) fn new(place: Place, pins: Pins<'a>) -> Self {
+    pub(crate) fn new(place: AkeyPaths, pins: Pins<'a>) -> Self {
         Self {
             stage: Stage::Singles { next: Some(place[2].singles()), newer: None },
             place,
@@ -172,7 +172,7 @@ impl<'a> Sweep<'a> {
             ends: BTreeSet::new(),
             unjudged: Vec::new(),
             at: 0,
-            lives: None,
+            known: None,
             dead: Vec::new(),
             newer: None,
             has_holes: false,
@@ -191,11 +191,11 @@ impl<'a> Sweep<'a> {
             return Ok(false);
         }
         let pin = self.pins.first(epoch);
-        let found = match self.lives.filter(|(known, _)| *known == pin) {
-            Some((_, life)) => life,
-            None => akey_life(tree, &self.place, pin)?,
+        let found = match self.known.filter(|(known, _)| *known == pin) {
+            Some((_, existence)) => existence,
+            None => akey_existence(tree, &self.place, pin)?,
         };
-        self.lives = Some((pin, found));
+        self.known = Some((pin, found));
         Ok(found.exists && found.shows(epoch, pin))
     }
 

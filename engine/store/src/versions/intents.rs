@@ -14,7 +14,7 @@ use crate::format::key::TransactionKey;
 use crate::format::key::{self, ContainerNumber, PoolNumber, TransactionTail};
 use crate::format::record::Change;
 use crate::format::value::{Payload, Version};
-use crate::versions::promise::{Promise, Promises};
+use crate::versions::prepared_space::{PreparedSpace, PreparedSpaces};
 use crate::versions::timestamps::Scope;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -363,7 +363,7 @@ pub struct Transactions {
     /// go.
     forgotten: u64,
     /// What commits will take.
-    pub(crate) promises: Promises,
+    pub(crate) prepared_spaces: PreparedSpaces,
     /// Memory that all of it takes at most.
     bytes: usize,
     /// Containers of whose transactions it has none.
@@ -416,14 +416,14 @@ impl Transactions {
             (TransactionTail::Version(number), value) => {
                 let decode = |value: &[u8]| Ok::<_, Malformed>((Version::decode(value)?, value.len()));
                 let version = value.map(decode).transpose()?;
-                let len = |version: &(Version, usize)| Promise::of_version(version.1);
+                let len = |version: &(Version, usize)| PreparedSpace::of_version(version.1);
                 let owner = (place.0, place.1);
                 if let Some(gone) = entry.versions.remove(&number) {
-                    self.promises.take_back(owner, len(&gone));
+                    self.prepared_spaces.take_back(owner, len(&gone));
                     self.bytes -= ENTRY_BYTES + gone.1;
                 }
                 if let Some(version) = version {
-                    self.promises.give(owner, len(&version));
+                    self.prepared_spaces.give(owner, len(&version));
                     self.bytes += ENTRY_BYTES + version.1;
                     entry.versions.insert(number, version);
                 }
@@ -454,7 +454,7 @@ impl Transactions {
         let Some(prepared @ Prepared { epoch, intents, bytes }) = prepared else { return };
         let who = (*epoch, id);
         self.bytes += bytes * OPERATIONS_TIMES;
-        self.promises.give((pool, container), Promise::of_operations(prepared, *bytes));
+        self.prepared_spaces.give((pool, container), PreparedSpace::of_operations(prepared, *bytes));
         self.undecided.insert(((pool, container), who));
         for intent in intents {
             let object = (pool, container, intent.object());
@@ -467,7 +467,7 @@ impl Transactions {
         let Some(prepared @ Prepared { epoch, intents, bytes }) = prepared else { return };
         let who = (*epoch, id);
         self.bytes -= bytes * OPERATIONS_TIMES;
-        self.promises.take_back((pool, container), Promise::of_operations(prepared, *bytes));
+        self.prepared_spaces.take_back((pool, container), PreparedSpace::of_operations(prepared, *bytes));
         self.undecided.remove(&((pool, container), who));
         for intent in intents {
             let object = (pool, container, intent.object());

@@ -2,9 +2,9 @@
 //! walks over the versions of a dkey. It holds its state in memory and derives it from the index after an open. It calls
 //! `format` and `index`; the state of the store and all operations call it.
 
+pub(crate) mod dkey_leaf;
 pub(crate) mod intents;
-pub(crate) mod neighbours;
-pub(crate) mod promise;
+pub(crate) mod latest_records;
+pub(crate) mod prepared_space;
 pub(crate) mod timestamps;
-pub(crate) mod touched;
 pub(crate) mod walk;

@@ -23,7 +23,7 @@ enum Kind {
     /// Newest read of a transaction.
     Read,
     /// Newest read outside of transactions: the newest epoch that it could have seen.
-    Glance,
+    PlainRead,
     /// Newest write.
     Write,
     /// Newest write of a transaction.
@@ -92,7 +92,7 @@ impl<const SLOTS: usize> Table<SLOTS> {
     }
 
     /// Has the processor bring close what a write looks at and changes.
-    fn expect_write(&self, hash: u64) {
+    fn prefetch_write(&self, hash: u64) {
         let slot = Self::slot(hash);
         for kind in TOUCHED_BY_WRITES {
             prefetch(&self.epochs[kind as usize][slot..=slot]);
@@ -231,8 +231,8 @@ impl Timestamps {
     }
 
     /// Something below a dkey with this hash is about to be written outside of transactions.
-    pub(crate) fn expect_write_at(&self, dkey: u64) {
-        self.dkeys.expect_write(dkey);
+    pub(crate) fn prefetch_write_at(&self, dkey: u64) {
+        self.dkeys.prefetch_write(dkey);
     }
 
     /// A transaction of this epoch reads.
@@ -246,13 +246,13 @@ impl Timestamps {
     }
 
     /// Somebody reads outside of transactions what was written up to this epoch.
-    pub(crate) fn note_glance(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64) {
-        self.note(hash_object(object), scope, epoch, Kind::Glance);
+    pub(crate) fn note_plain_read(&self, object: &ObjectKey, scope: Scope<'_>, epoch: u64) {
+        self.note(hash_object(object), scope, epoch, Kind::PlainRead);
     }
 
-    /// As [`Timestamps::note_glance`], of a dkey whose hash is known, as is that of its object.
-    pub(crate) fn note_glance_at(&self, (object, dkey): (u64, u64), epoch: u64) {
-        self.note_dkey((object, dkey), epoch, Kind::Glance);
+    /// As [`Timestamps::note_plain_read`], of a dkey whose hash is known, as is that of its object.
+    pub(crate) fn note_plain_read_at(&self, (object, dkey): (u64, u64), epoch: u64) {
+        self.note_dkey((object, dkey), epoch, Kind::PlainRead);
     }
 
     /// Something is written at this epoch, by a transaction or not.
@@ -305,7 +305,7 @@ impl Timestamps {
 
     /// A transaction that writes `scope` can't be older than this.
     pub(crate) fn limit_of_transaction(&self, object: &ObjectKey, scope: Scope<'_>) -> u64 {
-        self.newest(object, scope, &[Kind::Read, Kind::Glance, Kind::Write]).max(self.floor.get())
+        self.newest(object, scope, &[Kind::Read, Kind::PlainRead, Kind::Write]).max(self.floor.get())
     }
 
     /// Whether others have written `scope` at just this epoch, or read it in a transaction: of two transactions that have the
@@ -361,7 +361,7 @@ mod tests {
         let times = Timestamps::default();
         let (first, second) = (key("first"), key("second"));
         times.note_read(&object(1), Scope::Dkey(&first), 10, ReaderId(1));
-        times.note_glance(&object(1), Scope::Dkey(&second), 20);
+        times.note_plain_read(&object(1), Scope::Dkey(&second), 20);
         assert_eq!(times.limit_of_transaction(&object(1), Scope::Dkey(&first)), 10);
         assert_eq!(times.limit_of_write(&object(1), Scope::Dkey(&second)), 0);
         assert_eq!(times.limit_of_transaction(&object(1), Scope::Object), 20);

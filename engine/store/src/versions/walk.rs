@@ -4,7 +4,7 @@
 //! down to the first of them once and reads on from there, without keys or copies of its own. It answers what is simple:
 //! all lies in one leaf in memory, or two, the dkey and the akey were created once, one version covers all that is asked for.
 //! Where it has ended is remembered, so that the next one for the same goes there at once. Anything else it leaves, as it
-//! does what looks odd, to `life`, `versions_within` and `newest_single`, which alone say what is right: where a walk has
+//! does what looks odd, to `existence`, `versions_within` and `newest_single`, which alone say what is right: where a walk has
 //! an answer, it is theirs.
 
 mod hints;
@@ -15,9 +15,9 @@ pub(crate) use hints::{Hints, Lead};
 use crate::format::key::{self, BELOW, EVENT, EXTENT};
 use crate::format::spelling::Spelling;
 use crate::format::value::{Event, Kind};
-use crate::index::cache::Spot;
+use crate::index::cache::CacheSlot;
+use crate::index::existence::Existence;
 use crate::index::extents::STEPS_MAX;
-use crate::index::incarnation::Life;
 use crate::index::tree::{Node, Packed, Tree};
 use crate::versions::timestamps::mix;
 use core::cell::OnceCell;
@@ -119,11 +119,11 @@ impl<'a> Covering<'a> {
 pub(crate) fn covering<T>(
     tree: &Tree,
     lead: &Lead<'_>,
-    above: Life,
+    above: Existence,
     (place, akey): (&mut Spelling, &Key),
     epoch: u64,
     wanted: Wanted,
-    found: impl FnOnce(Covering<'_>) -> Option<(T, Spot)>,
+    found: impl FnOnce(Covering<'_>) -> Option<(T, CacheSlot)>,
 ) -> Option<T> {
     if !above.exists {
         return None;
@@ -137,7 +137,7 @@ pub(crate) fn covering<T>(
         }
         place.back_to(dkey);
     }
-    let ((first, turns), second) = (tree.leaf_and_turns(place.event(epoch)).ok()?, OnceCell::new());
+    let ((first, leaf_path), second) = (tree.leaf_and_path(place.event(epoch)).ok()?, OnceCell::new());
     let entries = first.entries();
     let shared = entries.prefix().len();
     let mut walk = Walk { tree, leaf: &first, entries, shared, at: 0, second: &second, is_beyond: false };
@@ -145,10 +145,10 @@ pub(crate) fn covering<T>(
     let covering = walk.covering((place, akey), (low, epoch), wanted)?;
     // Nothing newer was passed over, nothing else reaches into any of it, and no other leaf has a say.
     let is_all = epoch == u64::MAX && covering.is_whole(wanted) && second.get().is_none();
-    let (position, turns) = (covering.position, turns.filter(|_| is_all));
+    let (position, leaf_path) = (covering.position, leaf_path.filter(|_| is_all));
     let (made, spot) = found(covering)?;
-    if let Some(turns) = turns {
-        lead.take_down(&first, turns, (position, low), spot);
+    if let Some(leaf_path) = leaf_path {
+        lead.take_down(&first, leaf_path, (position, low), spot);
     }
     Some(made)
 }
@@ -183,7 +183,7 @@ impl<'a> Walk<'a> {
     /// ever happened to the dkey up to then is left to [`Walk::akey`].
     fn go_below_dkey(&mut self, low: u64, place: &mut Spelling, epoch: u64) -> Option<u64> {
         self.at = self.entries.first_at(place.event(epoch))?;
-        self.entries.expect(self.at);
+        self.entries.prefetch(self.at);
         let (created, value) = self.version(place, EVENT, epoch)?;
         let is_creation = created >= low && Event::is_dkey(value);
         self.step(place);

@@ -432,7 +432,7 @@ fn count_space(machine: &Machine, store: &Rc<Store>, place: &str) {
     assert_eq!(store.space().used, (audit.data_blocks + audit.index_blocks) * 4096, "{place}");
     for summary in store.pools() {
         let space = store.pool(summary.pool).expect("it is there").space();
-        assert_eq!(space.free, space.total.saturating_sub(space.used() + space.promised), "{place}");
+        assert_eq!(space.free, space.total.saturating_sub(space.used() + space.prepared), "{place}");
     }
 }
 

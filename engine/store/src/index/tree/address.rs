@@ -1,9 +1,9 @@
 //! Addresses of entries that are set again and again, as an object's own entry is by each update below it.
 //!
-//! An address is where an entry was: the children that were gone to, and its number in the leaf. Its key tells whether it still
+//! An address is where an entry was: the path to its leaf, and its number there. Its key tells whether it still
 //! is there.
 
-use super::{Body, Finger, Node, Tree, Turns};
+use super::{Body, ChildPath, Finger, Node, Tree};
 use crate::format::draft::Bunch;
 use crate::format::node::NODE_MAX;
 use crate::format::record::Edit;
@@ -12,37 +12,43 @@ use std::rc::Rc;
 /// Where an entry was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    turns: Turns,
+    leaf_path: ChildPath,
     at: u16,
 }
 
 impl Address {
-    /// An entry of the leaf at the end of the turns.
-    pub(crate) fn new(turns: Turns, at: usize) -> Option<Self> {
-        Some(Self { turns, at: u16::try_from(at).ok()? })
+    /// An entry of the leaf at the end of the path.
+    pub(crate) fn new(leaf_path: ChildPath, at: usize) -> Option<Self> {
+        Some(Self { leaf_path, at: u16::try_from(at).ok()? })
     }
 }
 
 impl Tree {
     /// Where the entry of a key is; `None` where there is none, it isn't in memory, or is too deep.
     pub(crate) fn address(&self, key: &[u8]) -> Option<Address> {
-        let (leaf, turns) = self.leaf_and_turns(key).ok()?;
+        let (leaf, leaf_path) = self.leaf_and_path(key).ok()?;
         let at = leaf.entries().search(key).ok()?;
-        Address::new(turns?, at)
+        Address::new(leaf_path?, at)
     }
 
     /// Whether the entry of a key is at an address, with all that a change of it needs in memory.
     pub(crate) fn is_at(&self, address: Address, key: &[u8]) -> bool {
-        self.is_below(&self.root, address.turns.all(), usize::from(address.at), key)
+        self.is_below(&self.root, address.leaf_path.all(), usize::from(address.at), key)
     }
 
-    fn is_below(&self, node: &Node, mut turns: impl Iterator<Item = usize>, at: usize, key: &[u8]) -> bool {
+    fn is_below(
+        &self,
+        node: &Node,
+        mut leaf_path: impl Iterator<Item = usize>,
+        at: usize,
+        key: &[u8],
+    ) -> bool {
         self.touch(node);
-        match (&node.body, turns.next()) {
+        match (&node.body, leaf_path.next()) {
             (Body::Leaf(entries), None) => entries.has_key(at, key),
-            (Body::Branch(_, children), Some(turn)) => children
-                .get(turn)
-                .is_some_and(|child| child.resident_and(|child| self.is_below(child, turns, at, key))),
+            (Body::Branch(_, children), Some(number)) => children
+                .get(number)
+                .is_some_and(|child| child.resident_and(|child| self.is_below(child, leaf_path, at, key))),
             _ => false,
         }
     }
@@ -83,11 +89,11 @@ impl Tree {
     fn change_leaf(&mut self, address: Address, change: impl FnOnce(&mut Node) -> bool) -> bool {
         let Self { root, changes, fingers, tick, .. } = self;
         let (mut node, tick) = (root, tick.get());
-        for turn in address.turns.all() {
+        for number in address.leaf_path.all() {
             let branch = changes.own(node);
             branch.used.set(tick);
             let Body::Branch(_, children) = &mut branch.body else { return false };
-            let child = children.get_mut(turn).and_then(|child| child.node_mut().ok());
+            let child = children.get_mut(number).and_then(|child| child.node_mut().ok());
             let Some(child) = child else { return false };
             node = child;
         }
@@ -133,11 +139,11 @@ mod tests {
                 let value = vec![number; len];
                 let edits: Vec<Edit<'_>> =
                     keys.iter().map(|key| Edit { key, value: Some(&value) }).collect();
-                let (leaf, turns) = tree.leaf_and_turns(edits[0].key).expect("in memory");
+                let (leaf, leaf_path) = tree.leaf_and_path(edits[0].key).expect("in memory");
                 let at = leaf.entries().search(edits[0].key).unwrap_or_else(|at| at);
                 drop(leaf);
                 let at = if what == 1 { usize::from(stray) } else { at };
-                let address = Address::new(turns.expect("a few"), at).expect("small");
+                let address = Address::new(leaf_path.expect("a few"), at).expect("small");
                 let (before, count, version) = (all(&tree), tree.len(), tree.version());
                 let mut draft = Draft::default();
                 draft.extend(&edits.iter().map(|edit| Change::put(edit.key, value.clone())).collect::<Vec<_>>());

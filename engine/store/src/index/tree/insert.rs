@@ -1,7 +1,7 @@
 //! Setting entries: neighbours go to their leaf together.
 
 use super::node::{Changes, Child, Node};
-use super::packed::{self, Packed, Place};
+use super::packed::{self, Packed, Position};
 use super::{Body, Finger, Fingers, Missing, Tree};
 use crate::format::codec::shared_len;
 use crate::format::node::{CHILD_BYTES, ENTRY_MAX, NODE_MAX};
@@ -140,10 +140,10 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
             break;
         }
         let found = match entries.locate(key, hint) {
-            Place::Inside(found) => found,
-            Place::Behind => Err(entries.len()),
-            Place::Before if is_first => Err(0),
-            Place::Before => break,
+            Position::Inside(found) => found,
+            Position::Behind => Err(entries.len()),
+            Position::Before if is_first => Err(0),
+            Position::Before => break,
         };
         let prefix = entries.prefix().len();
         let at = match found {

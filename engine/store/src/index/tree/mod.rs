@@ -15,9 +15,9 @@ mod frozen;
 mod insert;
 mod node;
 mod packed;
+mod path;
 mod renew;
 mod scan;
-mod way;
 
 use crate::format::node::PageRef;
 pub(crate) use address::Address;
@@ -25,9 +25,9 @@ pub(crate) use evict::Stay;
 pub(crate) use frozen::{DirtyNodes, dirty_nodes};
 pub(crate) use node::{Body, Changes, Child, Home, Meter, Node};
 pub use packed::Packed;
+use path::PathRecorder;
+pub(crate) use path::{ChildPath, StampSource, StampedPath, half};
 pub(crate) use renew::Whereabouts;
-use way::Trace;
-pub(crate) use way::{Stamps, Turns, Way, half};
 
 use crate::format::codec::Malformed;
 use core::cell::{Cell, RefCell};
@@ -228,14 +228,18 @@ impl Tree {
         }
     }
 
-    /// As [`Tree::leaf_and_turns`]; also whether no entry that begins with the first `len` bytes of the key stands behind the
+    /// As [`Tree::leaf_and_path`]; also whether no entry that begins with the first `len` bytes of the key stands behind the
     /// leaf.
-    pub(crate) fn leaf_of(&self, key: &[u8], len: usize) -> Result<(Rc<Node>, Option<Turns>, bool), Missing> {
-        let (mut node, mut trace, mut has_all) = (Rc::clone(&self.root), Trace::new(), true);
+    pub(crate) fn leaf_of(
+        &self,
+        key: &[u8],
+        len: usize,
+    ) -> Result<(Rc<Node>, Option<ChildPath>, bool), Missing> {
+        let (mut node, mut trace, mut has_all) = (Rc::clone(&self.root), PathRecorder::new(), true);
         loop {
             self.touch(&node);
             let child = match &node.body {
-                Body::Leaf(_) => return Ok((node, trace.turns(), has_all)),
+                Body::Leaf(_) => return Ok((node, trace.leaf_path(), has_all)),
                 Body::Branch(keys, children) => {
                     let (at, is_last) = keys.covering_with(key, len);
                     trace.note(at);

@@ -267,10 +267,10 @@ impl Node {
     }
 
     /// Has the processor bring close what a look at a leaf and a change behind it touch first.
-    pub(crate) fn expect_change(&self) {
+    pub(crate) fn prefetch_change(&self) {
         prefetch(core::slice::from_ref(&*self.home));
         if let Body::Leaf(entries) = &self.body {
-            entries.expect_search();
+            entries.prefetch_search();
         }
     }
 

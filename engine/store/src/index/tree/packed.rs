@@ -3,7 +3,7 @@
 mod search;
 
 use search::FIRST_BYTES;
-pub(super) use search::Place;
+pub(super) use search::Position;
 
 use crate::format::codec::shared_len;
 use crate::format::draft::Bunch;
@@ -200,22 +200,22 @@ impl Packed {
 
     /// Has the processor bring close what a search goes through, of which each step would wait for the one before, and where an
     /// insert appends what it stores.
-    pub(crate) fn expect_search(&self) {
+    pub(crate) fn prefetch_search(&self) {
         prefetch(&self.start);
         prefetch(&self.slots);
         prefetch(&self.heap[self.heap.len().saturating_sub(1)..]);
     }
 
     /// Has the processor bring an entry close, and those that were stored together with it.
-    pub(crate) fn expect(&self, index: usize) {
+    pub(crate) fn prefetch(&self, index: usize) {
         if let Some(position) = self.position(index) {
-            self.expect_at(position);
+            self.prefetch_at(position);
         }
     }
 
     /// As [`Packed::expect`], of the entry at a position.
     #[inline]
-    pub(crate) fn expect_at(&self, position: usize) {
+    pub(crate) fn prefetch_at(&self, position: usize) {
         let rest = self.heap.get(position..).unwrap_or_default();
         prefetch(&rest[..rest.len().min(NEAR)]);
     }
@@ -362,7 +362,7 @@ impl Packed {
             added += 1;
             needed += LENGTHS + key.len() - shared + value.len();
         }
-        self.make_way(index, added, needed);
+        self.make_room_for(index, added, needed);
         for (at, (key, value)) in (index..).zip(entries) {
             self.slots[at] = self.store(&key[shared..], value);
         }
@@ -383,8 +383,8 @@ impl Packed {
         if self.size() + needed + count * (ENTRY_OVERHEAD - LENGTHS) > limit {
             return false;
         }
-        self.make_way(index, count, needed);
-        let (alike, Self { slots, heap, .. }) = (self.alike(), self);
+        self.make_room_for(index, count, needed);
+        let (alike, Self { slots, heap, .. }) = (self.alike(), &mut *self);
         for (slot, cut) in slots[index..].iter_mut().zip(bunch.cuts) {
             let start = cut.start + shared;
             *slot = store_joined(heap, &bunch.text[start..cut.end], cut.value - start, alike);
@@ -400,7 +400,7 @@ impl Packed {
     }
 
     /// Makes room for so many entries at a place, which take so many bytes of the heap.
-    fn make_way(&mut self, index: usize, added: usize, needed: usize) {
+    fn make_room_for(&mut self, index: usize, added: usize, needed: usize) {
         let before = self.slots.len();
         self.make_room(needed);
         if self.slots.capacity() - before < added {

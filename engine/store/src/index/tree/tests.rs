@@ -27,7 +27,7 @@ fn content(tree: &Tree) -> Model {
 /// The entries that leaves have, one leaf after the other.
 fn content_of_leaves(tree: &Tree) -> Model {
     let (mut found, mut leaf) = (Model::new(), tree.leaf(b"").ok());
-    while let Some(entries) = leaf.as_deref().and_then(Node::entries) {
+    while let Some(entries) = leaf.as_deref().map(Node::entries) {
         found.extend((0..entries.len()).map(|at| (entries.key(at), entries.value(at).to_vec())));
         leaf = entries.len().checked_sub(1).and_then(|last| tree.leaf_behind(&entries.key(last)));
     }

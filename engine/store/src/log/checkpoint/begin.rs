@@ -69,7 +69,7 @@ pub(super) async fn freeze(core: &Core) -> Result<Frozen, CheckpointError> {
 async fn pause(core: &Core) {
     #[cfg(test)]
     core.rt.sleep(core.checkpoints.pause.get()).await;
-    core.turn().await;
+    core.yield_to_io().await;
 }
 
 fn node_blocks(node: &Node) -> u64 {

@@ -192,7 +192,7 @@ fn others_run_between_the_slices_of_a_begin() {
         let others = async {
             loop {
                 looks.set(looks.get() + 1);
-                core.turn().await;
+                core.yield_to_io().await;
             }
         };
         let frozen = race(others, freeze(core)).await;

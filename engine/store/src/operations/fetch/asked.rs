@@ -1,11 +1,11 @@
 //! What is asked of akeys, and what of it fits what there is.
 
 use super::FetchedAkey;
-use super::pieces::Pieces;
+use super::pieces::ReadPieces;
 use crate::format::key::Path;
 use crate::format::value::Kind;
+use crate::index::existence::{Existence, existence};
 use crate::index::fault::Halt;
-use crate::index::incarnation::{Life, life};
 use crate::index::tree::Tree;
 use crate::state::error::FetchError;
 use weir_proto::Key;
@@ -16,30 +16,30 @@ pub(super) struct Asked<'a> {
     pub(super) name: &'a Key,
     pub(super) dkey: &'a Path,
     /// Life of the object.
-    pub(super) above: Life,
+    pub(super) above: Existence,
     pub(super) epoch: u64,
     pub(super) conditions: Conditions,
 }
 
 impl Asked<'_> {
-    /// The life of the dkey.
-    pub(super) fn dkey(&self, tree: &Tree) -> Result<Life, Halt<FetchError>> {
-        let found = life(tree, self.dkey, self.above, self.epoch)?;
+    /// The existence of the dkey.
+    pub(super) fn dkey(&self, tree: &Tree) -> Result<Existence, Halt<FetchError>> {
+        let found = existence(tree, self.dkey, self.above, self.epoch)?;
         if self.conditions.has(Conditions::DKEY_FETCH) && !found.exists {
             return Err(FetchError::Missing(format!("dkey \"{}\"", self.name)).into());
         }
         Ok(found)
     }
 
-    /// Place and life of an akey.
+    /// Place and existence of an akey.
     pub(super) fn akey(
         &self,
         tree: &Tree,
-        above: Life,
+        above: Existence,
         fetch: &AkeyFetch,
-    ) -> Result<(Path, Life), Halt<FetchError>> {
+    ) -> Result<(Path, Existence), Halt<FetchError>> {
         let path = self.dkey.akey(&fetch.akey);
-        let found = life(tree, &path, above, self.epoch)?;
+        let found = existence(tree, &path, above, self.epoch)?;
         let per_akey = self.conditions.has(Conditions::PER_AKEY);
         let conditions = if per_akey { fetch.conditions } else { self.conditions };
         if conditions.has(Conditions::AKEY_FETCH) && !found.exists {
@@ -57,8 +57,8 @@ pub(super) enum Shape<'a> {
     Array(u32, u32, &'a [Extent], u32),
 }
 
-pub(super) fn shape(life: Life, fetch: &AkeyFetch) -> Result<Shape<'_>, FetchError> {
-    let Some((kind, record_size, classes)) = life.array_or_single() else { return Ok(Shape::Nothing) };
+pub(super) fn shape(existence: Existence, fetch: &AkeyFetch) -> Result<Shape<'_>, FetchError> {
+    let Some((kind, record_size, classes)) = existence.array_or_single() else { return Ok(Shape::Nothing) };
     match (&fetch.value, kind) {
         (Value::Single { size }, Kind::Single) => Ok(Shape::Single(*size)),
         // Only holes were stored: there is no record yet.
@@ -78,7 +78,7 @@ pub(super) fn shape(life: Life, fetch: &AkeyFetch) -> Result<Shape<'_>, FetchErr
 }
 
 /// An akey of which there is nothing.
-pub(super) fn nothing() -> (FetchedAkey, Pieces) {
+pub(super) fn nothing() -> (FetchedAkey, ReadPieces) {
     let fetched = Fetched { size: 0, present: Vec::new(), checksums: Vec::new() };
-    (FetchedAkey { fetched, len: 0 }, Pieces::new())
+    (FetchedAkey { fetched, len: 0 }, ReadPieces::new())
 }

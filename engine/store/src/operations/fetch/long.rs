@@ -5,14 +5,14 @@
 //! it; the data is found again when it is read.
 
 use super::asked::{Asked, Shape, nothing, shape};
-use super::pieces::{Pieces, Summing, Sums, fill, finish};
+use super::pieces::{ReadPieces, Summing, Sums, fill, finish};
 use super::placing::Placing;
 use super::{AkeySums, AkeyView, FetchedAkey, Found};
 use crate::format::checksum::Checksums;
 use crate::format::key::Path;
+use crate::index::existence::{Existence, existence};
 use crate::index::extents::{Gathering, STEP_LOOKS, Stored};
 use crate::index::fault::Halt;
-use crate::index::incarnation::{Life, life};
 use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::FetchError;
@@ -40,7 +40,7 @@ pub(super) struct Long {
 /// What is asked of an array.
 struct Array {
     path: Path,
-    life: Life,
+    existence: Existence,
     record_size: u32,
     classes: u32,
     extents: Vec<Extent>,
@@ -63,19 +63,22 @@ impl Long {
     ) -> Result<(Found, Option<Box<Self>>), FetchError> {
         let (object, dkey, name) = place;
         let shapes = still.ask(|tree| {
-            let above = life(tree, object, Life::ALWAYS, epoch)?;
+            let above = existence(tree, object, Existence::ALWAYS, epoch)?;
             let asked = Asked { name, dkey, above, epoch, conditions };
             let above = asked.dkey(tree)?;
             let mut shapes = Vec::with_capacity(akeys.len());
             for fetch in akeys {
-                let (path, life) = asked.akey(tree, above, fetch)?;
-                let view = AkeyView { tree, path: &path, life, epoch };
-                shapes.push(match shape(life, fetch)? {
+                let (path, existence) = asked.akey(tree, above, fetch)?;
+                let view = AkeyView { tree, path: &path, existence, epoch };
+                shapes.push(match shape(existence, fetch)? {
                     Shape::Nothing => (nothing(), None),
                     Shape::Single(size) => (view.fetch_single(size)?, None),
                     Shape::Array(record_size, given, extents, classes) => {
                         let (extents, without_data) = (extents.to_vec(), given == 0);
-                        (nothing(), Some(Array { path, life, record_size, classes, extents, without_data }))
+                        (
+                            nothing(),
+                            Some(Array { path, existence, record_size, classes, extents, without_data }),
+                        )
                     }
                 });
             }
@@ -134,12 +137,12 @@ impl Long {
         let mut has_ended = false;
         while !has_ended {
             if self.left.get() == 0 {
-                core.turn().await;
+                core.yield_to_io().await;
                 self.left.set(most);
             }
             let step = self.still.ask(|tree| {
                 let mut looks = self.left.get();
-                let step = gathering.step(tree, &array.path, array.life, self.epoch, &mut looks)?;
+                let step = gathering.step(tree, &array.path, array.existence, self.epoch, &mut looks)?;
                 Ok::<_, Halt<FetchError>>((step, looks))
             });
             let (step, left) = step.await?;
@@ -173,7 +176,7 @@ impl Long {
         &self,
         core: &Core,
         akey: usize,
-        pieces: &Pieces,
+        pieces: &ReadPieces,
         into: &mut [u8],
         wants: Option<Comparison>,
     ) -> Result<Checksums, FetchError> {
@@ -188,7 +191,7 @@ impl Long {
         for requested in &array.extents {
             let (mut left, mut summing, mut at) = (*requested, Summing::new(0), 0);
             while let Some((window, mut stored)) = self.next(core, array, &mut left).await? {
-                let mut pieces = Pieces::new();
+                let mut pieces = ReadPieces::new();
                 let place = Placing { requested: *requested, window, size, at: 0 };
                 place.take(&mut stored, None, Some(&mut pieces))?;
                 let (part, after) = rest.split_at_mut(in_memory(window.count * size));
@@ -209,7 +212,7 @@ impl Long {
 /// Reads pieces to their places. Returns where each begins, its length and its checksum, if they are wanted.
 async fn read_pieces(
     core: &Core,
-    pieces: &Pieces,
+    pieces: &ReadPieces,
     into: &mut [u8],
     wants: Option<Comparison>,
 ) -> Result<Vec<(u64, u64, u32)>, FetchError> {

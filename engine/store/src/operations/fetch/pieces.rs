@@ -13,7 +13,7 @@ use weir_runtime::join_all;
 
 /// Where a part of an akey's data comes from.
 #[derive(Clone, Debug)]
-pub(super) struct Piece {
+pub(super) struct ReadPiece {
     /// Position within the akey's data.
     pub(super) at: usize,
     pub(super) len: usize,
@@ -25,7 +25,7 @@ pub(super) struct Piece {
 }
 
 /// Parts of an akey's data. Nearly always there is one.
-pub(super) type Pieces = SmallVec<[Piece; 1]>;
+pub(super) type ReadPieces = SmallVec<[ReadPiece; 1]>;
 
 /// Reads what is in blocks, all at once.
 pub(super) async fn finish(
@@ -122,7 +122,7 @@ impl Summing {
 pub(super) fn sum_up(
     asked: &Value,
     found: &FetchedAkey,
-    pieces: &[Piece],
+    pieces: &[ReadPiece],
     sums: &mut impl Iterator<Item = u32>,
 ) -> Checksums {
     if found.len == 0 {
@@ -152,7 +152,7 @@ pub(super) type BlockRead<'a> = (usize, &'a Blocks, u64, Option<Extent>, &'a mut
 
 /// Puts the data of pieces in its place, zeros where there is none, and notes what has to be read.
 pub(super) fn fill<'a>(
-    pieces: &'a [Piece],
+    pieces: &'a [ReadPiece],
     into: &'a mut [u8],
     reads: &mut Vec<BlockRead<'a>>,
     sums: &mut Sums,

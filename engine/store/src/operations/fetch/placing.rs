@@ -1,6 +1,6 @@
 //! From stored versions to the pieces of an akey's data.
 
-use super::pieces::{Piece, Pieces};
+use super::pieces::{ReadPiece, ReadPieces};
 use crate::format::codec::Malformed;
 use crate::format::value::{Payload, Version};
 use crate::index::extents::{Stored, is_hole, paint};
@@ -25,7 +25,7 @@ impl Placing {
         &self,
         stored: &mut [Stored],
         mut present: Option<&mut Vec<Extent>>,
-        mut pieces: Option<&mut Pieces>,
+        mut pieces: Option<&mut ReadPieces>,
     ) -> Result<(), Malformed> {
         let Self { requested, window, size, at } = *self;
         let mut payloads: SmallVec<[Option<Rc<Payload>>; 1]> = SmallVec::from_elem(None, stored.len());
@@ -51,7 +51,7 @@ impl Placing {
                 None => Rc::new(Version::into_payload(core::mem::take(&mut found.value))?),
             };
             payloads[part.stored] = Some(Rc::clone(&payload));
-            pieces.push(Piece {
+            pieces.push(ReadPiece {
                 at: in_memory(at + (part.extent.index - window.index) * size),
                 len: in_memory(part.extent.count * size),
                 payload,

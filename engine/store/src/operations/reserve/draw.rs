@@ -8,7 +8,7 @@ use crate::index::fault::Halt;
 use crate::index::tree::Tree;
 use crate::operations::update::Request;
 use crate::state::error::UpdateError;
-use crate::state::piece::Piece;
+use crate::state::piece::WritePiece;
 use crate::versions::intents::Slot;
 use core::ops::Range;
 
@@ -26,7 +26,7 @@ impl Drawable {
     pub(crate) fn of(
         tree: &Tree,
         request: &Request<'_>,
-        pieces: &[Piece],
+        pieces: &[WritePiece],
     ) -> Result<Vec<Self>, Halt<UpdateError>> {
         let mut found = Vec::new();
         let Some(dkey) =

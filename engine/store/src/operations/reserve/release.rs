@@ -52,7 +52,7 @@ impl Shard {
             let range = (dkey_prefix(&object, records.from.0), after(&dkey_prefix(&object, records.below.0)));
             self.release_range(container, &object, range, &pick).await?;
         }
-        let record = self.core.journal.touched(&(self.number, self.locate(container)?, records.object));
+        let record = self.core.journal.latest_record(&(self.number, self.locate(container)?, records.object));
         self.core.make_durable(record).await.map_err(UpdateError::Failed)
     }
 
@@ -125,7 +125,7 @@ impl Shard {
             }
             next = step.next;
             if next.is_some() {
-                self.core.turn().await;
+                self.core.yield_to_io().await;
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use crate::space::map::Purpose;
 use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::UpdateError;
-use crate::state::piece::{Piece, bytes_in_blocks};
+use crate::state::piece::{WritePiece, bytes_in_blocks};
 use crate::state::reservation::Reservation;
 use crate::state::shard::Shard;
 use crate::state::writer::{Part, Parts, READY_BYTES, Slices, Writing, take_front};
@@ -94,7 +94,7 @@ fn slices(data: &Data<'_>, range: Range<usize>, memory: Memory<'_>) -> Option<Sl
 }
 
 /// As [`slices`], of the first piece that goes to blocks.
-fn first_slices(pieces: &[Piece], data: &Data<'_>, memory: Memory<'_>) -> Option<Slices> {
+fn first_slices(pieces: &[WritePiece], data: &Data<'_>, memory: Memory<'_>) -> Option<Slices> {
     let first = pieces.iter().find(|piece| piece.in_blocks);
     first.map_or_else(|| Some(Slices::new()), |piece| slices(data, piece.data.clone(), memory))
 }
@@ -105,7 +105,7 @@ impl Shard {
         &self,
         id: ContainerId,
         request: &Request<'_>,
-        pieces: &mut [Piece],
+        pieces: &mut [WritePiece],
     ) -> Result<Reservation, UpdateError> {
         let bytes = bytes_in_blocks(pieces);
         // The rest counts as used already.
@@ -126,7 +126,7 @@ impl Shard {
     }
 
     /// What goes to blocks, of which `first` is that of the first piece.
-    fn stage(&self, pieces: &[Piece], data: &Data<'_>, first: Slices) -> Parts {
+    fn stage(&self, pieces: &[WritePiece], data: &Data<'_>, first: Slices) -> Parts {
         let mut parts = Parts::new();
         let (bytes, mut first) = (data.bytes(), Some(first));
         // Behind the first piece an update may hold some of the pool: those that hold some would wait for each other.
@@ -161,7 +161,7 @@ impl Shard {
         &self,
         container: ContainerId,
         request: &Request<'_>,
-        pieces: &mut [Piece],
+        pieces: &mut [WritePiece],
         (data, first): (&Data<'_>, Slices),
     ) -> Result<Writing, UpdateError> {
         if let Some(reason) = self.core.refusal() {
@@ -177,7 +177,7 @@ impl Shard {
         &self,
         container: ContainerId,
         request: &Request<'_>,
-        pieces: &mut [Piece],
+        pieces: &mut [WritePiece],
         data: &Data<'_>,
     ) -> Result<Option<Writing>, UpdateError> {
         match first_slices(pieces, data, &mut |len| self.core.dma.try_take(len)) {
@@ -193,7 +193,7 @@ impl Shard {
         &self,
         container: ContainerId,
         request: &Request<'_>,
-        pieces: &mut [Piece],
+        pieces: &mut [WritePiece],
         data: &Data<'_>,
     ) -> Result<Writing, UpdateError> {
         let (dma, mut needed) = (&self.core.dma, 0);
@@ -214,7 +214,7 @@ impl Shard {
             let (regular_only, mut sealed) = (!self.core.keeps_all_checksums(), 0);
             for piece in pieces {
                 if sealed >= SEAL_BYTES {
-                    self.core.turn().await;
+                    self.core.yield_to_io().await;
                     sealed = 0;
                 }
                 request.seal(piece, data.bytes(), regular_only)?;

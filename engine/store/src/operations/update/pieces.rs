@@ -7,7 +7,7 @@ use crate::format::node::ENTRY_MAX;
 use crate::format::value::Payload;
 use crate::space::size::in_memory;
 use crate::state::error::UpdateError;
-use crate::state::piece::{Piece, Pieces};
+use crate::state::piece::{WritePiece, WritePieces};
 use crate::versions::intents::Slot;
 use weir_proto::Key;
 use weir_proto::chunk::{self, Chunks, Grain};
@@ -27,7 +27,7 @@ fn wrong_checksums(akey: &Key, needed: usize, found: usize) -> UpdateError {
 impl Request<'_> {
     /// Cuts the data into the versions to be stored, `pieces`. Returns how much of it goes to blocks. Fails when an akey came
     /// with checksums for more or fewer chunks.
-    pub(crate) fn cut(&self, inline_limit: usize, pieces: &mut Pieces) -> Result<usize, UpdateError> {
+    pub(crate) fn cut(&self, inline_limit: usize, pieces: &mut WritePieces) -> Result<usize, UpdateError> {
         let (mut at, mut inline) = (0usize, 0usize);
         let grain = Grain::of(self.akeys.iter().map(|update| &update.value));
         let mut of_dkey = None;
@@ -46,7 +46,7 @@ impl Request<'_> {
                 inline += if small { len } else { 0 };
                 let first = needed;
                 needed += if found > 0 { in_memory(chunks.count()) } else { 0 };
-                pieces.push(Piece {
+                pieces.push(WritePiece {
                     akey: index,
                     slot,
                     record_size,
@@ -86,7 +86,12 @@ impl Request<'_> {
     /// Compares the data of a piece with the checksums that came with it, in the only pass over it, and sees to it that it
     /// has those that are stored.
     #[inline]
-    pub(crate) fn seal(&self, piece: &mut Piece, data: &[u8], regular_only: bool) -> Result<(), UpdateError> {
+    pub(crate) fn seal(
+        &self,
+        piece: &mut WritePiece,
+        data: &[u8],
+        regular_only: bool,
+    ) -> Result<(), UpdateError> {
         let update = &self.akeys[piece.akey];
         if update.checksums.is_empty() && !piece.in_blocks {
             return Ok(());

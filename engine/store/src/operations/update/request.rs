@@ -7,13 +7,13 @@ use crate::format::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::format::node::ENTRY_MAX;
 use crate::format::route::Route;
 use crate::format::value::{Event, Kind, append_akey};
+use crate::index::existence::{Existence, existence, existence_from};
 use crate::index::fault::{Fault, Halt};
-use crate::index::incarnation::{Life, life, life_from};
 use crate::index::tree::{Address, Tree};
 use crate::state::error::UpdateError;
-use crate::state::piece::Piece;
+use crate::state::piece::WritePiece;
+use crate::versions::dkey_leaf::DkeyLeaf;
 use crate::versions::intents::Slot;
-use crate::versions::neighbours::Neighbours;
 use crate::versions::timestamps::{Scope, hash_key, hash_object};
 use core::ops::ControlFlow;
 use weir_proto::object::{AkeyUpdate, Conditions, Value, validate};
@@ -143,8 +143,8 @@ impl<'a> Request<'a> {
     pub(crate) fn plan(
         &self,
         tree: &Tree,
-        known: Option<&Life>,
-        (pieces, data): (&[Piece], &[u8]),
+        known: Option<&Existence>,
+        (pieces, data): (&[WritePiece], &[u8]),
         draft: &mut Draft,
     ) -> Result<Planned, Halt<UpdateError>> {
         draft.clear();
@@ -153,7 +153,7 @@ impl<'a> Request<'a> {
         let object = if let Some(known) = known {
             known
         } else {
-            found = life_from(tree, route.event(self.epoch), Life::ALWAYS)?;
+            found = existence_from(tree, route.event(self.epoch), Existence::ALWAYS)?;
             &found
         };
         if self.needs_object() && !object.exists {
@@ -163,8 +163,8 @@ impl<'a> Request<'a> {
         let of_object = draft.len();
         let renews = of_object > 0 && object.exists;
         route.go_to_dkey(self.dkey);
-        let mut neighbours = Neighbours::of_dkey(tree, &mut route, self.epoch)?;
-        let dkey = neighbours.life_of_dkey(&mut route, object, self.epoch)?;
+        let mut dkey_leaf = DkeyLeaf::of_dkey(tree, &mut route, self.epoch)?;
+        let dkey = dkey_leaf.existence_of_dkey(&mut route, object, self.epoch)?;
         if object.punched_at(self.epoch) || dkey.punched_at(self.epoch) {
             return Err(self.epoch_of_punch().into());
         }
@@ -180,7 +180,7 @@ impl<'a> Request<'a> {
         let (mut overwrites, mut left) = (false, pieces);
         for (index, update) in self.akeys.iter().enumerate() {
             route.go_to_akey(&update.akey);
-            let akey = neighbours.life(&mut route, &dkey, self.epoch)?;
+            let akey = dkey_leaf.existence(&mut route, &dkey, self.epoch)?;
             self.check_akey(tree, update, &akey)?;
             overwrites |= akey.exists;
             let (own, behind) = left.split_at(left.iter().take_while(|piece| piece.akey == index).count());
@@ -195,12 +195,12 @@ impl<'a> Request<'a> {
         }
         // What was put together for the dkey stands in the leaf that was looked at, if that has all of the dkey.
         draft.spelling = route.into_memory();
-        let to_reach = if neighbours.has_all() { of_object } else { draft.len() };
+        let to_reach = if dkey_leaf.has_all() { of_object } else { draft.len() };
         // The lone version of a lone akey stands behind that, and it behind the dkey.
         let is_lone = self.akeys.len() == 1 && pieces.len() == 1;
         let is_ascending = is_lone || draft.is_ascending();
         debug_assert!(!is_ascending || draft.is_ascending(), "entries of one version aren't in order");
-        let place = if is_ascending { neighbours.place() } else { None };
+        let place = if is_ascending { dkey_leaf.place() } else { None };
         Ok(Planned { overwrites, renews, to_reach, place })
     }
 
@@ -221,7 +221,7 @@ impl<'a> Request<'a> {
         UpdateError::Fragmented(self.dkey.clone())
     }
 
-    fn draft_object(&self, route: &mut Route, object: &Life, draft: &mut Draft) {
+    fn draft_object(&self, route: &mut Route, object: &Existence, draft: &mut Draft) {
         let (at, newest) = match object.event {
             Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return,
             Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
@@ -235,8 +235,8 @@ impl<'a> Request<'a> {
         &self,
         route: &mut Route,
         update: &AkeyUpdate,
-        akey: &Life,
-        pieces: &[Piece],
+        akey: &Existence,
+        pieces: &[WritePiece],
         draft: &mut Draft,
     ) {
         let (kind, given) = match &update.value {
@@ -263,7 +263,7 @@ impl<'a> Request<'a> {
     }
 
     /// Returns the bytes of the entry.
-    fn draft_version(&self, route: &mut Route, piece: &Piece, data: &[u8], draft: &mut Draft) -> usize {
+    fn draft_version(&self, route: &mut Route, piece: &WritePiece, data: &[u8], draft: &mut Draft) -> usize {
         let begun = match piece.slot {
             Slot::Single => draft.begin(route, key::single_tail(self.epoch)),
             Slot::Extent(extent) => draft.begin(route, key::extent_version_tail(extent, self.epoch)),
@@ -273,7 +273,12 @@ impl<'a> Request<'a> {
     }
 
     #[inline]
-    fn check_akey(&self, tree: &Tree, update: &AkeyUpdate, akey: &Life) -> Result<(), Halt<UpdateError>> {
+    fn check_akey(
+        &self,
+        tree: &Tree,
+        update: &AkeyUpdate,
+        akey: &Existence,
+    ) -> Result<(), Halt<UpdateError>> {
         let per_akey = self.conditions.has(Conditions::PER_AKEY);
         let conditions = if per_akey { update.conditions } else { self.conditions };
         // Nothing else can be wrong with one that never was.
@@ -289,7 +294,7 @@ impl<'a> Request<'a> {
         &self,
         conditions: Conditions,
         update: &AkeyUpdate,
-        akey: &Life,
+        akey: &Existence,
     ) -> Result<(), UpdateError> {
         if akey.punched_at(self.epoch) {
             return Err(self.epoch_of_punch());
@@ -321,7 +326,7 @@ impl<'a> Request<'a> {
         &self,
         tree: &Tree,
         update: &AkeyUpdate,
-        akey: &Life,
+        akey: &Existence,
     ) -> Result<(), Halt<UpdateError>> {
         let Value::Array { record_size: given @ 1.., .. } = update.value else { return Ok(()) };
         let Some((_, 0, _)) = akey.array_or_single() else { return Ok(()) };
@@ -329,8 +334,8 @@ impl<'a> Request<'a> {
         let dkey = object.dkey(self.dkey);
         let path = dkey.akey(&update.akey);
         let Some(at) = oldest_records(tree, &path, self.epoch)? else { return Ok(()) };
-        let mut lives = [&object, &dkey, &path].into_iter();
-        let later = lives.try_fold(Life::ALWAYS, |above, path| life(tree, path, above, at))?;
+        let mut paths = [&object, &dkey, &path].into_iter();
+        let later = paths.try_fold(Existence::ALWAYS, |above, path| existence(tree, path, above, at))?;
         match later.array_or_single() {
             Some((_, stored, _)) if later.shows(self.epoch, at) && stored != given => {
                 Err(UpdateError::RecordSize { akey: update.akey.clone(), stored, given }.into())

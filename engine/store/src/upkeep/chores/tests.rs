@@ -2,8 +2,8 @@ use super::*;
 use crate::format::blocks::Runs;
 use crate::log::checkpoint::tests::{POOL, checkpoint, fill as fill_nodes, on_a_disk, open};
 use crate::operations::operation::Operation;
-use crate::state::aggregation::Left;
-use crate::state::aggregation::Rest;
+use crate::state::aggregation::RemainingMerges;
+use crate::state::aggregation::UnfinishedAkey;
 use crate::state::paging::STAY;
 use crate::state::reservation::Reservation;
 use crate::store::Store;
@@ -185,8 +185,8 @@ fn what_could_not_be_read_once_is_visited_later() {
         let path = Path::object(object.0, object.1, object.2);
         let dkey = path.dkey(&Key::from_u64(350));
         let place = [path, dkey.clone(), dkey.akey(&Key::new(b"a").expect("a key"))];
-        let left = Left { from: Some(0), hides: true, is_stuck: false };
-        let rest = Rest { object, place, since: 0, left, failures: 0 };
+        let left = RemainingMerges { from: Some(0), hides: true, is_stuck: false };
+        let rest = UnfinishedAkey { object, place, since: 0, left, failures: 0 };
         let tasks = [
             Task::Object(object, 0),
             Task::Akey(Box::new(rest)),

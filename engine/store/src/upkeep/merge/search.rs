@@ -1,11 +1,11 @@
 //! The search for parts of an akey that are worth a merge.
 
-use super::akey_life;
+use super::akey_existence;
 use crate::format::value::Kind;
 use crate::index::extents::{ALL_RECORDS, STEP_LOOKS};
 use crate::index::fault::{Fault, Halt};
 use crate::index::tree::Tree;
-use crate::state::aggregation::Place;
+use crate::state::aggregation::AkeyPaths;
 use crate::state::core::Core;
 use crate::state::paging::Still;
 use crate::upkeep::aggregate::ChoreError;
@@ -112,16 +112,16 @@ impl Search {
     /// From a record on. `None`: it isn't an array.
     pub(super) async fn new(
         core: &Rc<Core>,
-        place: &Place,
+        place: &AkeyPaths,
         (floor, horizon): (u64, u64),
         from: u64,
     ) -> Result<Option<Self>, ChoreError> {
         let still = Still::new(core, &core.tree.borrow());
-        let life = still.ask(|tree| Ok::<_, Halt<ChoreError>>(akey_life(tree, place, horizon)?));
-        let life = life.await?;
-        let Some((Kind::Array, record_size @ 1.., _)) = life.array_or_single() else { return Ok(None) };
+        let existence = still.ask(|tree| Ok::<_, Halt<ChoreError>>(akey_existence(tree, place, horizon)?));
+        let existence = existence.await?;
+        let Some((Kind::Array, record_size @ 1.., _)) = existence.array_or_single() else { return Ok(None) };
         // What a snapshot shows isn't touched: it is as good as a gap.
-        let epochs = life.low.max(floor.saturating_add(1))..=horizon;
+        let epochs = existence.low.max(floor.saturating_add(1))..=horizon;
         let surface = Surface::new(place[2].clone(), epochs, from);
         let run = Run { record_size, parts: Vec::new() };
         Ok(Some(Self { still, surface, floor, begin: from, run, looks: 0, begun: None, over: None }))
@@ -186,8 +186,8 @@ impl Search {
                     return Ok(self.run.end());
                 }
             }
-            core.turn().await;
-            core.breathe().await;
+            core.yield_to_io().await;
+            core.yield_slice().await;
         }
         Ok(None)
     }

@@ -58,9 +58,9 @@ fn key(name: &[u8]) -> Key {
 /// The update that fills extents of the akey "a" with bytes.
 fn filling(extents: &[Extent], byte: u8) -> (AkeyUpdate, Vec<u8>) {
     let value = Value::Array { record_size: 1, extents: extents.to_vec() };
-    let data = |extent: &Extent| vec![byte; small(extent.count)];
+    let data = |extent: &Extent| vec![byte; in_memory(extent.count)];
     let chunks = chunk::chunks(&value, Grain::of([&value])).flat_map(Chunks::ranges);
-    let checksums = chunks.map(|range| crc32c(&vec![byte; small(range.end - range.start)])).collect();
+    let checksums = chunks.map(|range| crc32c(&vec![byte; in_memory(range.end - range.start)])).collect();
     let update = AkeyUpdate { akey: key(b"a"), value, conditions: Conditions::NONE, checksums };
     (update, extents.iter().flat_map(data).collect())
 }
@@ -90,7 +90,7 @@ pub(crate) async fn shown(shard: &Shard, extent: Extent) -> Vec<u8> {
     let dkey = key(b"d");
     let found = shard.fetch(CONTAINER, OBJECT, &dkey, Epoch::MAX, Conditions::NONE, &asked);
     let found = found.await.expect("found");
-    let mut data = vec![0; small(extent.count)];
+    let mut data = vec![0; in_memory(extent.count)];
     found.read(&mut data).await.expect("read");
     data
 }
@@ -123,7 +123,7 @@ fn what_is_committed_while_a_window_is_gathered_is_in_it_as_a_whole_or_not_at_al
         assert!(shard.core.tree.borrow().len() < before, "nothing was merged");
         let mut expected = vec![1; 600];
         for extent in extents {
-            expected[small(extent.index)..small(extent.end())].fill(2);
+            expected[in_memory(extent.index)..in_memory(extent.end())].fill(2);
         }
         assert!(shown(&shard, Extent { index: 0, count: 600 }).await == expected);
     });
@@ -152,7 +152,7 @@ fn bury(shard: &Shard, extents: impl Iterator<Item = Extent>) {
     let container = shard.locate(CONTAINER).expect("there");
     let akey = Path::object(shard.number, container, OBJECT).dkey(&key(b"d")).akey(&key(b"a"));
     let change = |(epoch, extent): (u64, Extent)| {
-        let bytes = vec![u8::try_from(epoch % 251).expect("a byte"); small(extent.count)];
+        let bytes = vec![u8::try_from(epoch % 251).expect("a byte"); in_memory(extent.count)];
         let checksum = Some(crc32c(&bytes));
         let payload = Payload::Inline(Inline { bytes, checksum });
         Change::put(&akey.extent(extent, epoch), Version { record_size: 1, payload }.encode())

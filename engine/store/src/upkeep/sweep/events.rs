@@ -3,8 +3,8 @@
 use super::{Pass, Pins};
 use crate::format::key::{self, KeyBytes, Path};
 use crate::format::value::Event;
+use crate::index::existence::{Existence, existence};
 use crate::index::fault::Fault;
-use crate::index::incarnation::{Life, life};
 use crate::index::tree::Tree;
 use core::ops::ControlFlow;
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ const AHEAD: usize = 32;
 /// Which events a pass looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Creations whose life no pin sees.
+    /// Creations whose existence no pin sees.
     Creations,
     /// Punches older than all that is needed: there is nothing that they end.
     Punches,
@@ -114,7 +114,8 @@ impl<'a> Events<'a> {
             (Stage::Creations, _) => {
                 let pin = self.pins.first(epoch);
                 let mut above = self.above.iter();
-                let above = above.try_fold(Life::ALWAYS, |above, path| life(tree, path, above, pin))?;
+                let above =
+                    above.try_fold(Existence::ALWAYS, |above, path| existence(tree, path, above, pin))?;
                 let is_ended = self.punch.is_some_and(|punch| punch <= pin);
                 let is_needed = !is_ended && above.exists && epoch >= above.low;
                 if is_needed {

@@ -1,12 +1,12 @@
 use super::*;
 use crate::format::key::{Path, Tail};
 use crate::format::value::{Event, Kind, Payload, Version};
+use crate::index::existence::existence;
 use crate::index::extents::{ALL_RECORDS, STEP_LOOKS, Stored, is_hole, paint};
-use crate::index::incarnation::life;
 use proptest::prelude::*;
 use weir_proto::{Key, ObjectId};
 
-fn place() -> Place {
+fn place() -> AkeyPaths {
     let object = Path::object(1, 1, ObjectId { hi: 0, lo: 1 });
     let dkey = object.dkey(&Key::new(b"d").expect("a key"));
     let akey = dkey.akey(&Key::new(b"a").expect("a key"));
@@ -48,13 +48,13 @@ fn history(steps: &[Step]) -> (Tree, BTreeSet<u64>) {
             Step::Snapshot => drop(snapshots.insert(epoch)),
             Step::Punch(level) => put(&mut tree, &place[*level].event(epoch), &Event::Punch.encode()),
             Step::Single(_) | Step::Extents(..) => {
-                let mut above = Life::ALWAYS;
+                let mut above = Existence::ALWAYS;
                 let akey = Event::Akey { kind: Kind::Array, record_size: 1, classes: u32::MAX };
                 for (path, event) in place.iter().zip([Event::Object { newest: epoch }, Event::Dkey, akey]) {
-                    if !life(&tree, path, above, epoch).expect("sound").exists {
+                    if !existence(&tree, path, above, epoch).expect("sound").exists {
                         put(&mut tree, &path.event(epoch), &event.encode());
                     }
-                    above = life(&tree, path, above, epoch).expect("sound");
+                    above = existence(&tree, path, above, epoch).expect("sound");
                 }
             }
         }
@@ -110,21 +110,22 @@ fn unseen(tree: &Tree, pins: Pins<'_>) -> BTreeSet<Vec<u8>> {
     let all = pins.snapshots.range(pins.floor..=pins.horizon).copied().chain([pins.horizon]);
     for pin in all {
         let place = place();
-        let life = place.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, pin));
-        let life = life.expect("sound");
-        if !life.exists {
+        let existence =
+            place.iter().try_fold(Existence::ALWAYS, |above, path| existence(tree, path, above, pin));
+        let existence = existence.expect("sound");
+        if !existence.exists {
             continue;
         }
         let single = old.iter().find(|(tail, _)| matches!(tail, Tail::Single(at) if *at <= pin));
         if let Some((Tail::Single(at), _)) =
-            single.filter(|(tail, _)| matches!(tail, Tail::Single(at) if life.shows(*at, pin)))
+            single.filter(|(tail, _)| matches!(tail, Tail::Single(at) if existence.shows(*at, pin)))
         {
             unseen.remove(&key_of(&Tail::Single(*at)));
         }
         let shown: Vec<Stored> = old
             .iter()
             .filter_map(|(tail, _)| match tail {
-                Tail::Extent(extent, epoch) if life.shows(*epoch, pin) => {
+                Tail::Extent(extent, epoch) if existence.shows(*epoch, pin) => {
                     Some(Stored { extent: *extent, epoch: *epoch, value: Vec::new() })
                 }
                 _ => None,
@@ -154,7 +155,9 @@ fn events(tree: &Tree, path: &Path, up_to: u64) -> Vec<(u64, Event)> {
 fn ended(tree: &Tree, level: usize, snapshots: &BTreeSet<u64>, horizon: u64) -> BTreeSet<Vec<u8>> {
     let (place, mut needed) = (place(), BTreeSet::new());
     for pin in snapshots.range(..=horizon).copied().chain([horizon]) {
-        let above = place[..level].iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, pin));
+        let above = place[..level]
+            .iter()
+            .try_fold(Existence::ALWAYS, |above, path| existence(tree, path, above, pin));
         let above = above.expect("sound");
         for (epoch, event) in events(tree, &place[level], pin) {
             if event == Event::Punch || !above.exists || epoch < above.low {
@@ -178,10 +181,11 @@ fn seen(tree: &Tree, pins: Pins<'_>) -> Vec<Vec<(u64, u64)>> {
     let pins = pins.snapshots.range(..=pins.horizon).copied().chain([pins.horizon, u64::MAX]);
     pins.map(|pin| {
         let place = place();
-        let life = place.iter().try_fold(Life::ALWAYS, |above, path| life(tree, path, above, pin));
-        let life = life.expect("sound");
+        let existence =
+            place.iter().try_fold(Existence::ALWAYS, |above, path| existence(tree, path, above, pin));
+        let existence = existence.expect("sound");
         let mut found = Vec::new();
-        let shown = |at: u64| life.exists && life.shows(at, pin);
+        let shown = |at: u64| existence.exists && existence.shows(at, pin);
         let single = all.iter().find(|(tail, _)| matches!(tail, Tail::Single(at) if *at <= pin));
         if let Some((Tail::Single(at), false)) = single
             && shown(*at)

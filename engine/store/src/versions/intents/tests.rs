@@ -124,9 +124,9 @@ fn the_table_follows_entries_that_come_and_go() {
     assert!(table.prepared(place).is_none());
     table.follow(&keys[1], Some(second)).expect("sound");
     assert_eq!(table.undecided(1, 2), [(place.2, Epoch(77))]);
-    let promised = table.promises.of_pool(1);
-    assert!(promised > 0 && table.promises.of_container(1, 2) == promised);
-    assert_eq!([table.promises.of_pool(2), table.promises.of_container(1, 1)], [0, 0]);
+    let of_prepared = table.prepared_spaces.of_pool(1);
+    assert!(of_prepared > 0 && table.prepared_spaces.of_container(1, 2) == of_prepared);
+    assert_eq!([table.prepared_spaces.of_pool(2), table.prepared_spaces.of_container(1, 1)], [0, 0]);
     let object = (1, 2, ObjectId { hi: 3, lo: 9 });
     let (x, other) = (key_of("x"), key_of("other"));
     assert_eq!(table.meets(&object, Scope::Dkey(&x), 77, None), Some((place.2, Epoch(77))));
@@ -150,7 +150,10 @@ fn the_table_follows_entries_that_come_and_go() {
     table.follow(&decision, None).expect("sound");
     assert!(table.entries.is_empty() && table.decided.is_empty() && table.undecided.is_empty());
     assert!(table.objects.is_empty() && table.dkeys.is_empty());
-    assert_eq!((*table.promises.all(), table.promises.of_pool(1), table.bytes()), (Promise::default(), 0, 0));
+    assert_eq!(
+        (*table.prepared_spaces.all(), table.prepared_spaces.of_pool(1), table.bytes()),
+        (PreparedSpace::default(), 0, 0)
+    );
 }
 
 #[test]

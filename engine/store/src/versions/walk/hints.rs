@@ -7,8 +7,8 @@
 //! Hints are many and small, since each is a line that the processor has to fetch: what the hints to one leaf have in common
 //! stands in a table of its own.
 
-use crate::index::cache::Spot;
-use crate::index::tree::{Node, Stamps, Tree, Turns, Way, half};
+use crate::index::cache::CacheSlot;
+use crate::index::tree::{ChildPath, Node, StampSource, StampedPath, Tree, half};
 use crate::space::size::in_memory;
 use core::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -62,9 +62,9 @@ impl Set {
 struct Tables {
     sets: Box<[Set]>,
     /// Ways to the leaves, each at the place that the lower half of its name gives: one for each set.
-    ways: Box<[Cell<Way>]>,
+    ways: Box<[Cell<StampedPath>]>,
     /// Where the cache had the value, for each hint, if there is a cache.
-    spots: Box<[Cell<Spot>]>,
+    spots: Box<[Cell<CacheSlot>]>,
 }
 
 impl Tables {
@@ -72,13 +72,13 @@ impl Tables {
         let spots = if has_cache { sets * WAYS } else { 0 };
         Self {
             sets: (0..sets).map(|_| Set::new()).collect(),
-            ways: vec![Cell::new(Way::NONE); sets].into(),
-            spots: vec![Cell::new(Spot::NONE); spots].into(),
+            ways: vec![Cell::new(StampedPath::NONE); sets].into(),
+            spots: vec![Cell::new(CacheSlot::NONE); spots].into(),
         }
     }
 
     #[inline]
-    fn way(&self, stamp: u32) -> &Cell<Way> {
+    fn way(&self, stamp: u32) -> &Cell<StampedPath> {
         &self.ways[stamp as usize & (self.ways.len() - 1)]
     }
 
@@ -109,13 +109,13 @@ impl Tables {
     #[cold]
     fn clear(&self) {
         self.sets.iter().flat_map(|set| &set.0).for_each(|hint| hint.set(Hint::NONE));
-        self.ways.iter().for_each(|way| way.set(Way::NONE));
+        self.ways.iter().for_each(|way| way.set(StampedPath::NONE));
     }
 
     /// Takes down a way to a leaf, if that has a name by now. Returns the half of it.
-    fn learn(&self, leaf: &Node, turns: Turns, stamps: &Stamps) -> Option<u32> {
+    fn learn(&self, leaf: &Node, leaf_path: ChildPath, stamps: &StampSource) -> Option<u32> {
         let is_known = |stamp| self.way(half(stamp)).get().stamp == stamp;
-        let way = Way::to(leaf, turns, stamps, is_known)?;
+        let way = StampedPath::to(leaf, leaf_path, stamps, is_known)?;
         let stamp = half(way.stamp);
         if stamp == 1 && !is_known(way.stamp) {
             // The halves from this one on have been given before.
@@ -136,7 +136,7 @@ pub(crate) struct Hints {
     has_cache: bool,
     /// How often a walk could have been taken down.
     count: Cell<usize>,
-    stamps: Stamps,
+    stamps: StampSource,
 }
 
 impl Hints {
@@ -144,14 +144,14 @@ impl Hints {
     pub(crate) fn new(index_bytes: usize, has_cache: bool) -> Self {
         let sets = (index_bytes / PART / size_of::<Set>()).min(SETS_MAX);
         let limit = sets.checked_ilog2().map_or(0, |bits| 1 << bits);
-        let (tables, count, stamps) = (OnceCell::new(), Cell::new(0), Stamps::from(1));
+        let (tables, count, stamps) = (OnceCell::new(), Cell::new(0), StampSource::from(1));
         Self { tables, limit, has_cache, count, stamps }
     }
 
     /// With names from this one on.
     #[cfg(test)]
     pub(super) fn named_from(self, stamp: u64) -> Self {
-        Self { stamps: Stamps::from(stamp), ..self }
+        Self { stamps: StampSource::from(stamp), ..self }
     }
 
     #[inline]
@@ -171,7 +171,7 @@ impl Hints {
         let leaf = if half(way.stamp) == hint.stamp { tree.follow(&way) } else { None };
         let end = leaf.map(|leaf| End { leaf, position: usize::from(hint.position), since: hint.since });
         match &end {
-            Some(end) => end.expect(),
+            Some(end) => end.prefetch(),
             // It won't lead anywhere again.
             None => tables.hint(number).set(Hint::NONE),
         }
@@ -189,8 +189,8 @@ pub(super) struct End {
 }
 
 impl End {
-    fn expect(&self) {
-        self.leaf.entries().expect_at(self.position);
+    fn prefetch(&self) {
+        self.leaf.entries().prefetch_at(self.position);
     }
 }
 
@@ -207,14 +207,14 @@ pub(crate) struct Lead<'a> {
 impl Lead<'_> {
     /// Where the cache had the value.
     #[inline]
-    pub(crate) fn spot(&self) -> Spot {
+    pub(crate) fn spot(&self) -> CacheSlot {
         let spot = |number: usize| Some(self.hints.tables()?.spots.get(number)?.get());
-        self.number.and_then(spot).unwrap_or(Spot::NONE)
+        self.number.and_then(spot).unwrap_or(CacheSlot::NONE)
     }
 
     /// Takes down where the cache has the value by now.
     #[inline]
-    pub(super) fn renew(&self, spot: Spot) {
+    pub(super) fn renew(&self, spot: CacheSlot) {
         let known = |number: usize| self.hints.tables()?.spots.get(number);
         if let Some(known) = self.number.and_then(known) {
             known.set(spot);
@@ -222,7 +222,13 @@ impl Lead<'_> {
     }
 
     /// Takes down where a walk has ended: at an entry of a leaf, below a dkey that has existed `since`.
-    pub(super) fn take_down(&self, leaf: &Node, turns: Turns, (position, since): (usize, u64), spot: Spot) {
+    pub(super) fn take_down(
+        &self,
+        leaf: &Node,
+        leaf_path: ChildPath,
+        (position, since): (usize, u64),
+        spot: CacheSlot,
+    ) {
         let Hints { tables, limit, has_cache, count, stamps } = self.hints;
         let tables = tables.get_or_init(|| (*limit > 0).then(|| Tables::new(*limit, *has_cache)));
         let (Some(tables), Ok(position)) = (tables, u16::try_from(position)) else { return };
@@ -236,7 +242,7 @@ impl Lead<'_> {
             None if turn % RELUCTANCE > 0 => return,
             None => set * WAYS + turn / RELUCTANCE % WAYS,
         };
-        let Some(stamp) = tables.learn(leaf, turns, stamps) else { return };
+        let Some(stamp) = tables.learn(leaf, leaf_path, stamps) else { return };
         tables.hint(place).set(Hint { since, stamp, position, tag });
         if let Some(known) = tables.spots.get(place) {
             known.set(spot);

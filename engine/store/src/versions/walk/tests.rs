@@ -4,11 +4,11 @@ use super::*;
 use crate::format::key::ObjectKey;
 use crate::format::key::Path;
 use crate::format::value::{Payload, Version};
+use crate::index::existence::existence;
 use crate::index::extents::{newest_versions, paint};
 use crate::index::fault::Fault;
-use crate::index::incarnation::life;
 use crate::operations::fetch::newest_single;
-use crate::state::lives::Lives;
+use crate::state::existence_cache::ExistenceCache;
 use crate::versions::timestamps::{hash_key, hash_object};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
@@ -91,7 +91,7 @@ fn set(tree: &mut Tree, (dkey, akey, epoch, what, extent): &Entry) {
 /// A tree and what is remembered of it.
 struct Known {
     tree: Tree,
-    lives: Lives,
+    existences: ExistenceCache,
     hints: Hints,
     /// How many hashes there are.
     hashes: u64,
@@ -102,7 +102,7 @@ type Answer = Option<(Option<Extent>, Payload)>;
 
 impl Known {
     fn new(tree: Tree, hashes: u64) -> Self {
-        Self { tree, lives: Lives::default(), hints: Hints::new(1 << 20, true), hashes }
+        Self { tree, existences: ExistenceCache::default(), hints: Hints::new(1 << 20, true), hashes }
     }
 
     /// What leads to an answer.
@@ -113,20 +113,20 @@ impl Known {
     }
 
     /// What is found below an object that exists as `above` says.
-    fn ask_below(&self, above: Life, (dkey, akey): (&Key, &Key), epoch: u64, wanted: Wanted) -> Answer {
+    fn ask_below(&self, above: Existence, (dkey, akey): (&Key, &Key), epoch: u64, wanted: Wanted) -> Answer {
         let mut place = Spelling::object(&OBJECT);
         place.dkey(dkey).expect("short");
         let lead = self.lead((dkey, akey), wanted);
         covering(&self.tree, &lead, above, (&mut place, akey), epoch, wanted, |found| {
             let value = found.value().expect("an entry");
             let payload = Version::decode(value).expect("sound").payload;
-            Some(((found.extent, payload), Spot::NONE))
+            Some(((found.extent, payload), CacheSlot::NONE))
         })
     }
 
     fn ask(&self, keys: (&Key, &Key), epoch: u64, wanted: Wanted) -> Answer {
         self.ask_below(
-            self.lives.newest_at(&self.tree, &OBJECT, hash_object(&OBJECT), epoch)?,
+            self.existences.newest_at(&self.tree, &OBJECT, hash_object(&OBJECT), epoch)?,
             keys,
             epoch,
             wanted,
@@ -160,16 +160,16 @@ impl Known {
 /// What those say who define what is right, in the form of an answer that covers all that is wanted.
 fn defined(tree: &Tree, (dkey, akey): (&Key, &Key), epoch: u64, wanted: Wanted) -> Result<Answer, Fault> {
     let object = Path::object(OBJECT.0, OBJECT.1, OBJECT.2);
-    let (dkey, above) = (object.dkey(dkey), life(tree, &object, Life::ALWAYS, epoch)?);
-    let (akey, above) = (dkey.akey(akey), life(tree, &dkey, above, epoch)?);
-    let life = life(tree, &akey, above, epoch)?;
-    let Some((kind, record_size, classes)) = life.array_or_single() else { return Ok(None) };
+    let (dkey, above) = (object.dkey(dkey), existence(tree, &object, Existence::ALWAYS, epoch)?);
+    let (akey, above) = (dkey.akey(akey), existence(tree, &dkey, above, epoch)?);
+    let existence = existence(tree, &akey, above, epoch)?;
+    let Some((kind, record_size, classes)) = existence.array_or_single() else { return Ok(None) };
     match (wanted, kind) {
         (Wanted::Single(_), Kind::Single) => {
-            Ok(newest_single(tree, &akey, life, epoch)?.map(|(_, payload)| (None, payload)))
+            Ok(newest_single(tree, &akey, existence, epoch)?.map(|(_, payload)| (None, payload)))
         }
         (Wanted::Records(range, size), Kind::Array) if size == record_size => {
-            let stored = newest_versions(tree, &akey, life, epoch, range, classes)?;
+            let stored = newest_versions(tree, &akey, existence, epoch, range, classes)?;
             let parts = paint(&stored, range);
             let [only] = parts.as_slice() else { return Ok(None) };
             let version = &stored[only.stored];
@@ -188,9 +188,9 @@ proptest! {
     ) {
         let known = Known::new(tree(&entries), u64::MAX);
         for (dkey, akey, epoch, index, count) in questions {
-            if let Some(above) = known.lives.newest_at(&known.tree, &OBJECT, hash_object(&OBJECT), epoch) {
+            if let Some(above) = known.existences.newest_at(&known.tree, &OBJECT, hash_object(&OBJECT), epoch) {
                 let object = Path::object(OBJECT.0, OBJECT.1, OBJECT.2);
-                prop_assert_eq!(above, life(&known.tree, &object, Life::ALWAYS, epoch).expect("sound"));
+                prop_assert_eq!(above, existence(&known.tree, &object, Existence::ALWAYS, epoch).expect("sound"));
             }
             known.check((dkey, akey), epoch, Extent { index, count })?;
         }
@@ -271,11 +271,11 @@ fn a_hint_leads_to_an_answer_until_its_leaf_changes() {
     assert!(known.leads(in_array, array) && known.leads(in_single, single));
     assert_eq!(last_byte(known.ask(in_array, 4, array)), Some(5));
     assert_eq!(known.ask(in_array, 3, array), None, "it was stored later");
-    let reborn = Life {
+    let reborn = Existence {
         low: 2,
-        ..known.lives.newest_at(&known.tree, &OBJECT, hash_object(&OBJECT), u64::MAX).expect("an object")
+        ..known.existences.newest_at(&known.tree, &OBJECT, hash_object(&OBJECT), u64::MAX).expect("an object")
     };
-    assert_eq!(known.ask_below(reborn, in_array, u64::MAX, array), None, "the dkey is of a former life");
+    assert_eq!(known.ask_below(reborn, in_array, u64::MAX, array), None, "the dkey is of a former existence");
     set(&mut known.tree, &(Some(0), Some(1), 7, 8, FIRST));
     assert!(!known.leads(in_single, single), "a neighbour was changed");
     assert_eq!(last_byte(known.ask(in_array, u64::MAX, array)), Some(8));

@@ -48,12 +48,12 @@ fn a_pool_has_room_for_what_was_prepared_and_an_abort_or_restart_changes_nothing
                 .await
                 .expect("prepared");
         }
-        let promised = begin - user.space().free;
-        assert!(promised > 8 << 20, "{promised} bytes for 2000 entries of 4 KiB");
-        assert!(opened.resize_pool(POOL, begin - promised).await.is_err(), "what is promised is in use");
+        let prepared = begin - user.space().free;
+        assert!(prepared > 8 << 20, "{prepared} bytes for 2000 entries of 4 KiB");
+        assert!(opened.resize_pool(POOL, begin - prepared).await.is_err(), "what is prepared is in use");
         user.abort_transaction(CONTAINER, id(2)).await.expect("aborted");
         let left = user.space().free;
-        assert!(begin - left < promised * 51 / 100, "{left} of {begin} are free");
+        assert!(begin - left < prepared * 51 / 100, "{left} of {begin} are free");
     });
     let free = shard.space().free;
     drop((store, shard));
@@ -211,7 +211,7 @@ async fn patched(shard: &Shard, number: u64, t: u64) {
 fn check_share(shard: &Shard) {
     let space = shard.space();
     let used = space.data + space.metadata;
-    assert!(used + space.promised <= space.total, "{used} used, {} promised: {space:?}", space.promised);
+    assert!(used + space.prepared <= space.total, "{used} used, {} prepared: {space:?}", space.prepared);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn merges_take_nothing_that_was_promised_to_prepared_transactions() {
         }
         fill(&shard, t + 2000).await;
         let (before, other) = (shard.space(), shard.clone());
-        assert!(before.promised > 8 << 20 && before.free < 1 << 20, "{before:?}");
+        assert!(before.prepared > 8 << 20 && before.free < 1 << 20, "{before:?}");
         let merging = handle.clone().spawn(async move { other.aggregate(CONTAINER, Epoch(t + 500)).await });
         while !merging.is_finished() {
             check_share(&shard);

@@ -42,7 +42,7 @@ impl<'a> Sought<'a> {
 
 /// Where a key is among the entries of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Position {
     /// At an entry (`Ok`), or between two of them, before the one that is named (`Err`).
     Inside(Result<usize, usize>),
     /// Before all entries: it may belong to another node.
@@ -206,8 +206,8 @@ impl Packed {
     /// first one and behind the last, it may belong elsewhere. `hint` is where it is most likely to be.
     pub(crate) fn seek(&self, key: &[u8], hint: usize) -> Option<usize> {
         match self.locate(key, hint) {
-            Place::Inside(found) => Some(found.unwrap_or_else(|at| at)),
-            Place::Before | Place::Behind => None,
+            Position::Inside(found) => Some(found.unwrap_or_else(|at| at)),
+            Position::Before | Position::Behind => None,
         }
     }
 
@@ -266,7 +266,7 @@ impl Packed {
 
     /// As [`Packed::search`], telling what is sure to belong here. `hint` is the entry before which it is most likely to
     /// be, or at which.
-    pub(crate) fn locate(&self, key: &[u8], hint: usize) -> Place {
+    pub(crate) fn locate(&self, key: &[u8], hint: usize) -> Position {
         let found = match key.strip_prefix(self.start.as_slice()) {
             Some(rest) => {
                 let (head, len) = (head(rest), self.slots.len());
@@ -280,9 +280,9 @@ impl Packed {
             None => self.search_apart(key),
         };
         match found {
-            Err(at) if at == self.slots.len() => Place::Behind,
-            Err(0) => Place::Before,
-            found => Place::Inside(found),
+            Err(at) if at == self.slots.len() => Position::Behind,
+            Err(0) => Position::Before,
+            found => Position::Inside(found),
         }
     }
 

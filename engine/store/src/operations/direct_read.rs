@@ -1,4 +1,5 @@
-//! Large values read to where they leave from, and compared with their checksums there or by who gets them.
+//! Reads of large values without a copy: the device writes to the memory that the reply is sent from. The store compares the
+//! data with its checksums there, or leaves that to the reader.
 
 use crate::format::value::Blocks;
 use crate::space::size::in_memory;
@@ -9,13 +10,13 @@ use weir_media::{BLOCK, Landing, Lasting};
 use weir_proto::object::Extent;
 
 /// Fewest bytes that are read so. Of fewer a copy costs less than memory for them, which is handed out in pieces of 32 KiB.
-const LAND_MIN: u64 = 32 << 10;
+const DIRECT_MIN: u64 = 32 << 10;
 
-/// How bytes of a value come to memory by one transfer: with the chunks that they lie in, and the blocks that those lie in.
+/// One transfer of bytes of a value from the device: with the chunks that they lie in, and the blocks that those lie in.
 ///
 /// Shorter transfers, so that the first part is compared while the next is read, were tried with 256 and 512 KiB of a
 /// mebibyte, and are no faster.
-pub(crate) struct Course {
+pub(crate) struct DirectTransfer {
     /// First and last byte of the chunks within the value.
     low: u64,
     high: u64,
@@ -26,11 +27,11 @@ pub(crate) struct Course {
     start: usize,
 }
 
-impl Course {
+impl DirectTransfer {
     /// `None`: the bytes are too few, are not there, or are scattered.
     pub(crate) fn of(core: &Core, blocks: &Blocks, from: u64, len: usize) -> Option<Self> {
         let [run] = blocks.runs.as_slice() else { return None };
-        if (len as u64) < LAND_MIN {
+        if (len as u64) < DIRECT_MIN {
             return None;
         }
         is_within(blocks.len(), from, len).ok()?;

@@ -1,4 +1,4 @@
-//! What updates have hidden of a container, and what aggregation is about to remove.
+//! Reclaimable bytes of a container: what updates have hidden and aggregation will remove without anybody's doing.
 
 use std::collections::VecDeque;
 
@@ -16,15 +16,15 @@ struct Span {
     bytes: u64,
 }
 
-/// By how much a container may exceed its quota.
+/// Bytes that don't count towards the quota of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Credit {
+pub(crate) struct Reclaimable {
     /// Ascending.
     spans: VecDeque<Span>,
     total: u64,
 }
 
-impl Credit {
+impl Reclaimable {
     /// Bytes.
     pub(crate) fn total(&self) -> u64 {
         self.total
@@ -53,14 +53,14 @@ impl Credit {
         debug_assert_eq!(self.total, self.spans.iter().map(|span| span.bytes).sum::<u64>());
     }
 
-    /// What was hidden up to this epoch may go from now on.
+    /// Aggregation may remove what was hidden up to this epoch from now on: it isn't counted any more.
     pub(crate) fn expire(&mut self, up_to: u64) {
         while self.spans.front().is_some_and(|span| span.epochs.0 <= up_to) {
             self.forget_first();
         }
     }
 
-    /// So many bytes don't go by themselves any more.
+    /// So many bytes are not reclaimable any more.
     pub(crate) fn take_off(&mut self, bytes: u64) {
         let mut left = bytes.min(self.total);
         self.total -= left;
@@ -73,7 +73,7 @@ impl Credit {
         }
     }
 
-    /// What was visible at this epoch has to stay: that may be something that was hidden later.
+    /// A snapshot keeps what was visible at this epoch, which may be something that was hidden later.
     pub(crate) fn keep(&mut self, epoch: u64) {
         if self.spans.back().is_some_and(|last| epoch < last.epochs.1) {
             *self = Self::default();
@@ -86,32 +86,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn credit_is_for_what_is_not_removed_yet() {
-        let mut credit = Credit::default();
-        credit.add(100, 7);
-        credit.add(100 + SPAN - 1, 5);
-        credit.add(100 + SPAN, 3);
-        credit.add(99, 1000);
-        assert_eq!((credit.total(), credit.spans.len()), (15, 2), "what comes late doesn't count");
-        credit.expire(99);
-        assert_eq!(credit.total(), 15);
-        credit.expire(100);
-        assert_eq!(credit.total(), 3, "what is counted together goes with the first");
-        credit.add(100 + 2 * SPAN, 4);
-        credit.take_off(5);
-        assert_eq!((credit.total(), credit.spans.len()), (2, 1));
-        credit.take_off(3);
-        assert_eq!(credit, Credit::default());
-        credit.add(100 + SPAN, 3);
-        credit.keep(100 + SPAN);
-        assert_eq!(credit.total(), 3, "nothing was hidden behind that");
-        credit.keep(99 + SPAN);
-        assert_eq!(credit, Credit::default());
+    fn what_is_hidden_is_reclaimable_until_it_is_removed() {
+        let mut reclaimable = Reclaimable::default();
+        reclaimable.add(100, 7);
+        reclaimable.add(100 + SPAN - 1, 5);
+        reclaimable.add(100 + SPAN, 3);
+        reclaimable.add(99, 1000);
+        assert_eq!((reclaimable.total(), reclaimable.spans.len()), (15, 2), "what comes late doesn't count");
+        reclaimable.expire(99);
+        assert_eq!(reclaimable.total(), 15);
+        reclaimable.expire(100);
+        assert_eq!(reclaimable.total(), 3, "what is counted together goes with the first");
+        reclaimable.add(100 + 2 * SPAN, 4);
+        reclaimable.take_off(5);
+        assert_eq!((reclaimable.total(), reclaimable.spans.len()), (2, 1));
+        reclaimable.take_off(3);
+        assert_eq!(reclaimable, Reclaimable::default());
+        reclaimable.add(100 + SPAN, 3);
+        reclaimable.keep(100 + SPAN);
+        assert_eq!(reclaimable.total(), 3, "nothing was hidden behind that");
+        reclaimable.keep(99 + SPAN);
+        assert_eq!(reclaimable, Reclaimable::default());
         for number in 1..=2 * SPANS_MAX as u64 {
-            credit.add(number * SPAN, 1);
+            reclaimable.add(number * SPAN, 1);
         }
-        assert_eq!((credit.total(), credit.spans.len()), (SPANS_MAX as u64, SPANS_MAX));
-        credit.expire(u64::MAX);
-        assert_eq!(credit, Credit::default());
+        assert_eq!((reclaimable.total(), reclaimable.spans.len()), (SPANS_MAX as u64, SPANS_MAX));
+        reclaimable.expire(u64::MAX);
+        assert_eq!(reclaimable, Reclaimable::default());
     }
 }

@@ -1,22 +1,21 @@
-//! Lives of a dkey and of akeys below it, found by one walk down the index.
+//! The existence of a dkey and of akeys below it, found by one descent of the index.
 //!
-//! What is stored of a dkey stands side by side, most of it in one leaf. That leaf is gone to once; the events of the dkey
-//! and of its akeys are looked for there. Where the leaf may not have all of them, [`life_from`] is asked, which says what is
-//! right.
+//! The entries of a dkey are neighbours, most of them in one leaf. One descent finds that leaf; the events of the dkey and of
+//! its akeys are looked up there. Where the leaf may not have all of them, [`existence_from`] gives the answer.
 
 use crate::format::key;
 use crate::format::route::Route;
 use crate::format::value::Event;
+use crate::index::existence::{Events, Existence, existence_from};
 use crate::index::fault::Fault;
-use crate::index::incarnation::{Events, Life, life_from};
-use crate::index::tree::{Address, Node, Tree, Turns};
+use crate::index::tree::{Address, ChildPath, Node, Tree};
 use std::rc::Rc;
 
 /// The leaf of a dkey.
-pub(crate) struct Neighbours<'t> {
+pub(crate) struct DkeyLeaf<'t> {
     tree: &'t Tree,
     leaf: Rc<Node>,
-    turns: Option<Turns>,
+    leaf_path: Option<ChildPath>,
     /// The first entry behind the events that were looked at last.
     at: usize,
     /// All of the dkey that stands at or behind what was asked for first is in the leaf.
@@ -25,32 +24,32 @@ pub(crate) struct Neighbours<'t> {
     is_empty: bool,
 }
 
-impl<'t> Neighbours<'t> {
+impl<'t> DkeyLeaf<'t> {
     /// Goes to the leaf of the dkey of a route.
     pub(crate) fn of_dkey(tree: &'t Tree, route: &mut Route, epoch: u64) -> Result<Self, Fault> {
         let len = route.path().len();
         let from = route.event(epoch);
-        let (leaf, turns, has_all) = tree.leaf_of(from, len)?;
-        leaf.expect_change();
+        let (leaf, leaf_path, has_all) = tree.leaf_of(from, len)?;
+        leaf.prefetch_change();
         let (at, begins) = leaf.entries().first_with(from, len);
-        Ok(Self { tree, leaf, turns, at, has_all, is_empty: has_all && !begins })
+        Ok(Self { tree, leaf, leaf_path, at, has_all, is_empty: has_all && !begins })
     }
 
-    /// The life of the dkey at that epoch, below an object that exists as `above` says. It is to be asked for first.
+    /// The existence of the dkey at that epoch, below an object that exists as `above` says. It is to be asked for first.
     #[inline]
-    pub(crate) fn life_of_dkey(
+    pub(crate) fn existence_of_dkey(
         &mut self,
         route: &mut Route,
-        above: &Life,
+        above: &Existence,
         epoch: u64,
-    ) -> Result<Life, Fault> {
+    ) -> Result<Existence, Fault> {
         if self.is_empty {
             // Most dkeys are new.
-            return Ok(Life::never(above));
+            return Ok(Existence::never(above));
         }
-        let life = self.look_for(route, above, epoch)?;
+        let existence = self.look_for(route, above, epoch)?;
         self.is_empty = self.ends_before(route.path());
-        Ok(life)
+        Ok(existence)
     }
 
     /// Whether nothing that begins so stands at the present entry or behind it.
@@ -65,24 +64,29 @@ impl<'t> Neighbours<'t> {
         }
     }
 
-    /// The life at `epoch` of an akey that the route has come to, below the dkey that exists as `above` says.
+    /// The existence at `epoch` of an akey that the route has come to, below the dkey that exists as `above` says.
     #[inline]
-    pub(crate) fn life(&mut self, route: &mut Route, above: &Life, epoch: u64) -> Result<Life, Fault> {
+    pub(crate) fn existence(
+        &mut self,
+        route: &mut Route,
+        above: &Existence,
+        epoch: u64,
+    ) -> Result<Existence, Fault> {
         if self.is_empty {
-            return Ok(Life::never(above));
+            return Ok(Existence::never(above));
         }
         self.look_for(route, above, epoch)
     }
 
-    /// As [`Neighbours::life`], of something that may be there.
+    /// As [`DkeyLeaf::existence`], of something that may be there.
     #[inline(never)]
-    fn look_for(&mut self, route: &mut Route, above: &Life, epoch: u64) -> Result<Life, Fault> {
+    fn look_for(&mut self, route: &mut Route, above: &Existence, epoch: u64) -> Result<Existence, Fault> {
         let from = route.event(epoch);
-        self.look(from, above).map_or_else(|| life_from(self.tree, from, *above), Ok)
+        self.look(from, above).map_or_else(|| existence_from(self.tree, from, *above), Ok)
     }
 
-    /// As [`life_from`], if the leaf has all that it depends on and nothing of that is damaged.
-    fn look(&mut self, from: &[u8], above: &Life) -> Option<Life> {
+    /// As [`existence_from`], if the leaf has all that it depends on and nothing of that is damaged.
+    fn look(&mut self, from: &[u8], above: &Existence) -> Option<Existence> {
         let entries = self.has_all.then(|| self.leaf.entries())?;
         let from = from.strip_prefix(entries.prefix())?;
         let start = from.get(..from.len().checked_sub(size_of::<u64>())?)?;
@@ -98,7 +102,7 @@ impl<'t> Neighbours<'t> {
             at += 1;
         }
         self.at = at;
-        Some(events.life())
+        Some(events.existence())
     }
 
     /// Whether all keys of the dkey from the event at the epoch that was asked for on belong to the leaf.
@@ -111,9 +115,9 @@ impl<'t> Neighbours<'t> {
     #[inline]
     pub(crate) fn place(&self) -> Option<Address> {
         if self.is_empty
-            && let Some(turns) = self.turns
+            && let Some(leaf_path) = self.leaf_path
         {
-            return Address::new(turns, self.at);
+            return Address::new(leaf_path, self.at);
         }
         if self.has_all {
             self.tree.point(&self.leaf, self.at);
@@ -128,7 +132,7 @@ mod tests {
     use crate::format::key::ObjectKey;
     use crate::format::key::Path;
     use crate::format::value::Kind;
-    use crate::index::incarnation::life;
+    use crate::index::existence::existence;
     use proptest::prelude::*;
     use weir_proto::object::Extent;
     use weir_proto::{Key, ObjectId};
@@ -176,27 +180,27 @@ mod tests {
             let tree = tree(history);
             for (dkey, akeys, epoch) in questions {
                 let mut route = Route::object(&OBJECT, Vec::new());
-                let above = life_from(&tree, route.event(epoch), Life::ALWAYS).expect("sound");
+                let above = existence_from(&tree, route.event(epoch), Existence::ALWAYS).expect("sound");
                 let of_dkey = Path::object(OBJECT.0, OBJECT.1, OBJECT.2).dkey(&name(dkey));
                 route.go_to_dkey(&name(dkey));
-                let mut neighbours = Neighbours::of_dkey(&tree, &mut route, epoch).expect("sound");
-                let found = neighbours.life_of_dkey(&mut route, &above, epoch).expect("sound");
-                prop_assert_eq!(found, life(&tree, &of_dkey, above, epoch).expect("sound"));
+                let mut dkey_leaf = DkeyLeaf::of_dkey(&tree, &mut route, epoch).expect("sound");
+                let found = dkey_leaf.existence_of_dkey(&mut route, &above, epoch).expect("sound");
+                prop_assert_eq!(found, existence(&tree, &of_dkey, above, epoch).expect("sound"));
                 let leaf = tree.leaf(&of_dkey.event(epoch)).expect("in memory");
                 for akey in akeys {
                     let of_akey = of_dkey.akey(&name(akey));
                     route.go_to_akey(&name(akey));
-                    let of_neighbours = neighbours.life(&mut route, &found, epoch).expect("sound");
-                    prop_assert_eq!(of_neighbours, life(&tree, &of_akey, found, epoch).expect("sound"));
-                    if let Some(place) = neighbours.place() {
+                    let of_neighbours = dkey_leaf.existence(&mut route, &found, epoch).expect("sound");
+                    prop_assert_eq!(of_neighbours, existence(&tree, &of_akey, found, epoch).expect("sound"));
+                    if let Some(place) = dkey_leaf.place() {
                         let new = [of_akey.event(epoch).to_vec(), of_akey.single(epoch).to_vec()];
                         let belongs = |key: &Vec<u8>| tree.address(key).is_none();
                         prop_assert!(new.iter().all(belongs), "it is there already");
                         let at = leaf.entries().search(&new[0]);
-                        let turns = tree.leaf_and_turns(&new[0]).expect("in memory").1;
-                        prop_assert_eq!(Address::new(turns.expect("a few"), at.expect_err("it is new")), Some(place));
+                        let leaf_path = tree.leaf_and_path(&new[0]).expect("in memory").1;
+                        prop_assert_eq!(Address::new(leaf_path.expect("a few"), at.expect_err("it is new")), Some(place));
                     }
-                    if neighbours.has_all() {
+                    if dkey_leaf.has_all() {
                         let extent = Extent { index: 9, count: 6 };
                         for key in [of_akey.event(1).to_vec(), of_akey.extent(extent, epoch).to_vec()] {
                             prop_assert!(Rc::ptr_eq(&leaf, &tree.leaf(&key).expect("in memory")));

@@ -1,4 +1,4 @@
-//! Which record of the log a reader of an object has to wait for.
+//! The latest log record of each object that isn't durable: a reader of the object waits for it.
 
 use crate::format::key::ObjectKey;
 use crate::versions::timestamps::ObjectHash;
@@ -6,14 +6,14 @@ use std::collections::{HashMap, VecDeque};
 
 /// Objects with records that aren't durable.
 #[derive(Default)]
-pub(crate) struct Touched {
+pub(crate) struct LatestRecords {
     /// Objects with the last of their records that came one behind the other.
     order: VecDeque<(u64, ObjectKey)>,
     /// The newest of these records of each object, but for the last of all: the next one is most likely of the same object.
     newest: HashMap<ObjectKey, u64, ObjectHash>,
 }
 
-impl Touched {
+impl LatestRecords {
     /// A record of an object, newer than all others.
     pub(crate) fn note(&mut self, object: ObjectKey, record: u64) {
         debug_assert!(
@@ -62,20 +62,20 @@ mod tests {
             steps in proptest::collection::vec((0u64..4, 0u64..3, proptest::bool::weighted(0.3)), 1..100),
         ) {
             let object = |lo: u64| (1, 1, ObjectId { hi: 0, lo });
-            let (mut touched, mut model, mut durable) = (Touched::default(), [0u64; 4], 0);
+            let (mut latest, mut model, mut durable) = (LatestRecords::default(), [0u64; 4], 0);
             for (number, (which, behind, forget)) in (1u64..).zip(steps) {
-                touched.note(object(which), number);
+                latest.note(object(which), number);
                 model[usize::try_from(which).expect("small")] = number;
                 if forget {
                     durable = durable.max(number.saturating_sub(behind));
-                    touched.forget(durable);
+                    latest.forget(durable);
                 }
                 for (lo, newest) in (0u64..).zip(model) {
-                    prop_assert_eq!(touched.newest(&object(lo)), if newest > durable { newest } else { 0 });
+                    prop_assert_eq!(latest.newest(&object(lo)), if newest > durable { newest } else { 0 });
                 }
             }
-            touched.forget(u64::MAX);
-            prop_assert!(touched.order.is_empty() && touched.newest.is_empty());
+            latest.forget(u64::MAX);
+            prop_assert!(latest.order.is_empty() && latest.newest.is_empty());
         }
     }
 }

@@ -1,23 +1,23 @@
-//! Room that is about to come back: what was overwritten counts towards a quota until aggregation has removed it, for the
-//! retention and a little longer. A container that is overwritten in place would need its quota several times over. So
-//! near the quota updates count what they hide, and the container may exceed its quota by that much meanwhile.
+//! Counts the reclaimable bytes of a container near its quota. An overwritten version takes space until aggregation has
+//! removed it, for the retention and a little longer. A container that is overwritten in place would need its quota several
+//! times over. So the container may exceed its quota by its reclaimable bytes.
 //!
-//! It never gets more than will go: what counts is a version of which all was visible before an update and nothing is
-//! after it, which no snapshot shows; and what was counted is forgotten before anything as old is removed. A merge that takes
-//! in what was visible at its horizon takes off what that counts for, as it may have been hidden since.
+//! The count never exceeds what aggregation will remove. A version counts if all of it was visible before an update, nothing
+//! of it is visible after the update, and no snapshot shows it. The count of a time is dropped before aggregation removes
+//! anything that old. A merge of versions subtracts what these have been counted for.
 
 use crate::format::codec::Malformed;
 use crate::format::key::{ContainerNumber, Path, PoolNumber};
 use crate::format::usage::{Usage, entry_bytes};
 use crate::format::value::Version;
+use crate::index::existence::{Existence, existence};
 use crate::index::extents::{Stored, paint, versions_within};
 use crate::index::fault::Fault;
-use crate::index::incarnation::{Life, life};
 use crate::index::tree::Tree;
 use crate::operations::fetch::newest_single_as;
 use crate::operations::update::Request;
 use crate::state::core::Core;
-use crate::state::piece::Piece;
+use crate::state::piece::WritePiece;
 use crate::state::shard::Shard;
 use crate::versions::intents::Slot;
 use std::collections::BTreeSet;
@@ -27,42 +27,42 @@ use weir_proto::object::Extent;
 const LOOKS_MAX: usize = 64;
 
 impl Core {
-    /// What was hidden in a container up to this epoch may go from now on.
-    pub(crate) fn expire_credit(&self, place: (PoolNumber, ContainerNumber), up_to: u64) {
+    /// Aggregation may remove what was hidden in a container up to this epoch from now on.
+    pub(crate) fn expire_reclaimable(&self, place: (PoolNumber, ContainerNumber), up_to: u64) {
         if let Some(container) = self.catalog.borrow_mut().container_mut(place) {
-            container.credit.expire(up_to);
+            container.reclaimable.expire(up_to);
         }
     }
 
     /// Versions in a container, encoded, each with the length of its key, have been merged.
-    pub(crate) fn take_off_credit<'a>(
+    pub(crate) fn reduce_reclaimable<'a>(
         &self,
         place: (PoolNumber, ContainerNumber),
         merged: impl IntoIterator<Item = (usize, &'a [u8])>,
     ) -> Result<(), Malformed> {
         let mut catalog = self.catalog.borrow_mut();
         let container = catalog.container_mut(place);
-        let Some(container) = container.filter(|container| container.credit.total() > 0) else {
+        let Some(container) = container.filter(|container| container.reclaimable.total() > 0) else {
             return Ok(());
         };
         let mut usage = Usage::default();
         for (key, value) in merged {
             usage += version_usage(key, value)?;
         }
-        container.credit.take_off(usage.total());
+        container.reclaimable.take_off(usage.total());
         Ok(())
     }
 }
 
 impl Shard {
     /// Counts what an update has hidden that has just been made, newer than all others, in a container near its quota.
-    pub(crate) fn credit_hidden(&self, request: &Request<'_>, pieces: &[Piece]) {
+    pub(crate) fn count_reclaimable(&self, request: &Request<'_>, pieces: &[WritePiece]) {
         let mut catalog = self.core.catalog.borrow_mut();
         let Some(container) = catalog.container_mut((self.number, request.container)) else { return };
         // What isn't in memory isn't read for this.
         let hidden = hidden_by(&self.core.tree.borrow(), request, pieces, &container.snapshots);
         if let Ok(bytes @ 1..) = hidden {
-            container.credit.add(request.epoch, bytes);
+            container.reclaimable.add(request.epoch, bytes);
         }
     }
 }
@@ -71,30 +71,30 @@ impl Shard {
 fn hidden_by(
     tree: &Tree,
     request: &Request<'_>,
-    pieces: &[Piece],
+    pieces: &[WritePiece],
     snapshots: &BTreeSet<u64>,
 ) -> Result<u64, Fault> {
     let before = request.epoch - 1;
     let object = Path::object(request.pool, request.container, request.object);
-    let of_object = life(tree, &object, Life::ALWAYS, before)?;
+    let of_object = existence(tree, &object, Existence::ALWAYS, before)?;
     let dkey = object.dkey(request.dkey);
-    let of_dkey = life(tree, &dkey, of_object, before)?;
+    let of_dkey = existence(tree, &dkey, of_object, before)?;
     let is_kept = |epoch| snapshots.range(epoch..request.epoch).next().is_some();
     let mut hidden = Usage::default();
     let mut looks = LOOKS_MAX;
     for piece in pieces {
         let akey = dkey.akey(&request.akeys[piece.akey].akey);
-        let life = life(tree, &akey, of_dkey, before)?;
+        let existence = existence(tree, &akey, of_dkey, before)?;
         match piece.slot {
             Slot::Single => {
                 let usage = |value: &[u8]| version_usage(akey.single(before).len(), value);
-                let newest = newest_single_as(tree, &akey, life, before, usage)?;
+                let newest = newest_single_as(tree, &akey, existence, before, usage)?;
                 if let Some((_, usage)) = newest.filter(|(epoch, _)| !is_kept(*epoch)) {
                     hidden += usage;
                 }
             }
             Slot::Extent(extent) => {
-                let whole = wholly_within(tree, &akey, life, (before, extent), &mut looks)?;
+                let whole = wholly_within(tree, &akey, existence, (before, extent), &mut looks)?;
                 for Stored { extent, epoch, value } in whole {
                     if !is_kept(epoch) {
                         hidden += version_usage(akey.extent(extent, epoch).len(), &value)?;
@@ -116,12 +116,12 @@ fn version_usage(key: usize, value: &[u8]) -> Result<Usage, Malformed> {
 fn wholly_within(
     tree: &Tree,
     akey: &Path,
-    life: Life,
+    existence: Existence,
     (before, extent): (u64, Extent),
     looks: &mut usize,
 ) -> Result<Vec<Stored>, Fault> {
-    let Some((_, _, classes)) = life.array_or_single() else { return Ok(Vec::new()) };
-    let Some(stored) = versions_within(tree, akey, life, before, extent, classes, looks)? else {
+    let Some((_, _, classes)) = existence.array_or_single() else { return Ok(Vec::new()) };
+    let Some(stored) = versions_within(tree, akey, existence, before, extent, classes, looks)? else {
         return Ok(Vec::new());
     };
     let mut seen = vec![0; stored.len()];

@@ -1,5 +1,5 @@
-//! What prepared transactions take of pools and index when they are committed. It is promised to them at prepare, so that
-//! nobody else takes it, and given back by the decision. It follows from the entries alone: after a restart it is the same.
+//! Space that prepared transactions will take of pools and index when they are committed. It is set aside for them at prepare,
+//! so that nobody else takes it, until they are decided. It follows from the entries alone: after a restart it is the same.
 //! Nodes that one commit changes beyond what is counted here come from the reserve, as those of an update do; the log has
 //! room for any record once a checkpoint was written, which takes place in the index alone.
 
@@ -26,9 +26,9 @@ const REMOVAL_MAX: usize = CHANGE_BYTES_MAX + 8;
 /// Bytes of the key of the first of them, and of the decision.
 pub(crate) const DECISION_MAX: usize = 256;
 
-/// What a commit takes.
+/// Space that the commit of a prepared transaction takes at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Promise {
+pub(crate) struct PreparedSpace {
     /// Bytes of the entries that come, as a pool counts them.
     entries: u64,
     /// Dkeys, the parts of the index that change: each may take a node, and split it.
@@ -39,7 +39,7 @@ pub(crate) struct Promise {
     pub(crate) kept: u64,
 }
 
-impl AddAssign for Promise {
+impl AddAssign for PreparedSpace {
     fn add_assign(&mut self, other: Self) {
         self.entries += other.entries;
         self.places += other.places;
@@ -48,7 +48,7 @@ impl AddAssign for Promise {
     }
 }
 
-impl SubAssign for Promise {
+impl SubAssign for PreparedSpace {
     fn sub_assign(&mut self, other: Self) {
         self.entries -= other.entries;
         self.places -= other.places;
@@ -64,7 +64,7 @@ fn len_of(key: &Key, integer: bool) -> usize {
     len
 }
 
-impl Promise {
+impl PreparedSpace {
     /// What a version brings along that has so many bytes as an entry of the transaction, beside its key.
     pub(crate) fn of_version(bytes: usize) -> Self {
         let bytes = bytes as u64;
@@ -73,50 +73,50 @@ impl Promise {
 
     /// What the operations bring along beside the values of versions, when they take so many bytes themselves.
     pub(crate) fn of_operations(prepared: &Prepared, bytes: usize) -> Self {
-        let mut promise = Self { logged: DECISION_MAX as u64, kept: bytes as u64, ..Self::default() };
+        let mut needed = Self { logged: DECISION_MAX as u64, kept: bytes as u64, ..Self::default() };
         for intent in &prepared.intents {
-            promise += Self::of_intent(intent);
+            needed += Self::of_intent(intent);
         }
-        promise.logged += (bytes / crate::versions::intents::PIECE + 1) as u64 * REMOVAL_MAX as u64;
-        promise
+        needed.logged += (bytes / crate::versions::intents::PIECE + 1) as u64 * REMOVAL_MAX as u64;
+        needed
     }
 
     fn of_intent(intent: &Intent) -> Self {
         let object = intent.object();
         // The object's own entry is one of them.
-        let mut promise = Self::default();
-        promise.add_entry(OBJECT_LEN, OBJECT_LEN);
+        let mut needed = Self::default();
+        needed.add_entry(OBJECT_LEN, OBJECT_LEN);
         match intent {
             Intent::Punch { scope: PunchScope::Object, .. } => {}
             Intent::Punch { scope: PunchScope::Dkeys(dkeys), .. } => {
                 for dkey in dkeys {
-                    promise.add_dkey(object, dkey);
+                    needed.add_dkey(object, dkey);
                 }
             }
             Intent::Punch {
                 scope: PunchScope::Akeys(dkey, akeys) | PunchScope::DkeyWith(dkey, akeys),
                 ..
             } => {
-                let above = promise.add_dkey(object, dkey);
+                let above = needed.add_dkey(object, dkey);
                 for akey in akeys {
                     let len = len_of(akey, has_integer_akeys(object));
-                    promise.add_entry(above + len, len);
+                    needed.add_entry(above + len, len);
                 }
             }
             Intent::Update { dkey, akeys, versions, .. } => {
-                let above = promise.add_dkey(object, dkey);
+                let above = needed.add_dkey(object, dkey);
                 let lens: Vec<usize> =
                     akeys.iter().map(|akey| len_of(&akey.akey, has_integer_akeys(object))).collect();
                 for len in &lens {
-                    promise.add_entry(above + len, *len);
+                    needed.add_entry(above + len, *len);
                 }
                 for version in versions {
-                    promise.add_entry(above + lens[version.akey], 0);
-                    promise.logged += REMOVAL_MAX as u64;
+                    needed.add_entry(above + lens[version.akey], 0);
+                    needed.logged += REMOVAL_MAX as u64;
                 }
             }
         }
-        promise
+        needed
     }
 
     /// An entry whose key begins with so many bytes, of which so many differ from the one before.
@@ -154,52 +154,56 @@ impl Promise {
     }
 }
 
-/// What was promised to all prepared transactions.
+/// The space that is set aside for all prepared transactions.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Promises {
-    all: Promise,
-    pools: BTreeMap<PoolNumber, Promise>,
-    containers: BTreeMap<(PoolNumber, ContainerNumber), Promise>,
+pub(crate) struct PreparedSpaces {
+    all: PreparedSpace,
+    pools: BTreeMap<PoolNumber, PreparedSpace>,
+    containers: BTreeMap<(PoolNumber, ContainerNumber), PreparedSpace>,
 }
 
-impl Promises {
-    pub(crate) fn give(&mut self, (pool, container): (PoolNumber, ContainerNumber), promise: Promise) {
-        self.all += promise;
-        *self.pools.entry(pool).or_default() += promise;
-        *self.containers.entry((pool, container)).or_default() += promise;
+impl PreparedSpaces {
+    pub(crate) fn give(&mut self, (pool, container): (PoolNumber, ContainerNumber), needed: PreparedSpace) {
+        self.all += needed;
+        *self.pools.entry(pool).or_default() += needed;
+        *self.containers.entry((pool, container)).or_default() += needed;
     }
 
-    pub(crate) fn take_back(&mut self, (pool, container): (PoolNumber, ContainerNumber), promise: Promise) {
-        fn subtract<K: Ord>(from: &mut BTreeMap<K, Promise>, key: &K, promise: Promise) {
+    pub(crate) fn take_back(
+        &mut self,
+        (pool, container): (PoolNumber, ContainerNumber),
+        needed: PreparedSpace,
+    ) {
+        fn subtract<K: Ord>(from: &mut BTreeMap<K, PreparedSpace>, key: &K, needed: PreparedSpace) {
             if let Some(left) = from.get_mut(key) {
-                *left -= promise;
-                if *left == Promise::default() {
+                *left -= needed;
+                if *left == PreparedSpace::default() {
                     from.remove(key);
                 }
             }
         }
-        self.all -= promise;
-        subtract(&mut self.pools, &pool, promise);
-        subtract(&mut self.containers, &(pool, container), promise);
+        self.all -= needed;
+        subtract(&mut self.pools, &pool, needed);
+        subtract(&mut self.containers, &(pool, container), needed);
     }
 
-    /// What was promised in the whole store.
-    pub(crate) fn all(&self) -> &Promise {
+    /// The sum of the whole store.
+    pub(crate) fn all(&self) -> &PreparedSpace {
         &self.all
     }
 
     /// Bytes of memory that a pool's take.
     pub(crate) fn kept_of_pool(&self, pool: PoolNumber) -> u64 {
-        self.pools.get(&pool).map_or(0, |promise| promise.kept)
+        self.pools.get(&pool).map_or(0, |needed| needed.kept)
     }
 
     /// Bytes of a pool's share that others can't have.
     pub(crate) fn of_pool(&self, pool: PoolNumber) -> u64 {
-        self.pools.get(&pool).map_or(0, Promise::bytes)
+        self.pools.get(&pool).map_or(0, PreparedSpace::bytes)
     }
 
     /// Bytes of a container's quota that others can't have.
     pub(crate) fn of_container(&self, pool: PoolNumber, container: ContainerNumber) -> u64 {
-        self.containers.get(&(pool, container)).map_or(0, Promise::bytes)
+        self.containers.get(&(pool, container)).map_or(0, PreparedSpace::bytes)
     }
 }

@@ -1,8 +1,8 @@
-//! What most fetches find: one version that has all data of the only akey that was asked for.
+//! The result of most fetches: one version has all data of the only akey that was asked for.
 
 use super::{FetchedAkey, InBlocks};
 use crate::format::value::{Blocks, Lone, Payload, Summed, Version};
-use crate::index::cache::Spot;
+use crate::index::cache::CacheSlot;
 use crate::index::tree::Node;
 use crate::space::size::in_memory;
 use crate::state::core::Core;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 use weir_proto::object::{Extent, Fetched};
 
 /// The only akey of a request, and the version that has its data. Small, since it is passed on by value.
-pub(super) struct Only {
+pub(super) struct SingleVersion {
     /// Size of the single value, or of a record.
     size: u64,
     /// Bytes of data, more than none.
@@ -31,7 +31,7 @@ pub(super) struct Only {
 
 /// Where the version's data is.
 enum Source {
-    Index(Quote),
+    Index(InlineData),
     /// In one block, as most values are that aren't in the index.
     Block(Lone),
     Blocks(Box<Blocks>),
@@ -39,7 +39,7 @@ enum Source {
 
 /// Data in an entry of a leaf, whose state as of the fetch it keeps in memory. A change that comes before it is read
 /// copies the leaf, as it does for a checkpoint.
-struct Quote {
+struct InlineData {
     leaf: Rc<Node>,
     position: usize,
     /// Bytes of the entry's value before the data.
@@ -47,7 +47,7 @@ struct Quote {
     checksum: Option<u32>,
 }
 
-impl Quote {
+impl InlineData {
     fn summed(&self) -> Summed<'_> {
         // The leaf is as it was found: a change would have copied it.
         let (_, value) =
@@ -57,31 +57,31 @@ impl Quote {
 }
 
 /// Where the data of a version is, how many bytes it has, and where the cache has it; `None` where there is none.
-fn source(core: &Core, found: &Covering<'_>) -> Option<(Source, u64, Spot)> {
+fn source(core: &Core, found: &Covering<'_>) -> Option<(Source, u64, CacheSlot)> {
     let value = found.value()?;
     if let Some((_, Summed { bytes, checksum })) = Version::inline(value).ok()? {
         let (leaf, head) = (Rc::clone(found.leaf), value.len() - bytes.len());
-        let quote = Quote { leaf, position: found.position, head, checksum };
-        return Some((Source::Index(quote), bytes.len() as u64, Spot::NONE));
+        let inline = InlineData { leaf, position: found.position, head, checksum };
+        return Some((Source::Index(inline), bytes.len() as u64, CacheSlot::NONE));
     }
     if let Some(lone) = Version::lone(value) {
         // On its way while the fetch is made ready.
-        let spot = core.cache.expect(lone.block, lone.checksum);
+        let spot = core.cache.prefetch(lone.block, lone.checksum);
         return Some((Source::Block(lone), lone.len, spot));
     }
     match Version::decode(value).ok()?.payload {
         Payload::Blocks(blocks) => {
             let len = blocks.len();
-            Some((Source::Blocks(Box::new(blocks)), len, Spot::NONE))
+            Some((Source::Blocks(Box::new(blocks)), len, CacheSlot::NONE))
         }
         Payload::Hole | Payload::Inline(_) => None,
     }
 }
 
-impl Only {
+impl SingleVersion {
     /// What is wanted, from a version that covers it, and where the cache has that; `None` where that isn't such as it should
     /// be, or there is nothing.
-    pub(super) fn of(core: &Core, wanted: Wanted, found: &Covering<'_>) -> Option<(Self, Spot)> {
+    pub(super) fn of(core: &Core, wanted: Wanted, found: &Covering<'_>) -> Option<(Self, CacheSlot)> {
         let (source, stored, spot) = source(core, found)?;
         let (size, extent, from, len) = match (wanted, found.extent) {
             (Wanted::Records(range, size), Some(extent)) => {
@@ -125,7 +125,7 @@ impl Only {
         wants: bool,
     ) -> Result<Result<u32, FetchError>, Cow<'_, Blocks>> {
         match &self.source {
-            Source::Index(quote) => Ok(copy_inline(quote.summed(), self.from, self.extent, into, wants)),
+            Source::Index(inline) => Ok(copy_inline(inline.summed(), self.from, self.extent, into, wants)),
             Source::Block(lone) => {
                 let sum = read_cached(core, *lone, self.from, into, wants);
                 sum.map(Ok).ok_or_else(|| Cow::Owned((*lone).into()))

@@ -12,7 +12,7 @@ use core::ops::ControlFlow;
 
 /// Whether something exists at an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Life {
+pub(crate) struct Existence {
     pub(crate) exists: bool,
     /// What is stored below counts only from this epoch on.
     pub(crate) low: u64,
@@ -20,7 +20,7 @@ pub(crate) struct Life {
     pub(crate) event: Option<(u64, Event)>,
 }
 
-impl Life {
+impl Existence {
     /// Of what is above all objects.
     pub(crate) const ALWAYS: Self = Self { exists: true, low: 0, event: None };
 
@@ -74,34 +74,34 @@ pub(crate) struct Events {
     is_there: bool,
     /// From which epoch on what is below it counts.
     low: u64,
-    life: Life,
+    existence: Existence,
     start: u64,
 }
 
 impl Events {
     /// Nothing is known yet but what is above.
-    pub(crate) fn below(above: &Life) -> Self {
-        Self { is_there: above.exists, low: above.low, life: Life::never(above), start: above.low }
+    pub(crate) fn below(above: &Existence) -> Self {
+        Self { is_there: above.exists, low: above.low, existence: Existence::never(above), start: above.low }
     }
 
     /// Takes in the next older event. Breaks when those before it have no say.
     pub(crate) fn tell(&mut self, at: u64, event: Event) -> ControlFlow<()> {
-        let Self { is_there, low, life, start } = self;
-        match (life.event, event) {
+        let Self { is_there, low, existence, start } = self;
+        match (existence.event, event) {
             (None, Event::Punch) => {
-                life.event = Some((at, event));
+                existence.event = Some((at, event));
                 *start = (*start).max(at.saturating_add(1));
                 ControlFlow::Break(())
             }
             (None, _) => {
-                life.event = Some((at, event));
-                life.exists = *is_there && at >= *low;
+                existence.event = Some((at, event));
+                existence.exists = *is_there && at >= *low;
                 *start = (*start).max(at);
-                if life.exists { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                if existence.exists { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             }
             (Some(_), Event::Punch) => ControlFlow::Break(()),
             (Some((newest, newer)), older) if at >= *low => {
-                life.event = Some((newest, merge(newer, older)));
+                existence.event = Some((newest, merge(newer, older)));
                 *start = at;
                 ControlFlow::Continue(())
             }
@@ -110,18 +110,18 @@ impl Events {
     }
 
     /// What they amount to.
-    pub(crate) fn life(self) -> Life {
-        Life { low: self.start.max(self.low), ..self.life }
+    pub(crate) fn existence(self) -> Existence {
+        Existence { low: self.start.max(self.low), ..self.existence }
     }
 }
 
 /// Whether the thing at `path` exists at `epoch`, below something that exists as `above` says.
-pub(crate) fn life(tree: &Tree, path: &Path, above: Life, epoch: u64) -> Result<Life, Fault> {
-    life_from(tree, &path.event(epoch), above)
+pub(crate) fn existence(tree: &Tree, path: &Path, above: Existence, epoch: u64) -> Result<Existence, Fault> {
+    existence_from(tree, &path.event(epoch), above)
 }
 
-/// As [`life`], of the thing and the epoch whose event would have the key `from`.
-pub(crate) fn life_from(tree: &Tree, from: &[u8], above: Life) -> Result<Life, Fault> {
+/// As [`existence`], of the thing and the epoch whose event would have the key `from`.
+pub(crate) fn existence_from(tree: &Tree, from: &[u8], above: Existence) -> Result<Existence, Fault> {
     let mut events = Events::below(&above);
     let fault = tree.scan_below(from, from.len() - size_of::<u64>(), |rest, value| {
         let (at, event) = match (key::epoch_from(rest), Event::decode(value)) {
@@ -133,10 +133,10 @@ pub(crate) fn life_from(tree: &Tree, from: &[u8], above: Life) -> Result<Life, F
     if let Some(Some(malformed)) = fault {
         return Err(malformed.into());
     }
-    Ok(events.life())
+    Ok(events.existence())
 }
 
-impl Life {
+impl Existence {
     /// What an akey holds, if it exists.
     pub(crate) fn array_or_single(&self) -> Option<(Kind, u32, u32)> {
         match self.event {
@@ -160,8 +160,8 @@ mod tests {
     }
 
     fn exists(tree: &Tree, object: &Path, dkey: &Path, epoch: u64) -> (bool, bool, u64) {
-        let above = life(tree, object, Life::ALWAYS, epoch).expect("sound");
-        let below = life(tree, dkey, above, epoch).expect("sound");
+        let above = existence(tree, object, Existence::ALWAYS, epoch).expect("sound");
+        let below = existence(tree, dkey, above, epoch).expect("sound");
         (above.exists, below.exists, below.low)
     }
 
@@ -189,7 +189,7 @@ mod tests {
         tree.put(&dkey.event(10), &Event::Dkey.encode()).expect("in memory");
         tree.put(&dkey.event(5), &Event::Dkey.encode()).expect("in memory");
         assert_eq!(exists(&tree, &object, &dkey, 12), (true, true, 5));
-        let above = life(&tree, &object, Life::ALWAYS, 12).expect("sound");
+        let above = existence(&tree, &object, Existence::ALWAYS, 12).expect("sound");
         assert_eq!(above.event, Some((10, Event::Object { newest: 50 })));
     }
 }
