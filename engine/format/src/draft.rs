@@ -63,6 +63,7 @@ impl<'a> Bunch<'a> {
 
     /// The first and the last key.
     #[must_use]
+    #[inline]
     pub fn ends(&self) -> Option<(&'a [u8], &'a [u8])> {
         let (first, last) = self.cuts.first().zip(self.cuts.last())?;
         Some((first.key(self.text), last.key(self.text)))
@@ -166,6 +167,7 @@ impl Draft {
 
     /// The first change.
     #[must_use]
+    #[inline]
     pub fn first(&self) -> Option<Edit<'_>> {
         self.cuts.first().map(|cut| self.edit(*cut))
     }
