@@ -10,7 +10,7 @@ use weir_client::{Conditions, Kv, kind};
 use weir_fabric::{FabricError, Message, Options, PeerId, Sink, libfabric};
 use weir_proto::capability::{Capability, Credential, PoolSecret, SystemKey};
 use weir_proto::object::{AkeyUpdate, UpdateRequest, Value};
-use weir_proto::pool::{ConnectRequest, EngineSeal, SealedRequest};
+use weir_proto::pool::{ConnectRequest, EngineSeal, PoolRequest, SealedRequest};
 use weir_proto::{Der, Key, ObjectId, PoolId, Rank, Rights, TenantId, codec, opcode};
 use weir_rpc::{CallOptions, Keys, Peer, Rpc, RpcConfig, RpcError};
 use weir_runtime::real::Executor;
@@ -110,6 +110,7 @@ fn hostile_requests_get_errors() {
         opcode::OBJECT_RUNS,
         opcode::OBJECT_RESERVE,
         opcode::POOL_CONNECT,
+        opcode::POOL_MAP,
         opcode::TARGET_POOL_DESTROY,
     ];
     for opcode in opcodes {
@@ -147,6 +148,11 @@ fn hostile_requests_get_errors() {
     update.akeys[0].value = Value::Single { size: 1 };
     let body = [codec::encode(&update), vec![1]].concat();
     assert_eq!(refused(&system, opcode::OBJECT_UPDATE, &body), Der::NO_HDL, "a forged handle");
+    for tenant in [TenantId::SYSTEM, TenantId(5)] {
+        let capability = Capability::issue(&PoolSecret([9; 32]), tenant, pool, None, Rights::READ, 1);
+        let body = codec::encode(&PoolRequest { capability });
+        assert_eq!(refused(&system, opcode::POOL_MAP, &body), Der::NO_HDL, "a forged handle of {tenant:?}");
+    }
     let counted = system.metric(0, "weir_engine_rpc_unauthenticated_total{rank=\"0\",target=\"0\"}");
     assert!(counted.is_some_and(|count| count >= 3.0), "{counted:?} forgeries were counted");
     assert_serves(&system, "after-forgeries");
