@@ -5,6 +5,7 @@
 //! second. What a reader gets so is a function of what the writer computed; bytes that changed in between don't enter it.
 
 use crate::codec::crc32c;
+use crate::size::in_memory;
 use smallvec::SmallVec;
 use weir_proto::chunk::Chunks;
 
@@ -93,7 +94,7 @@ pub fn flipped_bit(difference: u32, len: usize) -> Option<usize> {
 }
 
 fn sums(chunks: Chunks, data: &[u8]) -> impl Iterator<Item = u32> {
-    let usable = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(data.len());
+    let usable = |at: u64| in_memory(at).min(data.len());
     chunks.ranges().map(move |range| crc32c(&data[usable(range.start)..usable(range.end)]))
 }
 

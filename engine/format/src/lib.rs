@@ -26,6 +26,7 @@ pub mod record;
 pub mod reserved;
 pub mod ring;
 pub mod route;
+pub mod size;
 pub mod spelling;
 mod superblock;
 pub mod usage;

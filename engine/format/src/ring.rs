@@ -114,7 +114,7 @@ fn header_of(bytes: &[u8]) -> Option<[u8; BATCH_HEADER]> {
 #[must_use]
 pub fn flipped_len(ring: Ring, store: Uuid, begin: &[u8]) -> u64 {
     let Some(header) = header_of(begin) else { return 0 };
-    candidates(ring, store, header).map(|(.., batch)| batch.len.into()).max().unwrap_or(0)
+    candidates(ring, store, header).map(|(.., batch)| u64::from(batch.len)).fold(0, u64::max)
 }
 
 /// A batch of which one bit has flipped.

@@ -4,6 +4,7 @@ use crate::Layout;
 use crate::blocks::{RUNS_MAX, Run, Runs};
 use crate::checksum::Checksums;
 use crate::codec::{Decoder, Encode, Malformed};
+use crate::size::in_memory;
 use weir_media::BLOCK;
 use weir_proto::chunk::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Chunks};
 use weir_proto::limits::PAYLOAD_MAX;
@@ -75,7 +76,7 @@ impl Blocks {
 
     /// Chunks of all the data with their bytes and checksums.
     pub fn pieces<'a>(&'a self, data: &'a [u8]) -> impl Iterator<Item = (u64, &'a [u8], Option<u32>)> {
-        let small = |at: u64| usize::try_from(at).unwrap_or(usize::MAX).min(data.len());
+        let small = |at: u64| in_memory(at).min(data.len());
         self.chunks.ranges().enumerate().map(move |(number, range)| {
             let bytes = &data[small(range.start)..small(range.end)];
             (range.start, bytes, self.checksums.get(number).copied())
@@ -298,9 +299,7 @@ fn decode_blocks(chunks: Chunks, mut decoder: Decoder<'_>) -> Result<Blocks, Mal
         return Err(Malformed("the blocks of a value don't add up to its length"));
     }
     let mut blocks = Blocks { chunks, runs, checksums: Checksums::new() };
-    blocks
-        .checksums
-        .reserve_exact(usize::try_from(chunks.count()).unwrap_or(0).min(decoder.rest().len() / 4));
+    blocks.checksums.reserve_exact(in_memory(chunks.count()).min(decoder.rest().len() / 4));
     for _ in 0..chunks.count() {
         blocks.checksums.push(decoder.u32()?);
     }

@@ -103,6 +103,11 @@ impl Default for Content {
     }
 }
 
+/// Where a byte lies in its segment.
+fn offset_in(at: u64, segment: usize) -> usize {
+    usize::try_from(at % segment as u64).expect("invariant: less than the segment's length")
+}
+
 impl Content {
     /// Calls `each` with the number of the segment, the range within it and the position within the transfer.
     fn for_parts(
@@ -114,7 +119,7 @@ impl Content {
         let mut done = 0;
         while done < len {
             let at = offset + done as u64;
-            let within = usize::try_from(at % segment as u64).unwrap_or(0);
+            let within = offset_in(at, segment);
             let part = (segment - within).min(len - done);
             each(at / segment as u64, within..within + part, done);
             done += part;
@@ -172,7 +177,7 @@ impl Content {
     pub(crate) fn truncate(&mut self, size: u64) {
         let last = size / self.segment as u64;
         drop(self.segments.split_off(&(last + 1)));
-        let within = usize::try_from(size % self.segment as u64).unwrap_or(0);
+        let within = offset_in(size, self.segment);
         if within == 0 {
             self.segments.remove(&last);
         } else if let Some(bytes) = self.segments.get_mut(&last) {

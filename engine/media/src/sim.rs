@@ -12,8 +12,8 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
-use weir_runtime::Handle;
 use weir_runtime::random::Random;
+use weir_runtime::{Handle, nanos};
 
 /// What a disk writes atomically, in bytes: the smallest logical block of today's disks.
 pub const SECTOR: usize = 512;
@@ -249,7 +249,6 @@ impl SimDisk {
     }
 
     fn delay(&self, min: Duration, max: Duration) -> Duration {
-        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let options = self.options.borrow();
         let stall =
             if self.random.chance(options.stall_probability) { options.stall } else { Duration::ZERO };

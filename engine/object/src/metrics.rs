@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use weir_pool::{OPERATIONS, Operation};
+use weir_runtime::nanos;
 
 /// Upper bounds of the latency buckets in microseconds (`docs/reference/metrics.md`).
 pub const BOUNDS_US: [u64; 14] =
@@ -23,7 +24,7 @@ impl LatencyCounts {
     pub fn record(&mut self, duration: Duration) {
         let us = u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
         self.buckets[BOUNDS_US.partition_point(|bound| *bound < us)] += 1;
-        self.sum_ns = self.sum_ns.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
+        self.sum_ns = self.sum_ns.saturating_add(nanos(duration));
     }
 }
 

@@ -48,9 +48,10 @@ impl Instant {
     }
 }
 
-/// A duration in whole nanoseconds, capped at `u64::MAX`.
+/// A duration in whole nanoseconds. One of more than 584 years, which only a configuration says, is as good as that: `u64::MAX`.
+#[must_use]
 #[inline]
-fn nanos(duration: Duration) -> u64 {
+pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 

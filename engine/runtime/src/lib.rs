@@ -23,7 +23,7 @@ pub use handle::{
     Aborted, Attention, Elapsed, EventSource, Handle, JoinHandle, NoSources, Sleep, SourceId, TaskName,
     YieldNow,
 };
-pub use instant::Instant;
+pub use instant::{Instant, nanos};
 
 /// A boxed future of one thread.
 pub type LocalBoxFuture<'a, T> = core::pin::Pin<Box<dyn Future<Output = T> + 'a>>;

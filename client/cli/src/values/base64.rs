@@ -6,8 +6,10 @@ pub fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let word =
-            (0..3).fold(0_u32, |word, index| (word << 8) | u32::from(chunk.get(index).copied().unwrap_or(0)));
+        // The last group is filled up with zero bits.
+        let mut group = [0; 4];
+        group[1..=chunk.len()].copy_from_slice(chunk);
+        let word = u32::from_be_bytes(group);
         for position in 0..4 {
             let digit = DIGITS[(word >> (18 - 6 * position)) as usize & 63];
             text.push(if position <= chunk.len() { char::from(digit) } else { '=' });

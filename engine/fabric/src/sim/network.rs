@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 use weir_runtime::sim::{Node, NodeId, World};
 use weir_runtime::sync::oneshot;
-use weir_runtime::{Instant, LocalBoxFuture};
+use weir_runtime::{Instant, LocalBoxFuture, nanos};
 
 /// Tries before a sender gives up on a full receiver: with the waits below about half a second, as the receiver-not-
 /// ready protocol of the cxi provider has it.
@@ -183,7 +183,6 @@ impl Network {
 
     fn delay(&self, bytes: usize) -> Duration {
         let config = self.config.borrow();
-        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         let (min, max) = (nanos(config.latency_min), nanos(config.latency_max));
         let size = nanos(config.per_mebibyte).saturating_mul(bytes as u64) >> 20;
         Duration::from_nanos(self.world.rng().between(min, max).saturating_add(size))

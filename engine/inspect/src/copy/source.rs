@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use weir_format::Layout;
 use weir_format::blocks::Run;
+use weir_format::size::in_memory;
 use weir_format::value::Blocks;
 use weir_media::{BLOCK, Device, DmaBuf};
 use weir_runtime::join_all;
@@ -77,7 +78,7 @@ impl Source {
         let runs = runs.filter(|run| run.is_inside(self.blocks)).collect();
         let (mut spans, mut pieces) = (Vec::new(), Vec::new());
         for run in join(runs) {
-            for at in (0..run.count).step_by(usize::try_from(PIECE_BLOCKS).unwrap_or(1)) {
+            for at in (0..run.count).step_by(in_memory(PIECE_BLOCKS)) {
                 let count = (run.count - at).min(PIECE_BLOCKS);
                 pieces.push((spans.len(), Run { block: run.block + at, count }));
             }
@@ -96,7 +97,7 @@ impl Source {
 
     /// Reads a piece at once, or else block by block.
     async fn read_run(&self, run: Run) -> (DmaBuf, Vec<(u64, String)>) {
-        let len = usize::try_from(run.bytes()).unwrap_or(usize::MAX);
+        let len = in_memory(run.bytes());
         if let Ok(buffer) = self.device.read(self.layout.data(run.block), DmaBuf::new(len)).await {
             return (buffer, Vec::new());
         }
@@ -105,7 +106,7 @@ impl Source {
         for part in blocks.chunks(READS_MAX) {
             let all = part.iter().map(|block| read(&self.device, self.layout.data(*block), BLOCK));
             for (block, found) in part.iter().zip(join_all(all).await) {
-                let at = usize::try_from(block - run.block).unwrap_or(0) * BLOCK;
+                let at = in_memory(block - run.block) * BLOCK;
                 match found {
                     Ok(bytes) => buffer[at..at + BLOCK].copy_from_slice(&bytes),
                     Err(reason) => unread.push((*block, reason)),
@@ -142,7 +143,7 @@ impl Haul {
     }
 
     fn content(&self, blocks: &Blocks) -> Content {
-        let len = usize::try_from(blocks.len()).unwrap_or(usize::MAX);
+        let len = in_memory(blocks.len());
         let mut content = Content { bytes: DmaBuf::new(len), unread: BTreeMap::new() };
         let all = blocks.runs.iter().flat_map(|run| run.block..run.block + run.count);
         for (at, block) in (0..).step_by(BLOCK).zip(all) {
@@ -162,11 +163,10 @@ impl Content {
     fn judge(&mut self, blocks: &Blocks) -> Vec<Bad> {
         let mut bad: Vec<Bad> = Vec::new();
         for (number, range) in blocks.chunks.ranges().enumerate() {
-            let small = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
             let first = range.start - range.start % BLOCK as u64;
             let unread = self.unread.range(first..range.end).next();
             let checksum = blocks.checksums.get(number).copied();
-            let chunk = &mut self.bytes[small(range.start)..small(range.end)];
+            let chunk = &mut self.bytes[in_memory(range.start)..in_memory(range.end)];
             let matches = checksum == Some(weir_format::codec::crc32c(chunk));
             let (reason, is_unreadable) = match unread {
                 Some((_, reason)) => (reason.clone(), true),
@@ -189,8 +189,7 @@ impl Content {
         for Bad { range, .. } in bad.iter().filter(|bad| !bad.is_unreadable) {
             let first = range.start - range.start % BLOCK as u64;
             if again.unread.range(first..range.end).next().is_none() {
-                let small = |at: u64| usize::try_from(at).unwrap_or(usize::MAX);
-                let range = small(range.start)..small(range.end);
+                let range = in_memory(range.start)..in_memory(range.end);
                 self.bytes[range.clone()].copy_from_slice(&again.bytes[range]);
             }
         }

@@ -1,6 +1,7 @@
 //! A set of blocks of the data region.
 
 use weir_format::blocks::Run;
+use weir_format::size::in_memory;
 
 /// One bit for each block.
 #[derive(Clone, Debug)]
@@ -12,7 +13,7 @@ pub(super) struct BlockSet {
 impl BlockSet {
     /// An empty set for a region of this many blocks.
     pub(super) fn new(blocks: u64) -> Self {
-        let words = usize::try_from(blocks.div_ceil(64)).unwrap_or(usize::MAX);
+        let words = in_memory(blocks.div_ceil(64));
         Self { words: vec![0; words], blocks }
     }
 
@@ -23,7 +24,7 @@ impl BlockSet {
 
     fn each(run: Run, mut visit: impl FnMut(usize, u64)) {
         for block in run.block..run.block + run.count {
-            visit(usize::try_from(block / 64).unwrap_or(usize::MAX), 1 << (block % 64));
+            visit(in_memory(block / 64), 1 << (block % 64));
         }
     }
 
@@ -42,9 +43,9 @@ impl BlockSet {
         Self::each(run, |word, bit| self.words[word] &= !bit);
     }
 
-    /// The 64 blocks from `word * 64` on.
+    /// The 64 blocks from `word * 64` on, the first of which lies inside the region.
     pub(super) fn word(&self, word: u64) -> u64 {
-        usize::try_from(word).ok().and_then(|word| self.words.get(word)).copied().unwrap_or(0)
+        self.words[in_memory(word)]
     }
 
     /// Number of blocks in the set.

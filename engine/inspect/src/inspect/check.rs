@@ -20,6 +20,7 @@ use weir_format::entry::{Entry, TransactionPart};
 use weir_format::key::{self, ContainerNumber, PoolNumber};
 use weir_format::node::PageRef;
 use weir_format::record::Change;
+use weir_format::size::in_memory;
 use weir_format::usage::Usage;
 use weir_format::value::{Blocks, Inline, Payload, Version};
 use weir_format::{CHECKPOINT_BLOCKS, Checkpoint, decode_map, maps_checksum};
@@ -451,7 +452,7 @@ impl Check<'_> {
             let (data, index) = (self.used.word(word), nodes.word(word));
             count(&mut shared, word, data & index);
             let bytes = usize::try_from(group).ok().and_then(|group| map.groups.get(group)?.as_ref());
-            let within = usize::try_from(within).unwrap_or(usize::MAX);
+            let within = in_memory(within);
             let Some(marked) = bytes.and_then(|bytes| bytes.get(within..within + 8)?.try_into().ok()) else {
                 continue;
             };

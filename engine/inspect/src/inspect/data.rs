@@ -5,6 +5,7 @@ use super::{Inspector, read};
 use weir_format::blocks::Run;
 use weir_format::codec::crc32c;
 use weir_format::record::Records;
+use weir_format::size::in_memory;
 use weir_format::value::Blocks;
 use weir_media::BLOCK;
 use weir_store::offline::READS_MAX;
@@ -46,7 +47,7 @@ pub(super) async fn compare(inspector: &Inspector, blocks: &Blocks) -> Compared 
     let mut unreadable: Vec<(u64, u64, String)> = Vec::new();
     for run in &blocks.runs {
         let (start, len) = (bytes.len() as u64, run.bytes());
-        let wanted = usize::try_from(len).unwrap_or(usize::MAX);
+        let wanted = in_memory(len);
         match read(&inspector.device, inspector.layout().data(run.block), wanted).await {
             Ok(buffer) => bytes.extend_from_slice(&buffer),
             Err(reason) => {
@@ -55,7 +56,7 @@ pub(super) async fn compare(inspector: &Inspector, blocks: &Blocks) -> Compared 
             }
         }
     }
-    let len = usize::try_from(blocks.len()).unwrap_or(usize::MAX).min(bytes.len());
+    let len = in_memory(blocks.len()).min(bytes.len());
     let (value, tail) = bytes.split_at(len);
     for (start, piece, checksum) in blocks.pieces(value) {
         compared.pieces += 1;

@@ -14,6 +14,7 @@ use weir_format::decision::Decision;
 use weir_format::entry::{Entry, Item, TransactionPart, event_name};
 use weir_format::key;
 use weir_format::record::Change;
+use weir_format::size::in_memory;
 use weir_format::value::{Blocks, Payload};
 use weir_format::{BatchKind, decode_map};
 use weir_media::BLOCK;
@@ -590,8 +591,8 @@ impl Inspector {
                     continue;
                 }
             };
-            let skip = usize::try_from(at - start).unwrap_or(0);
-            for bytes in block[skip..].chunks(usize::try_from(LINE).unwrap_or(BLOCK)) {
+            let skip = in_memory(at - start);
+            for bytes in block[skip..].chunks(in_memory(LINE)) {
                 let readable: String = bytes
                     .iter()
                     .map(|byte| if byte.is_ascii_graphic() { char::from(*byte) } else { '.' })

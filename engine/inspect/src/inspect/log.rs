@@ -9,6 +9,7 @@ use weir_format::blocks::Runs;
 use weir_format::entry::{Entry, TransactionPart};
 use weir_format::record::{Change, Records};
 use weir_format::ring::{Flipped, Ring, farthest, flipped, flipped_len};
+use weir_format::size::in_memory;
 use weir_format::value::Payload;
 use weir_format::{
     BATCH_HEADER, BATCH_MAX, Batch, BatchKind, CHECKPOINT_BLOCKS, Checkpoint, batch_header, probe_batch,
@@ -214,8 +215,7 @@ impl<'a> LogWalk<'a> {
         let offset = self.inspector.layout().log_offset + ring.position;
         let read = async |len: u64| {
             let len = len.min(ring.len - ring.position);
-            let bytes =
-                read(&self.inspector.device, offset, usize::try_from(len).unwrap_or(usize::MAX)).await;
+            let bytes = read(&self.inspector.device, offset, in_memory(len)).await;
             bytes.map_err(|reason| Unreadable { offset, len, reason })
         };
         let begun = flipped_len(ring, store, &read(BLOCK as u64).await?);
@@ -263,7 +263,7 @@ impl<'a> LogWalk<'a> {
         let (ring, offset) = (self.ring, self.inspector.layout().log_offset + self.ring.position);
         let (device, store) = (&self.inspector.device, self.inspector.superblock.id);
         let len = begun.min(ring.len - ring.position);
-        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        let len = in_memory(len);
         let Ok(bytes) = read(device, offset, len).await else { return };
         if let Some(Flipped { batch, byte, .. }) = flipped(ring, store, &bytes) {
             let reason =
@@ -395,7 +395,7 @@ impl Inspector {
 
     /// Gives the changes of a batch, but for the first `known` records.
     fn lay(&self, found: &Found, known: &mut u64, findings: &mut Findings, each: Each<'_>) {
-        let skipped = found.records.len().min(usize::try_from(*known).unwrap_or(usize::MAX));
+        let skipped = found.records.len().min(in_memory(*known));
         *known -= skipped as u64;
         for change in found.records.changes(skipped) {
             each(self, found, change, findings);

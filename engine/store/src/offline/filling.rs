@@ -2,6 +2,7 @@
 
 use crate::format::blocks::{RUNS_MAX, Runs};
 use crate::format::record::Change;
+use crate::format::size::in_memory;
 use crate::format::{
     CHECKPOINT_BLOCKS, Layout, Superblock, SuperblockFault, checkpoint_offset, read_superblock,
     unfinished_copy,
@@ -87,7 +88,7 @@ impl core::fmt::Debug for Filling<'_> {
 /// Overwrites where a copy that wasn't finished may have left checkpoint headers and a superblock: nothing that is looked for
 /// by its place alone is to be found there again.
 async fn wipe(device: &Rc<dyn Device>) -> Result<(), MediaError> {
-    let headers = DmaBuf::new(usize::try_from(CHECKPOINT_BLOCKS).unwrap_or(0) * BLOCK);
+    let headers = DmaBuf::new(in_memory(CHECKPOINT_BLOCKS) * BLOCK);
     device.write(checkpoint_offset(0, 0), vec![headers.into()]).await?;
     device.write(Layout::copy_offset(device.size()), vec![DmaBuf::new(BLOCK).into()]).await
 }
@@ -207,7 +208,7 @@ impl Places {
         for (value, runs) in values.into_iter().zip(runs) {
             let mut slices = Slices::from([value.into()]);
             for run in &runs {
-                let slices = take_front(&mut slices, usize::try_from(run.bytes()).unwrap_or(usize::MAX));
+                let slices = take_front(&mut slices, in_memory(run.bytes()));
                 parts.push(Part { offset: core.layout.data(run.block), slices });
             }
         }

@@ -1,8 +1,8 @@
 //! Reads of large values without a copy: the device writes to the memory that the reply is sent from. The store compares the
 //! data with its checksums there, or leaves that to the reader.
 
+use crate::format::size::in_memory;
 use crate::format::value::Blocks;
-use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::FetchError;
 use crate::state::read::{Comparison, check, is_within};

@@ -7,6 +7,7 @@
 
 use crate::format::admissible::check_keys;
 use crate::format::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::format::size::in_memory;
 use crate::format::value::Payload;
 use crate::index::existence::{Existence, existence};
 use crate::index::extents::{ALL_RECORDS, Gathering, is_hole, paint};
@@ -14,7 +15,6 @@ use crate::index::fault::Fault;
 use crate::index::tree::Tree;
 use crate::operations::fetch::{hold_blocks, newest_single};
 use crate::operations::sliced_reader::{KEY_LOOKS, SLICE_LOOKS, SlicedReader};
-use crate::space::size::in_memory;
 use crate::state::error::FetchError;
 use crate::state::read::load;
 use crate::state::shard::Shard;

@@ -28,7 +28,6 @@ use crate::state::error::{TransactionError, UpdateError};
 use crate::state::piece::{WritePiece, WritePieces, bytes_in_blocks};
 use crate::state::reservation::Reservation;
 use crate::state::shard::Shard;
-use crate::state::time::nanos;
 use crate::versions::intents::{
     Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_LEN, PIECE, Prepared, encode_operations,
 };
@@ -39,6 +38,7 @@ use weir_proto::hlc::SKEW_MAX_NS;
 use weir_proto::limits::EXTENTS_MAX;
 use weir_proto::object::Conditions;
 use weir_proto::{ContainerId, Epoch, TransactionId};
+use weir_runtime::nanos;
 
 /// Decisions that are remembered at most: some 10 MiB of memory.
 pub(crate) const DECISIONS_MAX: usize = 64 * 1024;

@@ -2,7 +2,7 @@
 //! reader that began before may still read them.
 
 use crate::format::blocks::Run;
-use crate::space::size::in_memory;
+use crate::format::size::in_memory;
 use std::collections::VecDeque;
 
 #[derive(Debug)]

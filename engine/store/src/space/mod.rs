@@ -3,4 +3,3 @@
 
 pub(crate) mod deferral;
 pub(crate) mod map;
-pub(crate) mod size;

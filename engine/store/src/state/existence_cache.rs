@@ -3,10 +3,10 @@
 use crate::format::draft::Draft;
 use crate::format::key::ObjectKey;
 use crate::format::key::Path;
+use crate::format::size::in_memory;
 use crate::format::value::Event;
 use crate::index::existence::{Existence, existence};
 use crate::index::tree::{Address, Tree};
-use crate::space::size::in_memory;
 use crate::state::core::EntryAddresses;
 use core::cell::RefCell;
 

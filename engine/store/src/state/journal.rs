@@ -13,7 +13,6 @@ use crate::format::ring::Ring;
 use crate::format::{BATCH_HEADER, Batch, BatchKind, batch_header, seal_batch};
 use crate::state::core::Core;
 use crate::state::stats::LatencyHistogram;
-use crate::state::time::nanos;
 use crate::state::writer::READY_BYTES;
 use crate::versions::latest_records::LatestRecords;
 use core::cell::{Cell, RefCell};
@@ -22,6 +21,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use weir_media::{BLOCK, BRIEF_MAX, DmaBuf, MediaError};
+use weir_runtime::nanos;
 use weir_runtime::sync::Notify;
 use weir_runtime::{JoinHandle, race};
 

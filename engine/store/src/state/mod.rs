@@ -23,6 +23,5 @@ pub(crate) mod rot;
 pub(crate) mod shard;
 pub(crate) mod stats;
 pub(crate) mod subject;
-pub(crate) mod time;
 pub(crate) mod unread;
 pub(crate) mod writer;

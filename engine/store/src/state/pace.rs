@@ -9,8 +9,8 @@
 //! What must not wait isn't held up: a checkpoint that is behind the growth of the log, aggregation when space runs short.
 
 use crate::format::checksum::join;
+use crate::format::size::in_memory;
 use crate::format::value::Blocks;
-use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::FetchError;
 use crate::state::read::{Comparison, read_blocks};

@@ -2,8 +2,8 @@
 
 use crate::format::checksum::join;
 use crate::format::codec::{Malformed, crc32c, crc32c_of_copy};
+use crate::format::size::in_memory;
 use crate::format::value::{Blocks, Inline, Lone, Payload, Summed};
-use crate::space::size::in_memory;
 use crate::state::core::{Core, add};
 use crate::state::error::FetchError;
 use weir_media::{BLOCK, DmaBuf};

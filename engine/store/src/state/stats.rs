@@ -1,9 +1,9 @@
 //! Figures of a store as plain data, for metrics and queries.
 
-use crate::state::time::nanos;
 use core::time::Duration;
 use weir_media::DeviceStats;
 use weir_proto::{ContainerId, Epoch, PoolId};
+use weir_runtime::nanos;
 
 /// Upper bounds of the latency buckets in microseconds, the last bucket being open (`docs/reference/metrics.md`): from
 /// a flush on fast NVMe to a device in trouble.

@@ -2,9 +2,9 @@
 //! only failed to read is tried again, more and more seldom.
 
 use crate::format::key::{ContainerNumber, PoolNumber};
-use crate::state::time::nanos;
 use core::time::Duration;
 use std::collections::BTreeMap;
+use weir_runtime::nanos;
 
 /// Pause before the first new attempt: nobody waits for more than the room, and a device that may be ill has other things to do.
 const PAUSE: Duration = Duration::from_mins(5);

@@ -16,7 +16,6 @@ use crate::state::aggregation::UnfinishedAkey;
 use crate::state::aggregation::{AkeyPaths, RemainingMerges};
 use crate::state::catalog::snapshots_of;
 use crate::state::core::{CommitError, Core, add};
-use crate::state::time::nanos;
 use crate::upkeep::merge::merge_akey;
 use crate::upkeep::sweep::{Events, IdleHoles, Pass, Pins, Sweep};
 use core::cell::{Cell, RefCell};
@@ -24,6 +23,7 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use weir_proto::{Key, ObjectId};
+use weir_runtime::nanos;
 
 /// Most index entries removed by one record: some 200 µs of work.
 pub(crate) const REMOVALS_MAX: usize = 64;

@@ -15,7 +15,6 @@ use crate::state::aggregation::{Task, Whose};
 use crate::state::core::{Core, add};
 use crate::state::error::{PoolError, UpdateError};
 use crate::state::shard::Shard;
-use crate::state::time::nanos;
 use crate::state::unread::Unreclaimed;
 use crate::upkeep::aggregate::{ChoreError, later, visit_akey, visit_object};
 use core::ops::ControlFlow;
@@ -23,6 +22,7 @@ use core::time::Duration;
 use std::rc::Rc;
 use weir_media::BLOCK;
 use weir_proto::{ContainerId, Epoch, ObjectId};
+use weir_runtime::nanos;
 use weir_runtime::race;
 
 /// Index entries that one step of reclaim removes: some 100 µs of work.

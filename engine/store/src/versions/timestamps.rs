@@ -5,7 +5,7 @@
 //! what may have been read before is covered by a floor, below which no transaction is prepared.
 
 use crate::format::key::ObjectKey;
-use crate::space::size::in_memory;
+use crate::format::size::in_memory;
 use core::cell::Cell;
 use weir_media::prefetch;
 use weir_proto::{Key, ReaderId};

@@ -2,9 +2,9 @@
 
 use super::pieces::{ReadPiece, ReadPieces};
 use crate::format::codec::Malformed;
+use crate::format::size::in_memory;
 use crate::format::value::{Payload, Version};
 use crate::index::extents::{Stored, is_hole, paint};
-use crate::space::size::in_memory;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use weir_proto::object::Extent;

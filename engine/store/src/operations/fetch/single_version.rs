@@ -1,10 +1,10 @@
 //! The result of most fetches: one version has all data of the only akey that was asked for.
 
 use super::{FetchedAkey, InBlocks};
+use crate::format::size::in_memory;
 use crate::format::value::{Blocks, Lone, Payload, Summed, Version};
 use crate::index::cache::CacheSlot;
 use crate::index::tree::Node;
-use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::FetchError;
 use crate::state::read::{Comparison, copy_inline, read_cached, read_device};

@@ -2,10 +2,10 @@
 
 use crate::format::blocks::{RUNS_MAX, Runs};
 use crate::format::checksum::Checksums;
+use crate::format::size::in_memory;
 use crate::format::value::{Blocks, Payload};
 use crate::operations::update::{Data, Request};
 use crate::space::map::Purpose;
-use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::error::UpdateError;
 use crate::state::piece::{WritePiece, bytes_in_blocks};

@@ -6,7 +6,7 @@
 use super::Space;
 use crate::format::bitmap::GROUP_BLOCKS;
 use crate::format::blocks::Run;
-use crate::space::size::in_memory;
+use crate::format::size::in_memory;
 use weir_media::BLOCK;
 use weir_proto::chunk::PART_BYTES_MAX;
 

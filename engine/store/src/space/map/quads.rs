@@ -9,7 +9,7 @@
 use super::{Purpose, Space};
 use crate::format::bitmap::{Bits, GROUP_BLOCKS, GROUP_WORDS, whole_quads};
 use crate::format::blocks::Run;
-use crate::space::size::in_memory;
+use crate::format::size::in_memory;
 
 /// Blocks of a quad: those of the largest node.
 pub(super) const QUAD: u64 = 4;

@@ -2,11 +2,11 @@
 
 use super::Budget;
 use crate::format::BATCH_MAX;
+use crate::format::size::in_memory;
 use crate::format::{
     BATCH_HEADER, BatchKind, Checkpoint, Layout, SuperblockFault, checkpoint_offset, decode_map, probe_batch,
     read_superblock,
 };
-use crate::space::size::in_memory;
 use crate::state::core::Core;
 use crate::state::rot::{self, Rot};
 use std::rc::Rc;

@@ -7,9 +7,9 @@
 //! Hints are many and small, since each is a line that the processor has to fetch: what the hints to one leaf have in common
 //! stands in a table of its own.
 
+use crate::format::size::in_memory;
 use crate::index::cache::CacheSlot;
 use crate::index::tree::{ChildPath, Node, StampSource, StampedPath, Tree, half};
-use crate::space::size::in_memory;
 use core::cell::{Cell, OnceCell};
 use std::rc::Rc;
 
