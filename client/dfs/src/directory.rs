@@ -83,8 +83,26 @@ impl Dfs {
         Ok(&stream.entries[start..end])
     }
 
+    /// Entries behind an anchor, at most `limit` (up to [`LIST_KEYS_MAX`]), and where the listing goes on. Nothing is kept of
+    /// the listing, which may be continued by another process. A page may be empty although more follows.
+    ///
+    /// # Errors
+    /// [`Error::NotDirectory`]; [`Error::Corrupt`] for an entry that can't be understood; or an object error.
+    pub async fn list(
+        &self,
+        context: &Context,
+        directory: &Node,
+        anchor: &Anchor,
+        limit: u32,
+    ) -> Result<(Vec<Node>, Anchor)> {
+        directory.ensure_directory()?;
+        let parent = directory.oid();
+        let (entries, next) = self.list_entries(context, parent, anchor, limit).await?;
+        Ok((entries.into_iter().map(|(name, record)| Node { parent, name, record }).collect(), next))
+    }
+
     /// One page of a directory's entries, and where the next one starts.
-    async fn list_entries(
+    pub(crate) async fn list_entries(
         &self,
         context: &Context,
         directory: ObjectId,

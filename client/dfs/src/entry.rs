@@ -147,6 +147,14 @@ impl Dfs {
         Record::decode(bytes, &object).map(Some)
     }
 
+    /// An inode with its record as it is now. One fetch.
+    ///
+    /// # Errors
+    /// [`Error::Stale`] when the entry is gone or names another inode; or an object error.
+    pub async fn refresh(&self, context: &Context, node: &Node) -> Result<Node> {
+        Ok(Node { record: self.refetch(context, node).await?, ..node.clone() })
+    }
+
     /// Reads the entry again and checks that it still means the same inode.
     pub(crate) async fn refetch(&self, context: &Context, node: &Node) -> Result<Record> {
         match self.fetch_entry(context, node.parent, &node.name).await? {

@@ -157,6 +157,33 @@ impl File {
         Ok(self.array.write(context, &ranges, &data).await?)
     }
 
+    /// Reads ranges to the slices, which together hold exactly their bytes, and returns how many bytes there were before the end
+    /// of the file. Holes, and what lies behind the end, read as zeros.
+    ///
+    /// # Errors
+    /// An object error; one for ranges that overflow or slices of another length.
+    pub async fn read_ranges(
+        &self,
+        context: &Context,
+        ranges: &[Range],
+        into: Vec<&mut [u8]>,
+    ) -> Result<u64> {
+        Ok(self.array.read(context, ranges, into, None).await?.cells)
+    }
+
+    /// Writes ranges, of which none overlaps another, from the slices, which together hold exactly their bytes. Ranges of one
+    /// chunk share a request; those of several reach the engines in any order.
+    ///
+    /// # Errors
+    /// As [`File::write`].
+    pub async fn write_ranges(&self, context: &Context, ranges: &[Range], data: &[&[u8]]) -> Result<Epoch> {
+        self.ensure_writable()?;
+        for range in ranges {
+            ensure_fits(range.index.saturating_add(range.count))?;
+        }
+        Ok(self.array.write(context, ranges, data).await?)
+    }
+
     /// Size in bytes, and the epoch of the newest change of the content.
     ///
     /// # Errors
@@ -241,7 +268,8 @@ impl File {
     }
 
     /// The array that holds the content.
-    pub(crate) fn array(&self) -> &Array {
+    #[must_use]
+    pub fn array(&self) -> &Array {
         &self.array
     }
 

@@ -15,7 +15,7 @@ use crate::{Error, Result};
 const SUPERBLOCK_MAX: usize = 64;
 
 /// Largest chunk of a file: what pool services let containers have. A request carries a part of it.
-const CHUNK_MAX: u64 = 1 << 30;
+pub(crate) const CHUNK_MAX: u64 = 1 << 30;
 
 /// A mounted file system. Plain data: cheap to clone, shared by any number of threads.
 #[derive(Clone, Debug)]
@@ -116,6 +116,29 @@ impl Dfs {
         let superblock = Superblock::decode(&block[..block_len], label)?;
         let root = Record::decode(&record[..record_len], &|| format!("root directory of container {label}"))?;
         Ok(Some(Self::of(container, superblock, root, epoch)))
+    }
+
+    /// The mounted file system as bytes, for another process of the same user that has the container open, too.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let (block, root) = (self.superblock.encode(), self.root.record.encode());
+        weir_proto::codec::encode(&(block, root, self.epoch, self.is_blank))
+    }
+
+    /// The inverse of [`Dfs::to_bytes`]. Sends nothing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the bytes are no mounted file system, [`Error::NotPosix`] for another type of container.
+    pub fn from_bytes(container: &Container, bytes: &[u8]) -> Result<Self> {
+        ensure_posix(container)?;
+        let label = &container.properties().label;
+        let decoded: core::result::Result<(Vec<u8>, Vec<u8>, Epoch, bool), _> =
+            weir_proto::codec::decode(bytes);
+        let (block, root, epoch, is_blank) =
+            decoded.map_err(|error| Error::Invalid(format!("no mounted file system: {error}")))?;
+        let superblock = Superblock::decode(&block, label)?;
+        let root = Record::decode(&root, &|| format!("root directory of container {label}"))?;
+        Ok(Self { is_blank, ..Self::of(container, superblock, root, epoch) })
     }
 
     fn of(container: &Container, superblock: Superblock, root: Record, epoch: Epoch) -> Self {

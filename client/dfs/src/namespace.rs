@@ -6,7 +6,7 @@ use weir_runtime::join_all;
 
 use crate::directory::PARENT_NAME;
 use crate::entry::{Node, akey};
-use crate::mount::{Dfs, wall_ns};
+use crate::mount::{CHUNK_MAX, Dfs, wall_ns};
 use crate::name::{LINK_TARGET_MAX, dkey, shown};
 use crate::record::{Kind, Record};
 use crate::transaction::Tries;
@@ -24,6 +24,30 @@ pub struct Ownership {
     pub uid: u32,
     /// Group; in a directory with set-group-id its group is taken instead.
     pub gid: u32,
+}
+
+/// How a new file is stored. What is `None` is as the file system was made with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FileLayout {
+    /// Object class.
+    pub class: Option<ObjectClass>,
+    /// Bytes in one dkey.
+    pub chunk_size: Option<u64>,
+}
+
+/// What a new inode is made of.
+#[derive(Clone, Copy)]
+struct NewInode<'a> {
+    kind: Kind,
+    ownership: Ownership,
+    layout: FileLayout,
+    target: &'a [u8],
+}
+
+impl NewInode<'_> {
+    fn of(kind: Kind, ownership: Ownership) -> Self {
+        Self { kind, ownership, layout: FileLayout::default(), target: &[] }
+    }
 }
 
 /// An inode whose last name is gone. Its content stays readable until it is reclaimed.
@@ -62,7 +86,28 @@ impl Dfs {
         name: &[u8],
         ownership: Ownership,
     ) -> Result<Node> {
-        self.make(context, directory, name, Kind::File, ownership, &[]).await
+        self.make(context, directory, name, NewInode::of(Kind::File, ownership)).await
+    }
+
+    /// As [`Dfs::create`], with a class and a chunk size of the file's own.
+    ///
+    /// # Errors
+    /// As [`Dfs::create`]; [`Error::Invalid`] for a chunk size that no file can have.
+    pub async fn create_with(
+        &self,
+        context: &Context,
+        directory: &Node,
+        name: &[u8],
+        ownership: Ownership,
+        layout: FileLayout,
+    ) -> Result<Node> {
+        if let Some(size) = layout.chunk_size.filter(|size| *size == 0 || *size > CHUNK_MAX) {
+            return Err(Error::Invalid(format!(
+                "a chunk size of {size} bytes is not between 1 and {CHUNK_MAX}"
+            )));
+        }
+        let inode = NewInode { layout, ..NewInode::of(Kind::File, ownership) };
+        self.make(context, directory, name, inode).await
     }
 
     /// Creates a symbolic link.
@@ -84,7 +129,8 @@ impl Dfs {
             return Err(Error::NotFound(String::new()));
         }
         let ownership = Ownership { mode: 0o777, ..ownership };
-        self.make(context, directory, name, Kind::Symlink, ownership, target).await
+        let inode = NewInode { target, ..NewInode::of(Kind::Symlink, ownership) };
+        self.make(context, directory, name, inode).await
     }
 
     /// Creates a named pipe, a socket, or an ordinary file.
@@ -102,7 +148,7 @@ impl Dfs {
         if matches!(kind, Kind::Directory | Kind::Symlink) {
             return Err(Error::Invalid("directories and links have calls of their own".into()));
         }
-        self.make(context, directory, name, kind, ownership, &[]).await
+        self.make(context, directory, name, NewInode::of(kind, ownership)).await
     }
 
     /// Creates a directory: its entry, and in it the reference to its parent.
@@ -116,7 +162,7 @@ impl Dfs {
         name: &[u8],
         ownership: Ownership,
     ) -> Result<Node> {
-        self.make(context, directory, name, Kind::Directory, ownership, &[]).await
+        self.make(context, directory, name, NewInode::of(Kind::Directory, ownership)).await
     }
 
     async fn make(
@@ -124,9 +170,7 @@ impl Dfs {
         context: &Context,
         directory: &Node,
         name: &[u8],
-        kind: Kind,
-        ownership: Ownership,
-        target: &[u8],
+        NewInode { kind, ownership, layout, target }: NewInode<'_>,
     ) -> Result<Node> {
         self.ensure_writable()?;
         directory.ensure_directory()?;
@@ -139,12 +183,12 @@ impl Dfs {
             mode: (ownership.mode & 0o7777) | sticky_group,
             uid: ownership.uid,
             gid: if inherits { directory.record.gid } else { ownership.gid },
-            oid: self.fresh_oid(context, kind).await?,
+            oid: self.fresh_oid(context, kind, layout.class).await?,
             atime_ns: now,
             mtime_ns: now,
             mtime_epoch: Epoch::ZERO,
             ctime_ns: now,
-            chunk_size: self.superblock().chunk_size,
+            chunk_size: layout.chunk_size.unwrap_or(self.superblock().chunk_size),
             xattrs: false,
             target: target.to_vec(),
         };
@@ -186,12 +230,13 @@ impl Dfs {
         Ok(())
     }
 
-    async fn fresh_oid(&self, context: &Context, kind: Kind) -> Result<ObjectId> {
-        let (object_kind, class) = match kind {
+    async fn fresh_oid(&self, context: &Context, kind: Kind, class: Option<ObjectClass>) -> Result<ObjectId> {
+        let (object_kind, default) = match kind {
             Kind::File => (kind::ARRAY_BYTE, self.superblock().file_class),
             _ => (kind::MULTI_HASHED, self.superblock().directory_class),
         };
-        let class = ObjectClass::from_id(class).map_err(|error| Error::Invalid(error.to_string()))?;
+        let class = class.map_or_else(|| ObjectClass::from_id(default), ObjectClass::ensure_supported);
+        let class = class.map_err(|error| Error::Invalid(error.to_string()))?;
         Ok(self.container().new_object_id(context, object_kind, Some(class)).await?)
     }
 

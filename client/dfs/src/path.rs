@@ -1,6 +1,7 @@
 //! Paths.
 
-use weir_client::Context;
+use weir_client::{Anchor, Context};
+use weir_proto::limits::LIST_KEYS_MAX;
 
 use crate::entry::Node;
 use crate::mount::Dfs;
@@ -19,7 +20,22 @@ impl Dfs {
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::TooManyLinks`], [`Error::NameTooLong`]; or an object
     /// error.
     pub async fn resolve(&self, context: &Context, path: &[u8], follow: bool) -> Result<Node> {
-        let mut walked = vec![self.root().clone()];
+        self.resolve_from(context, self.root(), path, follow).await
+    }
+
+    /// As [`Dfs::resolve`], from a directory; an absolute path leads from the root all the same.
+    ///
+    /// # Errors
+    /// As [`Dfs::resolve`]; [`Error::Stale`] when `..` leads from a directory that is gone.
+    pub async fn resolve_from(
+        &self,
+        context: &Context,
+        directory: &Node,
+        path: &[u8],
+        follow: bool,
+    ) -> Result<Node> {
+        let start = if path.first() == Some(&b'/') { self.root() } else { directory };
+        let mut walked = vec![start.clone()];
         let mut ahead: Vec<Vec<u8>> = components(path);
         let mut links = 0;
         while let Some(name) = ahead.pop() {
@@ -28,6 +44,8 @@ impl Dfs {
             if name == b".." {
                 if walked.len() > 1 {
                     walked.pop();
+                } else {
+                    walked = vec![self.node_above(context, here).await?];
                 }
                 continue;
             }
@@ -38,7 +56,7 @@ impl Dfs {
                     return Err(Error::TooManyLinks(shown(path)));
                 }
                 if node.record.target.first() == Some(&b'/') {
-                    walked.truncate(1);
+                    walked = vec![self.root().clone()];
                 }
                 ahead.extend(components(&node.record.target));
                 continue;
@@ -46,6 +64,23 @@ impl Dfs {
             walked.push(node);
         }
         Ok(walked.pop().unwrap_or_else(|| self.root().clone()))
+    }
+
+    /// The directory that a directory is in; of the root, the root. Its entry is looked for in the directory above.
+    async fn node_above(&self, context: &Context, directory: &Node) -> Result<Node> {
+        let Some(parent) = self.parent_of(context, directory.oid()).await? else {
+            return Ok(self.root().clone());
+        };
+        let Some(above) = self.parent_of(context, parent).await? else { return Ok(self.root().clone()) };
+        let mut anchor = Anchor::START;
+        while !anchor.is_end() {
+            let (entries, next) = self.list_entries(context, above, &anchor, LIST_KEYS_MAX).await?;
+            if let Some((name, record)) = entries.into_iter().find(|(_, record)| record.oid == parent) {
+                return Ok(Node { parent: above, name, record });
+            }
+            anchor = next;
+        }
+        Err(Error::Stale(directory.shown()))
     }
 }
 
