@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names of containers in other file systems: types and values. The functions on them aren't there yet. */
+/* Names of containers in other file systems. All functions return 0 or a positive errno. */
 #ifndef WEIR_DAOS_UNS_H
 #define WEIR_DAOS_UNS_H
 
@@ -50,5 +50,29 @@ struct duns_attr_t {
 
 /* The same by the name of a type. */
 typedef struct duns_attr_t duns_attr_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Creates a container of da_type, and a directory (POSIX) or file that names it by its extended attribute. */
+int duns_create_path(daos_handle_t poh, const char *path, struct duns_attr_t *attrp);
+/*
+ * Finds the container of daos://POOL/CONTAINER/REST, or of the path or a directory above that names one; what is behind it becomes
+ * da_rel_path. ENODATA when there is none.
+ */
+int duns_resolve_path(const char *path, struct duns_attr_t *attr);
+/* Destroys the container that a path names, and removes the path. */
+int duns_destroy_path(daos_handle_t poh, const char *path);
+int duns_parse_attr(char *str, daos_size_t len, struct duns_attr_t *attr);
+int duns_set_sys_name(struct duns_attr_t *attrp, const char *sys);
+/* Frees what the functions above have allocated in the structure. */
+void duns_destroy_attr(struct duns_attr_t *attrp);
+/* Makes a path that names a container which is there. */
+int duns_link_cont(daos_handle_t poh, const char *cont, const char *path);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -78,6 +78,11 @@ impl LongKey {
 /// The fields of an anchor, as it is encoded.
 type Fields = (u32, Vec<u8>, bool);
 
+/// Behind a key of a shard.
+pub fn behind(shard: u32, key: &[u8]) -> Result<Anchor, Der> {
+    anchor_at(shard, key)
+}
+
 fn anchor_at(shard: u32, key: &[u8]) -> Result<Anchor, Der> {
     let fields: Fields = (shard, key.to_vec(), false);
     codec::decode(&codec::encode(&fields)).map_err(|_| Der::INVAL)

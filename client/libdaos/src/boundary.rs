@@ -14,8 +14,8 @@ use crate::types::daos_event_t;
 /// Outcome of an operation: a DER number says why it failed.
 pub type Outcome = Result<(), Der>;
 
-/// The future of an operation, on the thread of its context.
-pub type Operation = Pin<Box<dyn Future<Output = Outcome>>>;
+/// The future of an operation, on the thread of its context. It gives the return code.
+pub type Operation = Pin<Box<dyn Future<Output = c_int>>>;
 
 /// Starts an operation on a context.
 pub type Start = Box<dyn FnOnce(Context) -> Operation>;
@@ -25,26 +25,52 @@ pub fn code(der: Der) -> c_int {
     c_int::try_from(der.0).map_or(-501_000, |number| -number)
 }
 
+/// An error as a part of the interface tells it.
+pub trait Failure: From<Der> {
+    /// The return code.
+    fn code(self) -> c_int;
+}
+
+impl Failure for Der {
+    fn code(self) -> c_int {
+        code(self)
+    }
+}
+
 /// Runs the body of an exported function. A panic is a defect of this library and becomes `-DER_MISC`.
 pub fn guarded(body: impl FnOnce() -> Outcome) -> c_int {
+    guarded_as(body)
+}
+
+/// As [`guarded`], with errors of any kind.
+pub fn guarded_as<E: Failure>(body: impl FnOnce() -> Result<(), E>) -> c_int {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => 0,
-        Ok(Err(der)) => code(der),
-        Err(_) => code(Der::MISC),
+        Ok(Err(error)) => error.code(),
+        Err(_) => E::from(Der::MISC).code(),
     }
 }
 
 /// Runs an operation: to its end on this thread when `ev` is NULL, else on the thread of the event's queue. `check`
 /// reads the arguments, before anything is started.
 pub fn run(ev: *mut daos_event_t, check: impl FnOnce() -> Result<Start, Der>) -> c_int {
-    guarded(|| {
+    run_as(ev, check)
+}
+
+/// As [`run`], with errors of any kind.
+pub fn run_as<E: Failure>(ev: *mut daos_event_t, check: impl FnOnce() -> Result<Start, E>) -> c_int {
+    let mut ended = 0;
+    let result = guarded_as(|| {
         let start = check()?;
         if ev.is_null() {
             let context = library::context()?;
-            return context.block_on(start(context.clone()));
+            ended = context.block_on(start(context.clone()));
+            return Ok(());
         }
-        event::launch(ev, QueuedOperation(start))
-    })
+        event::launch(ev, QueuedOperation(start))?;
+        Ok::<(), E>(())
+    });
+    if result == 0 { ended } else { result }
 }
 
 /// Boxes an operation for [`run`].
@@ -53,7 +79,20 @@ where
     F: FnOnce(Context) -> Fut + 'static,
     Fut: Future<Output = Outcome> + 'static,
 {
-    Box::new(move |context| Box::pin(body(context)))
+    operation_as(body)
+}
+
+/// As [`operation`], with errors of any kind.
+pub fn operation_as<E, F, Fut>(body: F) -> Start
+where
+    E: Failure + 'static,
+    F: FnOnce(Context) -> Fut + 'static,
+    Fut: Future<Output = Result<(), E>> + 'static,
+{
+    Box::new(move |context| {
+        let running = body(context);
+        Box::pin(async move { running.await.map_or_else(E::code, |()| 0) })
+    })
 }
 
 /// The DER number of a client error.

@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use weir_client::{
-    Container, ContainerInfo, ContainerProperties, ContainerType, Epoch, ObjectClass, Pool, Rights,
+    Container, ContainerInfo, ContainerProperties, ContainerType, Context, Epoch, ObjectClass, Pool, Rights,
 };
 use weir_proto::{ContainerId, Der};
 
@@ -76,14 +76,7 @@ fn create(
             properties.label = label;
         }
         Ok(operation(move |context| async move {
-            let mut random = [0; 16];
-            for half in random.chunks_mut(8) {
-                half.copy_from_slice(&context.runtime().random_u64().to_ne_bytes());
-            }
-            // The version and variant bits of a random UUID (RFC 9562 §5.4).
-            random[6] = (random[6] & 0x0f) | 0x40;
-            random[8] = (random[8] & 0x3f) | 0x80;
-            let id = ContainerId(uuid::Uuid::from_bytes(random));
+            let id = new_id(&context);
             if properties.label.is_empty() {
                 // A label can't have the form of a UUID, so it is set apart by a letter.
                 properties.label = format!("c-{}", id.0);
@@ -98,7 +91,20 @@ fn create(
     })
 }
 
-fn properties_of(pool: &Pool, list: *mut daos_prop_t) -> Result<ContainerProperties, Der> {
+/// A random identity for a new container.
+pub(crate) fn new_id(context: &Context) -> ContainerId {
+    let mut random = [0; 16];
+    for half in random.chunks_mut(8) {
+        half.copy_from_slice(&context.runtime().random_u64().to_ne_bytes());
+    }
+    // The version and variant bits of a random UUID (RFC 9562 §5.4).
+    random[6] = (random[6] & 0x0f) | 0x40;
+    random[8] = (random[8] & 0x3f) | 0x80;
+    ContainerId(uuid::Uuid::from_bytes(random))
+}
+
+/// What a container is made with; with no list, of the type for objects.
+pub(crate) fn properties_of(pool: &Pool, list: *mut daos_prop_t) -> Result<ContainerProperties, Der> {
     let mut properties = ContainerProperties {
         label: String::new(),
         kind: ContainerType::Object,
@@ -164,7 +170,9 @@ pub extern "C" fn daos_cont_close(coh: daos_handle_t, ev: *mut daos_event_t) -> 
         let container = handle::container(coh)?;
         Ok(operation(move |context| async move {
             let ending = handle::end(coh)?;
-            container.close(&context).await.map_err(der_of)?;
+            if !handle::is_shared(coh)? {
+                container.close(&context).await.map_err(der_of)?;
+            }
             ending.done()
         }))
     })
@@ -309,7 +317,8 @@ pub extern "C" fn daos_cont_global2local(
         if container.pool().id() != pool.id() {
             return Err(Der::INVAL);
         }
-        place.set(handle::issue_within(poh, false, Opened::Container(container))?);
+        let handle = handle::issue_within(poh, false, Opened::Container(container))?;
+        place.set(handle::note_shared(handle)?);
         Ok(())
     })
 }

@@ -78,10 +78,12 @@ pub extern "C" fn d_errdesc(rc: c_int) -> *const c_char {
 /// The errno of a return code: 0 of 0, `EINVAL` of a positive one, `EIO` of one without an errno of its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_der2errno(rc: c_int) -> c_int {
-    if rc > 0 {
-        return libc::EINVAL;
-    }
-    match Der(rc.unsigned_abs()) {
+    if rc > 0 { libc::EINVAL } else { errno_of(Der(rc.unsigned_abs())) }
+}
+
+/// The errno of an error; `EIO` of one without an errno of its own.
+pub(crate) const fn errno_of(der: Der) -> c_int {
+    match der {
         Der(0) => 0,
         Der::NO_PERM | Der::EP_RO | Der::EP_OLD | Der::CONT_DESTROYING => libc::EPERM,
         Der::ENOENT | Der::NONEXIST => libc::ENOENT,

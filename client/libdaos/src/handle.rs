@@ -9,6 +9,7 @@ use weir_client::{Array, Container, Kv, Object, Pool};
 use weir_proto::Der;
 
 use crate::boundary::{Outcome, operation, run};
+use crate::dfs::{Filter, FsObject, Listing, Mounted, PathMount};
 use crate::library;
 use crate::queue::Queue;
 use crate::transaction::Tx;
@@ -31,10 +32,20 @@ pub enum Opened {
     Queue(Arc<Queue>),
     /// A transaction.
     Transaction(Arc<Tx>),
+    /// A mounted file system.
+    FileSystem(Arc<Mounted>),
+    /// An open file, directory or symbolic link.
+    FsObject(Arc<FsObject>),
+    /// A file system that is used by paths.
+    Paths(Arc<PathMount>),
+    /// A directory that is listed by paths.
+    Listing(Arc<Listing>),
+    /// A filter of directory entries.
+    Filter(Arc<Filter>),
 }
 
 impl Opened {
-    /// Type of the handle (`DAOS_HTYPE_*`, daos-api §1.7).
+    /// Type of the handle (`DAOS_HTYPE_*`, daos-api §1.7), odd; even for what programs hold by opaque pointers.
     const fn kind(&self) -> u64 {
         match self {
             Self::Queue(_) => 1,
@@ -44,6 +55,11 @@ impl Opened {
             Self::Array(_) => 9,
             Self::Transaction(_) => 11,
             Self::Kv(_) => 13,
+            Self::FileSystem(_) => 2,
+            Self::FsObject(_) => 4,
+            Self::Paths(_) => 6,
+            Self::Listing(_) => 8,
+            Self::Filter(_) => 10,
         }
     }
 }
@@ -59,6 +75,8 @@ struct Entry {
     ending: bool,
     /// Nothing is changed through it.
     is_read_only: bool,
+    /// It came from another process, which gives it back to the pool service.
+    is_shared: bool,
 }
 
 /// Handles, by their cookies.
@@ -83,12 +101,24 @@ fn write() -> Result<RwLockWriteGuard<'static, Table>, Der> {
 
 /// Issues a handle that stands for itself.
 pub fn issue(opened: Opened) -> Result<daos_handle_t, Der> {
-    insert(Entry { opened, within: None, open: 0, ending: false, is_read_only: false })
+    insert(Entry { opened, within: None, open: 0, ending: false, is_read_only: false, is_shared: false })
 }
 
 /// Issues a handle of what was opened in something else, which can't be closed before.
 pub fn issue_within(within: daos_handle_t, is_read_only: bool, opened: Opened) -> Result<daos_handle_t, Der> {
-    insert(Entry { opened, within: Some(within.cookie), open: 0, ending: false, is_read_only })
+    let within = Some(within.cookie);
+    insert(Entry { opened, within, open: 0, ending: false, is_read_only, is_shared: false })
+}
+
+/// Notes that a handle came from another process: its end here is none for the pool service.
+pub fn note_shared(handle: daos_handle_t) -> Result<daos_handle_t, Der> {
+    write()?.entries.get_mut(&handle.cookie).ok_or(Der::NO_HDL)?.is_shared = true;
+    Ok(handle)
+}
+
+/// Whether a handle came from another process.
+pub fn is_shared(handle: daos_handle_t) -> Result<bool, Der> {
+    Ok(read()?.entries.get(&handle.cookie).ok_or(Der::NO_HDL)?.is_shared)
 }
 
 fn insert(entry: Entry) -> Result<daos_handle_t, Der> {
@@ -173,6 +203,16 @@ finders! {
     queue: Queue(Arc<Queue>),
     /// The transaction that a handle stands for.
     transaction: Transaction(Arc<Tx>),
+    /// The file system that a handle stands for.
+    file_system: FileSystem(Arc<Mounted>),
+    /// The open file, directory or link that a handle stands for.
+    fs_object: FsObject(Arc<FsObject>),
+    /// The file system by paths that a handle stands for.
+    paths: Paths(Arc<PathMount>),
+    /// The listed directory that a handle stands for.
+    listing: Listing(Arc<Listing>),
+    /// The filter that a handle stands for.
+    filter: Filter(Arc<Filter>),
 }
 
 /// Ends the use of a handle.
@@ -189,6 +229,16 @@ pub fn forget(handle: daos_handle_t) -> Outcome {
     // Outside the lock: what ends with it may look at the table.
     drop(forgotten);
     Ok(())
+}
+
+/// Ends the use of everything that is open in something.
+pub fn forget_within(outer: daos_handle_t) -> Outcome {
+    let inside: Vec<u64> = {
+        let table = read()?;
+        let inside = table.entries.iter().filter(|(_, entry)| entry.within == Some(outer.cookie));
+        inside.map(|(cookie, _)| *cookie).collect()
+    };
+    inside.into_iter().try_for_each(|cookie| forget(daos_handle_t { cookie }))
 }
 
 /// Runs a call that ends the use of a handle, which `find` has to know.

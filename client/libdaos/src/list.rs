@@ -98,7 +98,12 @@ impl Listing {
 
 /// Where an enumeration goes on that another process has begun: behind a long key, found by its beginning and its hash. One that
 /// has been removed meanwhile is `STALE`.
-async fn found(context: &Context, object: &Object, dkey: Option<&Key>, key: &LongKey) -> Result<Anchor, Der> {
+pub(crate) async fn found(
+    context: &Context,
+    object: &Object,
+    dkey: Option<&Key>,
+    key: &LongKey,
+) -> Result<Anchor, Der> {
     let mut from = key.search()?;
     while !from.is_end() {
         let page = page(context, object, dkey, &from, KEYS_LOOKED_THROUGH).await?;

@@ -42,20 +42,8 @@ pub extern "C" fn daos_pool_connect2(
 ) -> c_int {
     run(ev, || {
         let (pool, handle_place, info) = (text_of(pool)?, required(poh)?, optional(info));
-        if !sys.is_null() {
-            let system = text_of(sys)?;
-            if system != SYSTEM_DEFAULT && system != library::attach()?.system {
-                return Err(Der::INVAL);
-            }
-        }
-        let rights = match flags {
-            READ_ONLY => Rights::READ,
-            READ_WRITE | EXCLUSIVE => Rights::READ
-                .union(Rights::WRITE)
-                .union(Rights::CREATE_CONTAINER)
-                .union(Rights::DESTROY_CONTAINER),
-            _ => return Err(Der::INVAL),
-        };
+        check_system(sys)?;
+        let rights = rights_of_flags(flags)?;
         Ok(operation(move |context| async move {
             let connected = Pool::connect(&context, &pool, rights).await.map_err(der_of)?;
             if let Some(info) = info {
@@ -68,6 +56,28 @@ pub extern "C" fn daos_pool_connect2(
     })
 }
 
+/// Checks the name of the system that a caller gave; NULL for the only one.
+pub(crate) fn check_system(sys: *const c_char) -> Outcome {
+    if sys.is_null() {
+        return Ok(());
+    }
+    let system = text_of(sys)?;
+    let known = system.is_empty() || system == SYSTEM_DEFAULT || system == library::attach()?.system;
+    if known { Ok(()) } else { Err(Der::INVAL) }
+}
+
+/// The rights that flags ask for (`DAOS_PC_*`).
+pub(crate) fn rights_of_flags(flags: u32) -> Result<Rights, Der> {
+    match flags {
+        READ_ONLY => Ok(Rights::READ),
+        READ_WRITE | EXCLUSIVE => Ok(Rights::READ
+            .union(Rights::WRITE)
+            .union(Rights::CREATE_CONTAINER)
+            .union(Rights::DESTROY_CONTAINER)),
+        _ => Err(Der::INVAL),
+    }
+}
+
 /// Disconnects from a pool that no container is open in.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_pool_disconnect(poh: daos_handle_t, ev: *mut daos_event_t) -> c_int {
@@ -75,7 +85,9 @@ pub extern "C" fn daos_pool_disconnect(poh: daos_handle_t, ev: *mut daos_event_t
         let pool = handle::pool(poh)?;
         Ok(operation(move |context| async move {
             let ending = handle::end(poh)?;
-            pool.disconnect(&context).await.map_err(der_of)?;
+            if !handle::is_shared(poh)? {
+                pool.disconnect(&context).await.map_err(der_of)?;
+            }
             ending.done()
         }))
     })
@@ -184,7 +196,7 @@ pub extern "C" fn daos_pool_global2local(glob: d_iov_t, poh: *mut daos_handle_t)
     guarded(|| {
         let place = required(poh)?;
         let pool = Pool::from_bytes(&import(&glob)?).map_err(der_of)?;
-        place.set(handle::issue(Opened::Pool(pool))?);
+        place.set(handle::note_shared(handle::issue(Opened::Pool(pool))?)?);
         Ok(())
     })
 }

@@ -131,13 +131,13 @@ impl Queue {
             let Some(context) = context else { return queue.complete(&event_there, code(Der::CANCELED)) };
             let number = event_there.number();
             let task = runtime.spawn(async move {
-                let outcome = launch.start(context).await;
+                let result = launch.start(context).await;
                 STATION.with_borrow_mut(|station| {
                     if let Some(station) = station {
                         station.tasks.remove(&number);
                     }
                 });
-                queue.complete(&event_there, outcome.map_or_else(code, |()| 0));
+                queue.complete(&event_there, result);
             });
             STATION.with_borrow_mut(|station| {
                 if let Some(station) = station {

@@ -38,32 +38,39 @@ pub fn key_at(place: *mut d_iov_t, integer: bool) -> Result<Key, Der> {
     key(&crate::boundary::required(place)?.get(), integer)
 }
 
-/// A caller's scatter-gather list.
+/// Runs of the caller's memory.
 #[derive(Clone, Debug)]
-pub struct Runs {
-    list: ArgumentPtr<d_sg_list_t>,
-    iovs: *mut d_iov_t,
+pub struct Memory {
     each: Vec<d_iov_t>,
     room: u64,
 }
 
-impl Runs {
-    /// Reads a list. Runs of no bytes may be NULL; `INVAL` for more bytes than memory can hold.
-    pub fn read(list: ArgumentPtr<d_sg_list_t>) -> Result<Self, Der> {
-        let head = list.get();
-        if head.sg_nr > RUNS_MAX {
+impl Memory {
+    /// One run.
+    pub fn one(buffer: *mut core::ffi::c_void, len: u64) -> Result<Self, Der> {
+        let size = usize::try_from(len).map_err(|_| Der::INVAL)?;
+        if (buffer.is_null() && size > 0) || !fits_memory(Some(size)) {
             return Err(Der::INVAL);
         }
-        let runs = elements(head.sg_iovs.cast_const(), head.sg_nr as usize)?;
-        if runs.iter().any(|run| run.iov_buf.is_null() && run.iov_buf_len > 0) {
-            return Err(Der::INVAL);
-        }
-        let room = runs.iter().try_fold(0_usize, |sum, run| sum.checked_add(run.iov_buf_len));
-        let room = room.filter(|room| fits_memory(Some(*room))).ok_or(Der::INVAL)? as u64;
-        Ok(Self { list, iovs: head.sg_iovs, each: runs, room })
+        Ok(Self { each: vec![d_iov_t { iov_buf: buffer, iov_buf_len: size, iov_len: size }], room: len })
     }
 
-    /// Room in the list, in bytes.
+    /// What holds data in the runs of a list, `iov_len` of each. `INVAL` for more data than there is room.
+    pub fn filled(list: ArgumentPtr<d_sg_list_t>) -> Result<Self, Der> {
+        let mut memory = Runs::read(list)?.memory;
+        memory.room = 0;
+        for run in &mut memory.each {
+            if run.iov_len > run.iov_buf_len {
+                return Err(Der::INVAL);
+            }
+            run.iov_buf_len = run.iov_len;
+            // No more than all runs together, which fit memory.
+            memory.room += run.iov_len as u64;
+        }
+        Ok(memory)
+    }
+
+    /// Room, in bytes.
     pub fn room(&self) -> u64 {
         self.room
     }
@@ -75,7 +82,7 @@ impl Runs {
         for run in &self.each {
             let take = left.min(run.iov_buf_len);
             if take > 0 {
-                // SAFETY: not NULL (checked in `read`); by the caller's promise it holds `iov_buf_len` bytes that stay
+                // SAFETY: not NULL (checked when it was read); by the caller's promise it holds `iov_buf_len` bytes that stay
                 // valid and unchanged until the operation, which is all that the slice is used for, is complete.
                 slices.push(unsafe { core::slice::from_raw_parts(run.iov_buf.cast::<u8>(), take) });
                 left -= take;
@@ -99,12 +106,52 @@ impl Runs {
         }
         if left > 0 { Err(Der::REC2BIG) } else { Ok(slices) }
     }
+}
+
+/// A caller's scatter-gather list.
+#[derive(Clone, Debug)]
+pub struct Runs {
+    list: ArgumentPtr<d_sg_list_t>,
+    iovs: *mut d_iov_t,
+    memory: Memory,
+}
+
+impl Runs {
+    /// Reads a list. Runs of no bytes may be NULL; `INVAL` for more bytes than memory can hold.
+    pub fn read(list: ArgumentPtr<d_sg_list_t>) -> Result<Self, Der> {
+        let head = list.get();
+        if head.sg_nr > RUNS_MAX {
+            return Err(Der::INVAL);
+        }
+        let runs = elements(head.sg_iovs.cast_const(), head.sg_nr as usize)?;
+        if runs.iter().any(|run| run.iov_buf.is_null() && run.iov_buf_len > 0) {
+            return Err(Der::INVAL);
+        }
+        let room = runs.iter().try_fold(0_usize, |sum, run| sum.checked_add(run.iov_buf_len));
+        let room = room.filter(|room| fits_memory(Some(*room))).ok_or(Der::INVAL)? as u64;
+        Ok(Self { list, iovs: head.sg_iovs, memory: Memory { each: runs, room } })
+    }
+
+    /// Room in the list, in bytes.
+    pub fn room(&self) -> u64 {
+        self.memory.room
+    }
+
+    /// As [`Memory::source`].
+    pub fn source(&self, len: u64) -> Result<Vec<&'static [u8]>, Der> {
+        self.memory.source(len)
+    }
+
+    /// As [`Memory::sink`].
+    pub fn sink(&self, len: u64) -> Result<Vec<&'static mut [u8]>, Der> {
+        self.memory.sink(len)
+    }
 
     /// Tells the caller that the first `len` bytes hold data.
     pub fn report(&self, len: u64) {
         let mut left = usize::try_from(len).unwrap_or(usize::MAX);
         let mut filled = 0;
-        for (index, run) in self.each.iter().enumerate() {
+        for (index, run) in self.memory.each.iter().enumerate() {
             let take = left.min(run.iov_buf_len);
             left -= take;
             filled += u32::from(take > 0);

@@ -42,6 +42,12 @@ pub struct daos_anchor_t {
     pub da_buf: [u8; 104],
 }
 
+impl Default for daos_anchor_t {
+    fn default() -> Self {
+        Self { da_type: 0, da_shard: 0, da_flags: 0, da_sub_anchors: 0, da_buf: [0; 104] }
+    }
+}
+
 #[repr(C)]
 #[derive(Debug)]
 pub struct daos_event_t {
@@ -204,7 +210,85 @@ pub struct daos_prop_t {
     pub dpp_entries: *mut daos_prop_entry,
 }
 
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct dfs_attr_t {
+    pub da_id: u64,
+    pub da_chunk_size: u64,
+    pub da_oclass_id: u32,
+    pub da_props: *mut daos_prop_t,
+    pub da_mode: u32,
+    pub da_dir_oclass_id: u32,
+    pub da_file_oclass_id: u32,
+    pub da_hints: [c_char; 128],
+}
+
+impl Default for dfs_attr_t {
+    fn default() -> Self {
+        Self {
+            da_id: 0,
+            da_chunk_size: 0,
+            da_oclass_id: 0,
+            da_props: core::ptr::null_mut(),
+            da_mode: 0,
+            da_dir_oclass_id: 0,
+            da_file_oclass_id: 0,
+            da_hints: [0; 128],
+        }
+    }
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct dfs_iod_t {
+    pub iod_nr: u64,
+    pub iod_rgs: *mut daos_range_t,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct dfs_obj_info_t {
+    pub doi_oclass_id: u32,
+    pub doi_chunk_size: u64,
+    pub doi_dir_oclass_id: u32,
+    pub doi_file_oclass_id: u32,
+    pub doi_oid: daos_obj_id_t,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct dfs_predicate_t {
+    pub dp_name: [c_char; 255],
+    pub dp_newer: i64,
+    pub dp_size: usize,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct duns_attr_t {
+    pub da_type: c_int,
+    pub da_oclass_id: u32,
+    pub da_chunk_size: u64,
+    pub da_props: *mut daos_prop_t,
+    pub da_flags: u32,
+    pub da_pool: [c_char; 128],
+    pub da_cont: [c_char; 128],
+    pub da_sys: *mut c_char,
+    pub da_rel_path: *mut c_char,
+    pub da_on_lustre: bool,
+    pub da_no_prefix: bool,
+    pub da_puuid: [u8; 16],
+    pub da_cuuid: [u8; 16],
+    pub da_dir_oclass_id: u32,
+    pub da_file_oclass_id: u32,
+    pub da_hints: [c_char; 128],
+}
+
 const _: () = {
+    assert!(size_of::<dfs_attr_t>() == 176);
+    assert!(size_of::<dfs_iod_t>() == 16);
+    assert!(size_of::<dfs_obj_info_t>() == 40);
+    assert!(size_of::<duns_attr_t>() == 480);
     assert!(size_of::<daos_handle_t>() == 8);
     assert!(size_of::<d_iov_t>() == 24);
     assert!(size_of::<d_sg_list_t>() == 16);

@@ -3,6 +3,7 @@
 #[path = "../../core/tests/loopback/mod.rs"]
 mod engines;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -104,9 +105,18 @@ fn each_header_can_be_included_alone() {
 #[test]
 fn programs_written_for_daos_run_on_real_engines() {
     let system = System::start(2);
-    for program in
-        ["kv", "array", "multilevel", "events", "arguments", "transactions", "rules", "fork", "anchors"]
-    {
+    for program in [
+        "kv",
+        "array",
+        "multilevel",
+        "events",
+        "arguments",
+        "transactions",
+        "rules",
+        "fork",
+        "anchors",
+        "dfs",
+    ] {
         run(program, &system);
     }
 }
@@ -122,4 +132,62 @@ fn without_an_attach_file_the_library_says_so_at_its_start() {
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("DER_AGENT_COMM"), "{said}");
+}
+
+/// Names of functions by their tiers, 1 to 3.
+fn functions() -> Vec<(usize, String)> {
+    let lines = include_str!("functions.txt").lines().filter(|line| !line.starts_with('#'));
+    let parts = lines.map(|line| line.split_once(' ').expect("a tier and a name"));
+    parts.map(|(tier, name)| (tier.parse().expect("a number"), name.to_owned())).collect()
+}
+
+/// What the library exports, and what the headers define inline or by another name.
+fn offered() -> BTreeSet<String> {
+    let symbols = Command::new("nm")
+        .args(["-D", "--defined-only", "--format=posix"])
+        .arg(library_folder().join("libdaos.so"))
+        .output()
+        .expect("there is nm");
+    expect_success("nm", &symbols);
+    let text = String::from_utf8(symbols.stdout).expect("text");
+    let mut names: BTreeSet<String> =
+        text.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect();
+    for header in ["", "daos/", "gurt/"].into_iter().flat_map(headers) {
+        let text = std::fs::read_to_string(source_folder().join("include").join(header)).expect("readable");
+        let mut is_inline = false;
+        for line in text.lines() {
+            if is_inline && let Some((name, _)) = line.split_once('(') {
+                names.insert(name.trim_start_matches('*').to_owned());
+            }
+            is_inline = line.starts_with("static inline");
+        }
+    }
+    names
+}
+
+/// The page says how many functions of each tier there are, and of each that isn't there why.
+#[test]
+fn the_page_names_the_functions_that_are_not_there() {
+    let page =
+        std::fs::read_to_string(source_folder().join("../../docs/reference/libdaos.md")).expect("the page");
+    let (_, section) = page.split_once("\n## What is missing\n").expect("the section is there");
+    let (section, _) = section.split_once("\n## ").expect("another one follows");
+    let (offered, functions) = (offered(), functions());
+    let mut counts = [(0, 0); 4];
+    let mut missing = Vec::new();
+    for (tier, name) in &functions {
+        let is_there = offered.contains(name);
+        counts[*tier].0 += usize::from(is_there);
+        counts[*tier].1 += 1;
+        if is_there == section.contains(&format!("`{name}`")) {
+            missing.push(name.clone());
+        }
+    }
+    let [_, one, two, three] = counts;
+    let said = format!("{} of {}, {} of {} and {} of {}", one.0, one.1, two.0, two.1, three.0, three.1);
+    assert!(
+        missing.is_empty(),
+        "either there or in the page's list of what is missing: {missing:?}; there are {said}"
+    );
+    assert!(page.contains(&said), "the page has to say: {said}");
 }
