@@ -3,15 +3,11 @@
 //! A request is decoded, checked (handle, pool map, limits), given an epoch of the target's clock and handed to the
 //! store; its data comes and goes inline or by RMA that this side drives. What is acknowledged is on stable media.
 
-mod fetch;
-mod keys;
-mod metrics;
-mod refusal;
+mod admission;
+mod operations;
 mod repeats;
-mod reserve;
 mod service;
 mod transaction;
-mod update;
 
-pub use metrics::{BOUNDS_US, IoMetrics, LatencyCounts};
+pub use admission::{BOUNDS_US, IoMetrics, LatencyCounts};
 pub use service::IoService;

@@ -4,6 +4,8 @@
 //! restart, a change stores the identity of its request, with the epoch that it had, in the same log record. A later
 //! change of the client removes the identity once the client says that it has finished with the request. Identities of
 //! silent clients are swept when the request's deadline has passed.
+//!
+//! The room calls attributes of the store's shard. The operations call it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};

@@ -15,22 +15,23 @@ use weir_runtime::{Instant, join_all};
 use weir_store::{AttributeError, Decision, TransactionError};
 
 use super::settle::finish;
-use super::{ASK_LIMIT, AlreadyClaimed, Claim, Name, Targets, may_succeed_anew, note};
-use crate::refusal;
-use crate::service::{Access, IoService};
+use super::{ASK_LIMIT, AlreadyClaimed, Claim, Name, Targets, Transactions, may_succeed_anew, note};
+use crate::admission::Access;
+use crate::admission::refusal;
 
 /// How long the client's answer waits until all targets have heard of the commit, so that the next reader finds it
 /// decided.
 const TELLING: Duration = Duration::from_secs(1);
 
-impl IoService {
+impl Transactions {
     pub(crate) async fn commit(self: &Rc<Self>, request: &Request) -> Result<Body, Status> {
         let commit: CommitRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         self.check_commit(&commit)?;
         self.observe_client(commit.epoch)?;
-        let access = self.access(request, &commit.capability, Rights::WRITE, commit.map_version).await?;
+        let admission = &self.admission;
+        let access = admission.access(request, &commit.capability, Rights::WRITE, commit.map_version).await?;
         check_places(&access.pool, &commit.parts)?;
-        self.counted(Kind::Commit, &access, async |_| {
+        let counted = admission.counted(Kind::Commit, &access, async |_| {
             let name = (access.pool.id(), access.container.id, commit.transaction);
             let again = || Status::new(Der::INPROGRESS, "the transaction is being committed or given up");
             let epoch = match self.claimed.take(name) {
@@ -42,12 +43,12 @@ impl IoService {
                 },
             };
             Ok((codec::encode(&UpdateReply { epoch }), 0))
-        })
-        .await
+        });
+        counted.await
     }
 
     fn check_commit(&self, commit: &CommitRequest) -> Result<(), Status> {
-        let engines = self.pools.engines();
+        let engines = self.admission.pools.engines();
         let here = (engines.own_rank(), engines.own_index());
         let place = |part: &Part| (part.rank, part.index);
         let Some(first) = commit.parts.first().filter(|_| commit.parts.len() <= PARTS_MAX) else {
@@ -95,7 +96,7 @@ impl IoService {
         let CommitRequest { transaction, epoch, map_version, parts, .. } = commit;
         let (pool, container) = (&access.pool, access.container.id);
         // Learning of the container may have taken that long.
-        if self.rt.now() >= deadline {
+        if self.admission.rt.now() >= deadline {
             return Err(restarted(late(transaction)));
         }
         if let [own] = parts.as_slice() {
@@ -106,11 +107,11 @@ impl IoService {
         }
         let all: Targets = parts.iter().map(|part| (part.rank, part.index)).collect();
         let mut prepared = self.prepare_all(claim.name, (epoch, map_version), parts, deadline).await;
-        if self.rt.now() >= deadline {
+        if self.admission.rt.now() >= deadline {
             prepared = prepared.and(Err(late(transaction)));
         }
         if let Err(status) = prepared {
-            self.rt.spawn(Rc::clone(self).give_up(claim, all));
+            self.admission.rt.spawn(Rc::clone(self).give_up(claim, all));
             return Err(restarted(status));
         }
         if let Err(error) = pool.shard().change_attributes(&[note(container, transaction, Some(&all))]).await
@@ -118,16 +119,17 @@ impl IoService {
             // A store that fails or closes doesn't say whether the note is stored. That is known after the next start,
             // and no client is told anything before.
             if !matches!(error, AttributeError::Failed(_)) {
-                self.rt.spawn(Rc::clone(self).give_up(claim, all));
+                self.admission.rt.spawn(Rc::clone(self).give_up(claim, all));
             }
             return Err(Status::new(
                 error.der(),
                 format!("transaction {transaction} can't be committed: {error}"),
             ));
         }
-        let told = self.rt.spawn(finish(Rc::downgrade(self), self.rt.clone(), claim, all));
+        let told =
+            self.admission.rt.spawn(finish(Rc::downgrade(self), self.admission.rt.clone(), claim, all));
         // Targets that are away hear of it later.
-        let _ = self.rt.timeout(TELLING, told).await;
+        let _ = self.admission.rt.timeout(TELLING, told).await;
         Ok(epoch)
     }
 
@@ -140,11 +142,11 @@ impl IoService {
         deadline: Instant,
     ) -> Result<(), Status> {
         let (pool, container, transaction) = name;
-        let limit = ASK_LIMIT.min(deadline.saturating_duration_since(self.rt.now()));
+        let limit = ASK_LIMIT.min(deadline.saturating_duration_since(self.admission.rt.now()));
         let prepared = parts.into_iter().map(|Part { rank, index, changes }| async move {
             let request = PrepareRequest { pool, container, map_version, transaction, epoch, changes };
             let opcode = opcode::TARGET_TRANSACTION_PREPARE;
-            match self.pools.engines().ask(rank, index, opcode, &request, limit).await {
+            match self.admission.pools.engines().ask(rank, index, opcode, &request, limit).await {
                 Ok(Ok(())) => None,
                 Ok(Err(Declined { der, message })) => Some(Status::new(der, message)),
                 Err(error) => Some(Status::new(error.der(), error.to_string())),
@@ -164,7 +166,7 @@ impl IoService {
     ) -> Result<(), AskError> {
         let request = DecideRequest { pool, container, transaction, outcome };
         let opcode = opcode::TARGET_TRANSACTION_DECIDE;
-        self.pools.engines().ask(rank, index, opcode, &request, ASK_LIMIT).await
+        self.admission.pools.engines().ask(rank, index, opcode, &request, ASK_LIMIT).await
     }
 }
 

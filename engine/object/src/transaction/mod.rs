@@ -4,11 +4,13 @@
 //! committed, and these targets have to be told. From then on it is committed. The leader removes the note once all
 //! targets know. A transaction that is prepared, is not being led and has no note is not committed and never will be. A
 //! target that has prepared and hears nothing asks the leader, which the transaction's id contains.
+//!
+//! The room checks requests by admission, asks other targets through `weir-group`, and calls the store's shard. The service calls
+//! it.
 
 mod leader;
 mod participant;
 mod settle;
-mod wait;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,11 +24,10 @@ use weir_proto::{ContainerId, Der, Epoch, PoolId, Rank, TargetIndex, Transaction
 use weir_rpc::Status;
 use weir_store::{AttributeChange, Data, Operation, UpdateError};
 
-pub use participant::WatchedTransactions;
-
-use crate::refusal::ErrorSite;
-use crate::service::IoService;
-use crate::update::within_quota;
+use crate::admission::Admission;
+use crate::admission::refusal::ErrorSite;
+use crate::operations::within_quota;
+use participant::WatchedTransactions;
 
 /// Scope of the attributes that note committed transactions: by container and transaction, the targets to be told.
 const SCOPE: &[u8] = b"committed";
@@ -108,11 +109,23 @@ fn operations(changes: &[Change]) -> Vec<Operation<'_>> {
     operations
 }
 
-impl IoService {
+/// Leads transactions of clients, and takes part in those that other targets lead.
+pub(crate) struct Transactions {
+    admission: Admission,
+    claimed: ClaimedTransactions,
+    watched: WatchedTransactions,
+}
+
+impl Transactions {
+    pub(crate) fn new(admission: Admission) -> Rc<Self> {
+        let (claimed, watched) = (ClaimedTransactions::default(), WatchedTransactions::default());
+        Rc::new(Self { admission, claimed, watched })
+    }
+
     /// Puts the target's clock behind an epoch that a client names, which is no further ahead than what its messages may say
     /// ([`Clock::observe_tenant`](weir_proto::hlc::Clock::observe_tenant)), or than what this one's did.
     fn observe_client(&self, epoch: Epoch) -> Result<(), Status> {
-        match self.pools.clock().observe_tenant(epoch, self.rt.wall_ns()) {
+        match self.admission.pools.clock().observe_tenant(epoch, self.admission.rt.wall_ns()) {
             Ok(None) => Ok(()),
             Ok(Some(early)) => {
                 let text = format!(
@@ -127,7 +140,7 @@ impl IoService {
 
     /// Puts the target's clock behind a transaction's epoch: what is written here afterwards comes later.
     fn observe(&self, epoch: Epoch) -> Result<(), Status> {
-        let observed = self.pools.clock().observe(epoch, self.rt.wall_ns());
+        let observed = self.admission.pools.clock().observe(epoch, self.admission.rt.wall_ns());
         observed.map_err(|skew| Status::new(Der::HLC_SYNC, skew.to_string()))
     }
 
@@ -141,7 +154,7 @@ impl IoService {
     ) -> Result<T, Status> {
         let container = pool.container(container).await?;
         let label = container.label.borrow().clone();
-        let place = ErrorSite { pools: &self.pools, pool: pool.id(), container: &label };
+        let place = ErrorSite { pools: &self.admission.pools, pool: pool.id(), container: &label };
         let (operations, bytes) = (operations(changes), changes.iter().map(bytes_of).sum());
         let done =
             within_quota((pool, &container), bytes, &place, async || attempt(&operations).await).await?;

@@ -12,9 +12,8 @@ use weir_proto::{Der, Rank, opcode};
 use weir_rpc::Status;
 use weir_store::{Shard, TransactionError};
 
-use super::Name;
-use crate::refusal;
-use crate::service::IoService;
+use super::{Name, Transactions};
+use crate::admission::refusal;
 
 /// How long a prepared transaction waits to hear of its decision before the leader is asked, and the longest pause between
 /// two questions.
@@ -23,7 +22,7 @@ const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_s
 /// Prepared transactions that a task watches, and whether each was prepared again since its task last looked: the task may
 /// have looked before that.
 #[derive(Default)]
-pub struct WatchedTransactions(RefCell<BTreeMap<Name, bool>>);
+pub(crate) struct WatchedTransactions(RefCell<BTreeMap<Name, bool>>);
 
 impl WatchedTransactions {
     /// Begins to watch. Returns whether no task did so before.
@@ -46,10 +45,10 @@ impl WatchedTransactions {
     }
 }
 
-impl IoService {
+impl Transactions {
     /// Answers the leaders of transactions from now on.
     pub(super) fn take_part(self: &Rc<Self>) {
-        let engines = Rc::clone(self.pools.engines());
+        let engines = Rc::clone(self.admission.pools.engines());
         let weak = Rc::downgrade(self);
         engines.serve(opcode::TARGET_TRANSACTION_PREPARE, move |rank, request: PrepareRequest| {
             let service = weak.upgrade();
@@ -58,7 +57,7 @@ impl IoService {
                 let declined = |Status { der, message }| Declined { der, message };
                 let Some(service) = service else { return Ok::<_, Refusal>(Err(declined(stopping()))) };
                 // The leader's request may be dropped in the middle: what is prepared is watched all the same.
-                let rt = service.rt.clone();
+                let rt = service.admission.rt.clone();
                 let prepared = rt.spawn(async move { service.prepare(rank, request).await });
                 Ok(prepared.await.unwrap_or_else(|_| Err(stopping())).map_err(declined))
             }
@@ -85,9 +84,9 @@ impl IoService {
             return Err(refusal::invalid(format!("rank {leader} does not lead transaction {transaction}")));
         }
         self.observe(epoch)?;
-        let pool = self.pool(id)?;
+        let pool = self.admission.pool(id)?;
         // That the client may write there is what the leader has checked; this is what it can't know.
-        self.check_placed(&pool, map_version)?;
+        self.admission.check_placed(&pool, map_version)?;
         let prepared = self.attempt(&pool, container, &changes, async |operations| {
             pool.shard().prepare(container, transaction, epoch, operations).await
         });
@@ -101,8 +100,8 @@ impl IoService {
         if !self.watched.begin(name) {
             return;
         }
-        let (service, rt) = (Rc::downgrade(self), self.rt.clone());
-        self.rt.spawn(async move {
+        let (service, rt) = (Rc::downgrade(self), self.admission.rt.clone());
+        self.admission.rt.spawn(async move {
             let mut pause = PATIENCE.0;
             loop {
                 rt.sleep(pause).await;
@@ -125,14 +124,14 @@ impl IoService {
     }
 
     async fn is_undecided(&self, (pool, container, id): Name) -> bool {
-        let Ok(pool) = self.pools.get(pool) else { return false };
+        let Ok(pool) = self.admission.pools.get(pool) else { return false };
         // A store that has failed tells no more after the next start.
         let undecided = pool.shard().undecided(container).await.unwrap_or_default();
         undecided.iter().any(|(found, _)| *found == id)
     }
 
     async fn ask_leader(&self, (pool, container, transaction): Name) -> Option<Outcome> {
-        let engines = self.pools.engines();
+        let engines = self.admission.pools.engines();
         let (rank, index) = transaction.leader();
         let request = OutcomeRequest { pool, container, transaction };
         let opcode = opcode::TARGET_TRANSACTION_OUTCOME;
@@ -152,15 +151,15 @@ impl IoService {
     pub(super) async fn decide(&self, name: Name, outcome: Outcome) -> Result<(), Failed> {
         let (pool, container, transaction) = name;
         // What is prepared on a device that can't be used is decided when it can be.
-        if let Some(failed) = self.pools.out_of_service() {
+        if let Some(failed) = self.admission.pools.out_of_service() {
             return Err(failed);
         }
-        let Ok(pool) = self.pools.get(pool) else { return Ok(()) };
+        let Ok(pool) = self.admission.pools.get(pool) else { return Ok(()) };
         let done = decided(pool.shard(), name, outcome).await;
         done.map_err(|error| Failed::Target {
             object: format!("transaction {transaction} in container {container} of pool {}", pool.label()),
-            rank: self.pools.engines().own_rank(),
-            index: self.pools.engines().own_index().0,
+            rank: self.admission.pools.engines().own_rank(),
+            index: self.admission.pools.engines().own_index().0,
             der: error.der(),
             message: error.to_string(),
         })

@@ -11,8 +11,7 @@ use weir_proto::{ContainerId, TransactionId, codec, opcode};
 use weir_runtime::{Handle, join_all};
 use weir_store::TransactionError;
 
-use super::{Claim, Name, SCOPE, Targets, note};
-use crate::service::IoService;
+use super::{Claim, Name, SCOPE, Targets, Transactions, note};
 
 /// First and longest pause before targets that don't answer are told again.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
@@ -20,38 +19,42 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_
 /// Notes that are looked at together at the start.
 const NOTES_MAX: usize = 256;
 
-impl IoService {
+impl Transactions {
     /// Answers questions about transactions that were led here, and takes up what the last life has left behind.
-    pub(crate) fn start_transactions(self: &Rc<Self>) {
+    pub(crate) fn start(self: &Rc<Self>) {
         self.take_part();
         let weak = Rc::downgrade(self);
-        let here = (self.pools.engines().own_rank(), self.pools.engines().own_index());
-        self.pools.engines().serve(opcode::TARGET_TRANSACTION_OUTCOME, move |_, request: OutcomeRequest| {
-            let service = weak.upgrade();
-            async move {
-                let OutcomeRequest { pool, container, transaction } = request;
-                if transaction.leader() != here {
-                    let object = format!("transaction {transaction} in container {container}");
-                    let reason = "another target leads it, and is to be asked".into();
-                    return Err(Failed::Invalid { object, reason });
+        let here = (self.admission.pools.engines().own_rank(), self.admission.pools.engines().own_index());
+        self.admission.pools.engines().serve(
+            opcode::TARGET_TRANSACTION_OUTCOME,
+            move |_, request: OutcomeRequest| {
+                let service = weak.upgrade();
+                async move {
+                    let OutcomeRequest { pool, container, transaction } = request;
+                    if transaction.leader() != here {
+                        let object = format!("transaction {transaction} in container {container}");
+                        let reason = "another target leads it, and is to be asked".into();
+                        return Err(Failed::Invalid { object, reason });
+                    }
+                    Ok(match service {
+                        Some(service) => service.outcome((pool, container, transaction)).await,
+                        None => None,
+                    })
                 }
-                Ok(match service {
-                    Some(service) => service.outcome((pool, container, transaction)).await,
-                    None => None,
-                })
-            }
-        });
-        for pool in self.pools.all() {
-            self.rt.spawn(Rc::clone(self).take_up(pool));
+            },
+        );
+        for pool in self.admission.pools.all() {
+            self.admission.rt.spawn(Rc::clone(self).take_up(pool));
         }
     }
 
     /// Takes up the transactions of a pool that were prepared or noted before the target was started.
     async fn take_up(self: Rc<Self>, pool: Rc<TargetPool>) {
         for (container, id, targets) in notes(&pool) {
-            let (name, weak, rt) = ((pool.id(), container, id), Rc::downgrade(&self), self.rt.clone());
+            let (name, weak, rt) =
+                ((pool.id(), container, id), Rc::downgrade(&self), self.admission.rt.clone());
             let claimed = self.claimed.clone();
-            self.rt.spawn(async move {
+            self.admission.rt.spawn(async move {
                 loop {
                     match claimed.take(name) {
                         Ok(claim) => return finish(weak, rt, claim, targets).await,
@@ -83,9 +86,9 @@ impl IoService {
             Ok(claim) => claim,
             Err(taken) => return taken.is_committed.then_some(Outcome::Committed),
         };
-        let Ok(pool) = self.pools.get(id) else {
+        let Ok(pool) = self.admission.pools.get(id) else {
             // Which pools are on a device that can't be read isn't known.
-            if self.pools.out_of_service().is_some() {
+            if self.admission.pools.out_of_service().is_some() {
                 return None;
             }
             // No target will ever know more of it: the pool was destroyed, or the device is another one.
@@ -95,7 +98,7 @@ impl IoService {
             );
             return Some(Outcome::Aborted);
         };
-        if self.pools.out_of_service().is_some() || pool.shard().failure().is_some() {
+        if self.admission.pools.out_of_service().is_some() || pool.shard().failure().is_some() {
             return None;
         }
         if Self::is_noted(&pool, container, transaction) {
@@ -125,7 +128,7 @@ impl IoService {
             // A device that can't be used should not keep others from going on.
             tracing::warn!(transaction = %claim.name.2, %error, "that a transaction is given up can't be stored");
         }
-        let engines = self.pools.engines();
+        let engines = self.admission.pools.engines();
         let here = (engines.own_rank(), engines.own_index());
         let others = all.into_iter().filter(|target| *target != here);
         let told = others.map(|target| self.tell(claim.name, target, Outcome::Aborted));
@@ -134,13 +137,13 @@ impl IoService {
 }
 
 /// Has all targets apply what is committed, and removes the note when all have.
-pub(super) async fn finish(service: Weak<IoService>, rt: Handle, claim: Claim, mut all: Targets) {
+pub(super) async fn finish(service: Weak<Transactions>, rt: Handle, claim: Claim, mut all: Targets) {
     claim.set_committed();
     let (id, container, transaction) = claim.name;
     let mut pause = PAUSE.0;
     loop {
         let Some(service) = service.upgrade() else { return };
-        let Ok(pool) = service.pools.get(id) else { return };
+        let Ok(pool) = service.admission.pools.get(id) else { return };
         let told = all.iter().map(|target| {
             let (target, told) = (*target, service.tell(claim.name, *target, Outcome::Committed));
             async move { (target, told.await) }

@@ -11,8 +11,9 @@ use weir_proto::{Epoch, ReaderId, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{FetchError, ListPage};
 
-use crate::refusal::{self, ErrorSite};
-use crate::service::{Access, IoService};
+use super::Operations;
+use crate::admission::Access;
+use crate::admission::refusal::{self, ErrorSite};
 
 /// Longest anchor that is taken back: the longest key twice, with the store's own framing.
 const ANCHOR_MAX: usize = 4 * KEY_MAX;
@@ -23,19 +24,20 @@ const PUSHED_MAX: u64 = 1024 * 1024;
 /// Bytes that the length in front of a pushed reply takes.
 const LENGTH_LEN: u64 = 8;
 
-impl IoService {
+impl Operations {
     pub(crate) async fn list(&self, request: &Request) -> Result<Body, Status> {
         let read = decode_read::<ListRequest>(request.opcode(), request.body());
         let (reader, wanted) = read.map_err(refusal::malformed)?;
         check(&wanted)?;
-        let access = self.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
-        self.counted(Operation::List, &access, async |place| {
+        let admission = &self.admission;
+        let access = admission.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
+        let counted = admission.counted(Operation::List, &access, async |place| {
             let offered = request.bulk_room().min(PUSHED_MAX).saturating_sub(LENGTH_LEN);
             let room = usize::try_from(offered).unwrap_or(0).max(INLINE_MAX);
             let page = self.page(request, &access, (reader, &wanted), room, place).await?;
             Ok((weir_group::reply(request, page).await?, 0))
-        })
-        .await
+        });
+        counted.await
     }
 
     /// The largest page, up to the limit, whose encoding fits the room.
@@ -129,16 +131,17 @@ impl IoService {
         if *limit == 0 || *limit > RUNS_MAX {
             return Err(refusal::invalid(format!("a reply has 1 to {RUNS_MAX} runs, not {limit}")));
         }
-        let access = self.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
-        self.counted(Operation::Query, &access, async |place| {
+        let admission = &self.admission;
+        let access = admission.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
+        let counted = admission.counted(Operation::Query, &access, async |place| {
             let (shard, container) = (access.pool.shard(), access.container.id);
             let found = self.when_decided(request, wanted.epoch, async |epoch| {
                 shard.runs(container, *object, epoch, akey, *from, *below, *limit).await
             });
             let found = found.await.map_err(|error| refusal::fetch(&error, place))?;
             Ok((codec::encode(&found), 0))
-        })
-        .await
+        });
+        counted.await
     }
 
     /// A part of a search.
@@ -167,14 +170,15 @@ impl IoService {
         wanted: &QueryKeyRequest,
         answer: impl AsyncFnOnce(&Access, &ErrorSite<'_>) -> Result<Vec<u8>, Status>,
     ) -> Result<Body, Status> {
-        let access = self.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
-        self.counted(Operation::Query, &access, async |place| {
+        let admission = &self.admission;
+        let access = admission.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
+        let counted = admission.counted(Operation::Query, &access, async |place| {
             if let KeyQuery::Search { dkey: Some(_), akey: Some(_), extent: false, .. } = &wanted.query {
                 return Err(refusal::invalid("a key query that names both keys asks for nothing"));
             }
             Ok((answer(&access, place).await?, 0))
-        })
-        .await
+        });
+        counted.await
     }
 }
 

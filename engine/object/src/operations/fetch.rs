@@ -8,9 +8,9 @@ use weir_proto::{Der, Epoch, ReaderId, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{AkeySums, Comparison, Fetch, FetchError};
 
-use crate::refusal::{self, ErrorSite};
-use crate::service::{Access, IoService};
-use crate::update::check_conditions;
+use super::{Operations, check_conditions};
+use crate::admission::Access;
+use crate::admission::refusal::{self, ErrorSite};
 
 /// Longest reply in front of inline data: what is left is for data.
 const REPLY_ROOM: usize = 4 * 1024;
@@ -24,14 +24,15 @@ const WRITING: Conditions = Conditions(
         | Conditions::AKEY_UPDATE.0,
 );
 
-impl IoService {
+impl Operations {
     pub(crate) async fn fetch(&self, mut request: Request) -> Result<Body, Status> {
         let read = decode_read::<FetchRequest>(request.opcode(), request.body());
         let (reader, wanted) = read.map_err(refusal::malformed)?;
         request.release_body();
         check(&wanted)?;
-        let access = self.access(&request, &wanted.capability, Rights::READ, wanted.map_version).await?;
-        self.counted(Operation::Fetch, &access, async |place| {
+        let admission = &self.admission;
+        let access = admission.access(&request, &wanted.capability, Rights::READ, wanted.map_version).await?;
+        let counted = admission.counted(Operation::Fetch, &access, async |place| {
             let found = self.when_decided(&request, wanted.epoch, async |epoch| {
                 find(&access, &wanted, epoch, reader).await
             });
@@ -43,8 +44,8 @@ impl IoService {
                 self.pushed(&request, &wanted.akeys, found, place).await?
             };
             Ok((body, len))
-        })
-        .await
+        });
+        counted.await
     }
 
     /// A reply with the data behind it; when that doesn't fit a message, the data is pushed after all.

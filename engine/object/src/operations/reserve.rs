@@ -9,22 +9,23 @@ use weir_proto::{Rights, codec};
 use weir_rpc::{Body, Request, Status};
 use weir_store::RecordRange;
 
-use crate::refusal;
-use crate::service::IoService;
-use crate::update::within_quota;
+use super::Operations;
+use super::quota::within_quota;
+use crate::admission::refusal;
 
 /// Part of the data, and bytes of each dkey, that are asked of the quota beside the data: more than what is kept for entries.
 const BESIDE_DIVISOR: u64 = 8;
 const BESIDE_DKEY: u64 = 16 * 1024;
 
-impl IoService {
+impl Operations {
     pub(crate) async fn reserve(&self, request: &Request) -> Result<Body, Status> {
         let wanted: ReserveRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
         let dkeys = dkeys_of(wanted.from.0, &wanted.dkeys).ok_or_else(|| {
             refusal::invalid(format!("it names more than {RESERVED_DKEYS_MAX} dkeys, or not in their order"))
         })?;
-        let access = self.access(request, &wanted.capability, Rights::WRITE, wanted.map_version).await?;
-        self.counted(Operation::Update, &access, async |place| {
+        let admission = &self.admission;
+        let access = admission.access(request, &wanted.capability, Rights::WRITE, wanted.map_version).await?;
+        let counted = admission.counted(Operation::Update, &access, async |place| {
             let (shard, container) = (access.pool.shard(), access.container.id);
             let ReserveRequest { object, akey, record_size, records, from, below, .. } = &wanted;
             let range = RecordRange { object: *object, akey, from: *from, below: *below };
@@ -42,8 +43,8 @@ impl IoService {
                 Some((u32::try_from(first).ok()?, u32::try_from(run.end - run.start).ok()?))
             });
             Ok((codec::encode(&ReserveReply { fresh: fresh.collect() }), 0))
-        })
-        .await
+        });
+        counted.await
     }
 }
 

@@ -6,7 +6,7 @@ use weir_proto::Epoch;
 use weir_rpc::Request;
 use weir_store::FetchError;
 
-use crate::service::IoService;
+use super::Operations;
 
 /// Longest wait of a read for decisions: behind it the client is told, and comes again.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -14,7 +14,7 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 /// First and longest pause between two looks: a decision takes a flush or two.
 const PAUSE: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(5));
 
-impl IoService {
+impl Operations {
     /// Reads at an epoch. Where a transaction is in the way that may change what is read, its decision is waited for.
     ///
     /// The newest state is that of now from then on: transactions that come later are no matter, so that a read ends however
@@ -38,14 +38,14 @@ impl IoService {
         epoch: Epoch,
         read: impl AsyncFn(Epoch) -> Result<T, FetchError>,
     ) -> Result<T, FetchError> {
-        let at = if epoch == Epoch::MAX { self.epoch() } else { epoch };
-        let until = (self.rt.now() + WAIT_MAX).min(request.deadline());
+        let at = if epoch == Epoch::MAX { self.admission.epoch() } else { epoch };
+        let until = (self.admission.rt.now() + WAIT_MAX).min(request.deadline());
         let mut pause = PAUSE.0;
         loop {
-            self.rt.sleep(pause).await;
+            self.admission.rt.sleep(pause).await;
             pause = (pause * 2).min(PAUSE.1);
             match read(at).await {
-                Err(FetchError::Undecided { .. }) if self.rt.now() + pause < until => {}
+                Err(FetchError::Undecided { .. }) if self.admission.rt.now() + pause < until => {}
                 done => return done,
             }
         }

@@ -1,0 +1,163 @@
+//! What all operations on a target share: checks of handle, tenant, pool map and device, refusals with the names of pool and
+//! container, counters. The room calls the pools of the target. Operations and transactions call it for each request, before they
+//! read or change anything.
+
+mod metrics;
+pub(crate) mod refusal;
+
+pub use metrics::{BOUNDS_US, IoMetrics, LatencyCounts};
+
+use std::rc::Rc;
+
+use weir_pool::{Failed, Operation, TargetContainer, TargetPool, TargetPools};
+use weir_proto::{Capability, ContainerId, Der, Epoch, PoolId, Rights};
+use weir_rpc::{Request, Status};
+use weir_runtime::{Handle, Instant};
+
+use refusal::ErrorSite;
+
+/// Checks the requests to one target. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Admission {
+    pub(crate) rt: Handle,
+    pub(crate) pools: Rc<TargetPools>,
+}
+
+/// A container whose handle a client has shown.
+pub(crate) struct Permit {
+    pub(crate) pool: Rc<TargetPool>,
+    container: ContainerId,
+}
+
+/// An operation on a container that its client may perform.
+pub(crate) struct Access {
+    pub(crate) pool: Rc<TargetPool>,
+    pub(crate) container: Rc<TargetContainer>,
+}
+
+impl Admission {
+    pub(crate) const fn new(rt: Handle, pools: Rc<TargetPools>) -> Self {
+        Self { rt, pools }
+    }
+
+    /// Checks a container handle, whose it is, and the client's pool map.
+    pub(crate) async fn access(
+        &self,
+        request: &Request,
+        capability: &Capability,
+        needed: Rights,
+        map_version: u32,
+    ) -> Result<Access, Status> {
+        let permit = self.permit(request, capability, needed).await?;
+        self.reach(permit, map_version, request.deadline()).await
+    }
+
+    /// Checks a container handle, and whose it is.
+    pub(crate) async fn permit(
+        &self,
+        request: &Request,
+        capability: &Capability,
+        needed: Rights,
+    ) -> Result<Permit, Status> {
+        let pool = self
+            .pools
+            .get_or_ask(capability.pool)
+            .await
+            .map_err(|failed| self.no_pool(capability.pool, failed))?;
+        if capability.tenant != request.tenant() {
+            self.pools.engines().count_forged();
+            let message = format!(
+                "the handle on pool {} was given to another tenant; connect to the pool as this one",
+                pool.label()
+            );
+            return Err(Status::new(Der::NO_HDL, message));
+        }
+        let container = pool.authorize(capability, needed).inspect_err(|refusal| {
+            if refusal.der == Der::NO_HDL {
+                self.pools.engines().count_forged();
+            }
+        })?;
+        Ok(Permit { pool, container })
+    }
+
+    /// Checks the client's pool map, and finds the container. Where that takes longer than the client waits, nothing is done that it
+    /// would not hear of.
+    pub(crate) async fn reach(
+        &self,
+        permit: Permit,
+        map_version: u32,
+        deadline: Instant,
+    ) -> Result<Access, Status> {
+        let pool = permit.pool;
+        self.check_placed(&pool, map_version)?;
+        let container = pool.container(permit.container).await?;
+        if self.rt.now() >= deadline {
+            let label = pool.label();
+            return Err(Status::new(
+                Der::TIMEDOUT,
+                format!(
+                    "pool {label}: the request expired while its container was asked about; nothing was done"
+                ),
+            ));
+        }
+        container.touch(self.rt.now());
+        Ok(Access { pool, container })
+    }
+
+    /// A pool that has a shard here.
+    pub(crate) fn pool(&self, id: PoolId) -> Result<Rc<TargetPool>, Status> {
+        self.pools.get(id).map_err(|failed| self.no_pool(id, failed))
+    }
+
+    /// The answer where a pool has no shard. That it isn't there says nothing of keys.
+    fn no_pool(&self, id: PoolId, failed: Failed) -> Status {
+        match failed {
+            Failed::NoPool(_) => Status::new(Der::NO_HDL, failed.to_string()),
+            Failed::Lost { .. } | Failed::OutOfService { .. } => {
+                refusal::out_of_service(&self.pools, id, &failed)
+            }
+            failed => failed.into(),
+        }
+    }
+
+    /// Refuses what was placed by an old map of the pool, or can't be done on this target's device, or not now.
+    pub(crate) fn check_placed(&self, pool: &TargetPool, map_version: u32) -> Result<(), Status> {
+        pool.check_map(map_version)?;
+        if let Some(failed) = self.pools.out_of_service() {
+            return Err(refusal::out_of_service(&self.pools, pool.id(), &failed));
+        }
+        let stall = self.pools.store().device_stall();
+        stall.map_or(Ok(()), |stall| Err(refusal::stalled(&self.pools, pool.id(), &stall.reason)))
+    }
+
+    /// A fresh epoch of the target's clock.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.pools.clock().now(self.rt.wall_ns())
+    }
+
+    /// Runs `work` with the names of the place in which it runs, and counts its outcome.
+    pub(crate) async fn counted<T>(
+        &self,
+        operation: Operation,
+        access: &Access,
+        work: impl AsyncFnOnce(&ErrorSite<'_>) -> Result<(T, u64), Status>,
+    ) -> Result<T, Status> {
+        let label = access.container.label.borrow().clone();
+        let place = ErrorSite { pools: &self.pools, pool: access.pool.id(), container: &label };
+        match work(&place).await {
+            Ok((answer, bytes)) => {
+                access.container.counters.succeeded(operation, bytes);
+                Ok(answer)
+            }
+            Err(status) => {
+                // That something isn't there is what a fetch was sent to find out.
+                if operation == Operation::Fetch && status.der == Der::NONEXIST {
+                    access.container.counters.succeeded(operation, 0);
+                } else {
+                    access.container.counters.failed(operation, status.der);
+                }
+                Err(status)
+            }
+        }
+    }
+}

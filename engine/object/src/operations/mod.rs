@@ -1,0 +1,59 @@
+//! The operations on objects: update, punch, fetch, list, query and reserve, from decoding to reply. The room checks requests by
+//! admission, knows repeated changes by their identities, and calls the store's shard. The service calls it with one request
+//! at a time; transactions use its quota.
+
+mod fetch;
+mod keys;
+mod punch;
+mod quota;
+mod reserve;
+mod undecided;
+mod update;
+
+pub(crate) use quota::within_quota;
+
+use weir_proto::codec;
+use weir_proto::object::{Conditions, UpdateReply};
+use weir_rpc::{Body, Request, Status};
+
+use crate::admission::{Admission, Permit, refusal};
+use crate::repeats::Repeats;
+
+/// Performs the operations on objects of one target.
+pub(crate) struct Operations {
+    admission: Admission,
+    repeats: Repeats,
+}
+
+impl Operations {
+    pub(crate) fn new(admission: Admission) -> Self {
+        Self { admission, repeats: Repeats::default() }
+    }
+
+    /// Forgets identities whose requests can't come again.
+    pub(crate) async fn sweep(&self) {
+        self.repeats.sweep(&self.admission.rt, &self.admission.pools.all()).await;
+    }
+
+    /// The answer to a change that was executed before. Whatever else would be said to it now, from a newer map on, would have
+    /// its client ask for it under another number, and it would happen twice.
+    fn answer_again(&self, permit: &Permit, request: &Request) -> Option<Body> {
+        let executed = self.repeats.executed(&permit.pool, request)?;
+        // A client that has not been told the epoch is told a later one.
+        let epoch = executed.epoch.unwrap_or_else(|| self.admission.epoch());
+        Some(codec::encode(&UpdateReply { epoch }))
+    }
+}
+
+/// Refuses conditions that an operation can't have (daos-api §1.4).
+fn check_conditions(given: Conditions, forbidden: Conditions, operation: &str) -> Result<(), Status> {
+    if given.0 & forbidden.0 != 0 {
+        let reason = format!("condition flags {:#x} make no sense in {operation}", given.0 & forbidden.0);
+        return Err(refusal::invalid(reason));
+    }
+    let akey = Conditions::AKEY_INSERT.0 | Conditions::AKEY_UPDATE.0 | Conditions::AKEY_FETCH.0;
+    if given.has(Conditions::PER_AKEY) && given.0 & akey != 0 {
+        return Err(refusal::invalid("conditions stand at each akey and at the whole operation"));
+    }
+    Ok(())
+}
