@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations as tasks: their numbers and arguments. The functions on them aren't there yet. */
+/* Operations as tasks. Those whose arguments are below can be tasks; others are -DER_NOSYS. */
 #ifndef WEIR_DAOS_TASK_H
 #define WEIR_DAOS_TASK_H
 
@@ -240,5 +240,34 @@ typedef struct {
 typedef daos_obj_list_t daos_obj_list_dkey_t;
 typedef daos_obj_list_t daos_obj_list_akey_t;
 typedef daos_obj_list_t daos_obj_list_recx_t;
+
+/* Arguments of DAOS_OPC_CONT_CLOSE. */
+typedef struct {
+	daos_handle_t coh;
+} daos_cont_close_t;
+
+/* Arguments of DAOS_OPC_TX_CLOSE and DAOS_OPC_TX_RESTART. */
+typedef struct {
+	daos_handle_t th;
+} daos_tx_close_t;
+typedef daos_tx_close_t daos_tx_restart_t;
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Makes a task of an operation, which waits for others. Fill in its arguments and hand it over by tse_task_schedule. */
+int daos_task_create(daos_opc_t opc, tse_sched_t *sched, unsigned int num_deps, tse_task_t *dep_tasks[],
+		     tse_task_t **taskp);
+int daos_task_reset(tse_task_t *task, daos_opc_t opc);
+void *daos_task_get_args(tse_task_t *task);
+void *daos_task_get_priv(tse_task_t *task);
+void *daos_task_set_priv(tse_task_t *task, void *priv);
+/* Does what can be done, for up to timeout microseconds: 0 when nothing is left to do, else -DER_TIMEDOUT. */
+int daos_progress(tse_sched_t *sched, int64_t timeout, bool *is_empty);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

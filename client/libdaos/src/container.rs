@@ -1,6 +1,6 @@
 //! Containers.
 
-use core::ffi::{c_char, c_int, c_void};
+use core::ffi::{c_char, c_int};
 
 use weir_client::{
     Container, ContainerInfo, ContainerProperties, ContainerType, Context, Epoch, ObjectClass, Pool, Rights,
@@ -199,7 +199,7 @@ pub extern "C" fn daos_cont_destroy2(
 pub extern "C" fn daos_cont_query(
     coh: daos_handle_t,
     info: *mut daos_cont_info_t,
-    cont_prop: *mut c_void,
+    cont_prop: *mut daos_prop_t,
     ev: *mut daos_event_t,
 ) -> c_int {
     run(ev, || {

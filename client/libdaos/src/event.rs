@@ -12,12 +12,17 @@ use weir_proto::Der;
 use crate::boundary::{Operation, Outcome, Start, guarded, required};
 use crate::queue::Queue;
 use crate::types::{daos_event_t, daos_handle_t};
-use crate::{handle, library};
+use crate::{handle, library, task};
 
 /// Marks an event that was initialised and not finished.
 const MARK: u64 = 0x7765_6972_6576_656e;
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+/// A number that no event has.
+pub fn next_number() -> u64 {
+    NUMBERS.fetch_add(1, Ordering::Relaxed)
+}
 
 /// An operation on its way to the thread that runs it.
 pub struct QueuedOperation(pub Start);
@@ -191,6 +196,9 @@ fn state_of(ev: *mut daos_event_t) -> Result<Arc<EventState>, Der> {
 
 /// Starts an operation for an event.
 pub fn launch(ev: *mut daos_event_t, launch: QueuedOperation) -> Outcome {
+    if let Some(number) = task::launched_by(ev) {
+        return Queue::common()?.run(launch, move |result| task::arrived(number, result));
+    }
     let state = state_of(ev)?;
     let queue = state.the_queue()?;
     state.begin()?;

@@ -14,7 +14,7 @@ use weir_proto::Der;
 use weir_runtime::{JoinHandle as TaskHandle, real::Remote, sync::Notify};
 
 use crate::boundary::{code, element, guarded, required};
-use crate::event::{EventState, QueuedOperation};
+use crate::event::{self, EventState, QueuedOperation};
 use crate::types::{daos_event_t, daos_handle_t};
 use crate::{handle, library};
 
@@ -51,6 +51,25 @@ struct Station {
     context: Context,
     end: Notify,
     tasks: HashMap<u64, TaskHandle<()>>,
+}
+
+/// Who is told how an operation has ended, also when it is dropped.
+struct Told(Option<Box<dyn FnOnce(c_int) + Send>>);
+
+impl Told {
+    fn tell(mut self, result: c_int) {
+        if let Some(told) = self.0.take() {
+            told(result);
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if let Some(told) = self.0.take() {
+            told(code(Der::CANCELED));
+        }
+    }
 }
 
 /// The queues of a started library.
@@ -150,6 +169,35 @@ impl Queue {
             return Err(Der::NO_HDL);
         }
         Ok(())
+    }
+
+    /// Runs an operation on the queue's thread and tells its return code, `-DER_CANCELED` when the queue ends before.
+    pub fn run(&self, launch: QueuedOperation, told: impl FnOnce(c_int) + Send + 'static) -> Result<(), Der> {
+        if lock(&self.progress).ended {
+            return Err(Der::NO_HDL);
+        }
+        let ending = Told(Some(Box::new(told)));
+        let job = move |runtime: &weir_runtime::Handle| {
+            let context =
+                STATION.with_borrow(|station| station.as_ref().map(|station| station.context.clone()));
+            let Some(context) = context else { return drop(ending) };
+            let number = event::next_number();
+            let task = runtime.spawn(async move {
+                let result = launch.start(context).await;
+                STATION.with_borrow_mut(|station| {
+                    if let Some(station) = station {
+                        station.tasks.remove(&number);
+                    }
+                });
+                ending.tell(result);
+            });
+            STATION.with_borrow_mut(|station| {
+                if let Some(station) = station {
+                    station.tasks.insert(number, task);
+                }
+            });
+        };
+        self.remote.spawn(Box::new(job)).map_err(|_| Der::NO_HDL)
     }
 
     /// Puts an event that needs no operation among the completed ones.

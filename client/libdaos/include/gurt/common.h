@@ -69,10 +69,21 @@ d_realloc_array_zeroed(void *old, size_t old_count, size_t count, size_t size)
 		goto label; \
 	} while (0)
 
-/* Frees a list of ranks; NULL is allowed. */
 #ifdef __cplusplus
-extern "C"
+extern "C" {
 #endif
+
+/* Frees a list of ranks; NULL is allowed. */
 void d_rank_list_free(d_rank_list_t *list);
+
+/* Reads a variable of the environment; its place stays as it is when there is none: -DER_NONEXIST. */
+int d_getenv_bool(const char *name, bool *bool_val);
+int d_getenv_int(const char *name, unsigned int *uint_val);
+int d_getenv_uint(const char *name, unsigned int *uint_val);
+int d_getenv_uint64_t(const char *name, uint64_t *uint64_val);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
