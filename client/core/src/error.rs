@@ -6,6 +6,9 @@ use weir_proto::Der;
 
 use crate::attach::AttachError;
 
+/// Result of a client operation.
+pub type Result<T> = core::result::Result<T, Error>;
+
 /// A failed client operation: what was tried, on what, why it failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {

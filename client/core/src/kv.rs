@@ -3,11 +3,10 @@
 use weir_proto::object::Conditions;
 use weir_proto::{Der, Key, ObjectId};
 
-use crate::container::Container;
-use crate::context::Context;
 use crate::error::Error;
-use crate::list::{Anchor, Page};
-use crate::object::{AkeyRead, AkeyWrite, Object};
+use crate::handles::Container;
+use crate::object::{AkeyRead, AkeyWrite, Anchor, Object, Page};
+use crate::session::Context;
 use crate::transaction::Transaction;
 use crate::{Result, kind};
 

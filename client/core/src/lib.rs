@@ -23,29 +23,22 @@
 
 pub mod array;
 mod attach;
-mod checksum;
-mod container;
-mod context;
 mod error;
+mod handles;
 pub mod kind;
 mod kv;
-mod list;
 mod object;
-mod payload;
-mod pool;
-mod request;
-mod scatter;
+mod operation;
+mod session;
 mod transaction;
 
 pub use array::{Array, ArrayAttributes, Range, ReadOutcome};
 pub use attach::{Attach, AttachError, EngineAddress};
-pub use container::{Container, KEEP_EVERY};
-pub use context::{Context, ContextOptions, Lender, NODE_VARIABLE, OPERATION_DEADLINE, Traffic};
-pub use error::Error;
+pub use error::{Error, Result};
+pub use handles::{Container, KEEP_EVERY, Pool, PoolSpace};
 pub use kv::Kv;
-pub use list::{Anchor, Page};
-pub use object::{AkeyRead, AkeyWrite, ExtremeKey, Object};
-pub use pool::{Pool, PoolSpace};
+pub use object::{AkeyRead, AkeyWrite, Anchor, ExtremeKey, Object, Page};
+pub use session::{Context, ContextOptions, Lender, NODE_VARIABLE, OPERATION_DEADLINE, Traffic};
 pub use transaction::{Restarts, Transaction};
 
 pub use weir_fabric::Buffer;
@@ -53,6 +46,3 @@ pub use weir_layout::ObjectClass;
 pub use weir_proto::object::{Conditions, Extent, Fetched, Listed, Value};
 pub use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, PoolQueryReply};
 pub use weir_proto::{ContainerId, Der, Epoch, Key, ObjectId, PoolId, Rank, Rights};
-
-/// Result of a client operation.
-pub type Result<T> = core::result::Result<T, Error>;

@@ -12,9 +12,9 @@ use weir_proto::{Der, Epoch};
 
 use super::{Array, CELLS, End, Range, batch, dkey_of, in_memory, name, split};
 use crate::Result;
-use crate::context::Context;
 use crate::error::Error;
 use crate::object::{AkeyRead, AkeyWrite};
+use crate::session::Context;
 use crate::transaction::{Restarts, Transaction};
 
 /// The akey of the first chunk's dkey that holds the append lock.

@@ -2,6 +2,8 @@
 //!
 //! Chunk `c` is dkey `c + 1` (an integer) with one akey that holds its cells as an array value. Dkey 0 holds cell
 //! and chunk size when the object's type says that they are stored (daos-api §1.4).
+//!
+//! The room calls an object, and transactions to append and to resize. Programs call it.
 
 mod append;
 mod reserve;
@@ -19,12 +21,12 @@ use std::sync::atomic::AtomicBool;
 use weir_proto::object::{Conditions, Extent};
 use weir_proto::{Der, Epoch, Key, ObjectId};
 
-use crate::container::Container;
-use crate::context::Context;
 use crate::error::Error;
+use crate::handles::Container;
 use crate::object::{AkeyRead, AkeyWrite, Object};
-use crate::request::join_limited;
-use crate::{Result, kind, scatter};
+use crate::operation::{join_limited, scatter};
+use crate::session::Context;
+use crate::{Result, kind};
 
 /// The akey that holds the cells of each chunk.
 const CELLS: &[u8] = b"c";

@@ -9,9 +9,9 @@ use weir_runtime::join_all;
 use super::split::CELLS_END;
 use super::{Array, CELLS, Range, dkey_of, name};
 use crate::Result;
-use crate::context::Context;
 use crate::error::Error;
 use crate::object::{DkeyRuns, Reserved};
+use crate::session::Context;
 
 /// Most chunks of a range: all of their dkeys are hashed, which takes some seconds then.
 const CHUNKS_MAX: u64 = 1 << 26;

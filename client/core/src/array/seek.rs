@@ -8,7 +8,7 @@ use weir_runtime::join_all;
 
 use super::{Array, CELLS, dkey_of, name};
 use crate::Result;
-use crate::context::Context;
+use crate::session::Context;
 
 /// The real cells of one shard, from some cell on, as they are asked for.
 struct Stream {

@@ -9,9 +9,8 @@ use weir_runtime::join_all;
 use super::split::CELLS_END;
 use super::{Array, CELLS, End, dkey_of, name};
 use crate::Result;
-use crate::context::Context;
-use crate::list::Anchor;
-use crate::object::{AkeyRead, AkeyWrite, ExtremeKey, Measured};
+use crate::object::{AkeyRead, AkeyWrite, Anchor, ExtremeKey, Measured};
+use crate::session::Context;
 use crate::transaction::{Restarts, Transaction};
 
 /// Cell of the first chunk that, when it is real, says that later chunks may exist. Above every chunk, below bit 63,

@@ -9,12 +9,14 @@ use weir_runtime::Instant;
 
 use super::update::check_conditions;
 use super::{Object, ShardChoice};
-use crate::checksum::{crc32c, crc32c_of};
-use crate::context::Context;
+use crate::Result;
 use crate::error::Error;
-use crate::payload::{LEND_MIN, LEND_PIECES_MAX, Payload};
-use crate::request::RequestInfo;
-use crate::{Result, scatter};
+use crate::operation::{
+    LEND_MIN, LEND_PIECES_MAX, Payload, RequestInfo,
+    checksum::{crc32c, crc32c_of},
+    scatter,
+};
+use crate::session::Context;
 
 /// One akey of a fetch.
 #[derive(Debug)]

@@ -8,12 +8,11 @@ use weir_proto::transaction::encode_read;
 use weir_proto::{Der, Epoch, Key, codec, opcode};
 use weir_runtime::join_all;
 
+use super::{Anchor, Page};
 use super::{Object, ShardChoice};
 use crate::Result;
-use crate::context::Context;
-use crate::list::{Anchor, Page};
-use crate::payload::Payload;
-use crate::request::RequestInfo;
+use crate::operation::{Payload, RequestInfo};
+use crate::session::Context;
 
 /// The greatest or smallest key or record of an object.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

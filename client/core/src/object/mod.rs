@@ -1,13 +1,16 @@
-//! Objects: dkeys and akeys, single values and arrays of records.
+//! Objects: dkeys and akeys, single values and arrays of records. The room computes the placement and the checksums, and sends its
+//! requests by `operation` to the targets of an object. Programs call it, and so do transactions, key-value objects and arrays.
 
 mod fetch;
 mod key;
+mod list;
 mod reserve;
 pub(crate) mod update;
 
 pub use fetch::AkeyRead;
 pub use key::ExtremeKey;
 pub(crate) use key::Measured;
+pub use list::{Anchor, Page};
 pub(crate) use reserve::{DkeyRuns, Reserved};
 pub use update::AkeyWrite;
 
@@ -18,11 +21,10 @@ use weir_proto::pool::{PoolMap, PoolTarget, TargetState};
 use weir_proto::{Der, Epoch, Key, ObjectId, ReaderId};
 use weir_runtime::Instant;
 
-use crate::container::Container;
-use crate::context::Context;
 use crate::error::Error;
-use crate::pool::Pool;
-use crate::request::{Exchange, Reach, Refusal, RequestInfo};
+use crate::handles::{Container, Pool};
+use crate::operation::{Exchange, Reach, Refusal, RequestInfo};
+use crate::session::Context;
 use crate::{ObjectClass, Result};
 
 /// An object of a container. Plain data: cheap to clone, usable from any context of the system.
@@ -105,7 +107,7 @@ impl Object {
         context: &Context,
         info: &RequestInfo<'_>,
         place: ShardChoice<'_>,
-        payload: &crate::payload::Payload<'_>,
+        payload: &crate::operation::Payload<'_>,
         build: &dyn Fn(u32) -> Vec<u8>,
     ) -> core::result::Result<Exchange, Refusal> {
         self.exchange_until(context, context.until(), info, place, payload, build).await
@@ -118,7 +120,7 @@ impl Object {
         deadline: Instant,
         info: &RequestInfo<'_>,
         place: ShardChoice<'_>,
-        payload: &crate::payload::Payload<'_>,
+        payload: &crate::operation::Payload<'_>,
         build: &dyn Fn(u32) -> Vec<u8>,
     ) -> core::result::Result<Exchange, Refusal> {
         let pool = self.container.pool();

@@ -5,9 +5,8 @@ use weir_proto::{Der, Key, codec, opcode};
 
 use super::{Object, ShardChoice};
 use crate::Result;
-use crate::context::Context;
-use crate::payload::Payload;
-use crate::request::RequestInfo;
+use crate::operation::{Payload, RequestInfo};
+use crate::session::Context;
 
 /// Records of an akey in dkeys that are integers.
 #[derive(Clone, Debug)]

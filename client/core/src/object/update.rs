@@ -9,12 +9,10 @@ use weir_proto::{Der, Epoch, Key, codec, opcode};
 use weir_runtime::join_all;
 
 use super::{Object, ShardChoice};
-use crate::checksum::crc32c_of_runs;
-use crate::context::Context;
+use crate::Result;
 use crate::error::Error;
-use crate::payload::Payload;
-use crate::request::RequestInfo;
-use crate::{Result, scatter};
+use crate::operation::{Payload, RequestInfo, checksum::crc32c_of_runs, scatter};
+use crate::session::Context;
 
 /// One akey of an update.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use core::time::Duration;
 use weir_proto::{Der, Rank, TargetIndex};
 
 use crate::error::Error;
-use crate::request::RequestInfo;
+use crate::operation::RequestInfo;
 
 /// The targets that were asked to commit a transaction, and have not told how that ended. A newer pool map may have it led by
 /// another one.

@@ -5,10 +5,11 @@ use weir_proto::object::{Conditions, PunchScope, Value};
 use weir_proto::transaction::{COMMIT_MAX, Change};
 use weir_proto::{Der, Key};
 
+use crate::Result;
 use crate::error::Error;
 use crate::object::update::{UPDATE_CONDITIONS, check_conditions, described};
 use crate::object::{AkeyWrite, Object};
-use crate::{Result, scatter};
+use crate::operation::scatter;
 
 /// An akey to be written, with a copy of its data.
 #[derive(Clone, Debug)]

@@ -6,8 +6,8 @@ use weir_fabric::Buffer;
 use weir_proto::limits::INLINE_MAX;
 use weir_rpc::Bulk;
 
-use crate::context::Context;
-use crate::scatter;
+use super::scatter;
+use crate::session::Context;
 
 /// Data that belongs to a request.
 pub(crate) enum Payload<'a> {

@@ -7,29 +7,19 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::rc::{Rc, Weak};
 
-use weir_fabric::{Buffer, Endpoint, MrMethod, Protocol, ReceiveMode, libfabric};
+use weir_fabric::{Buffer, Endpoint};
 use weir_proto::pool::PoolMap;
 use weir_proto::{ContainerId, Epoch, PoolId, Rank};
 use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
 use weir_runtime::{Handle, Instant, real};
 
-use crate::Result;
+use super::endpoint::open_endpoint;
 use crate::attach::Attach;
-use crate::error::Error;
-use crate::pool::Pool;
+use crate::error::{Error, Result};
 
 /// How long an operation is tried while an engine does not answer: an engine pod that was killed is usually back
 /// within it.
 pub const OPERATION_DEADLINE: Duration = Duration::from_mins(1);
-
-/// Environment variable with the method that memory is registered by ([`MrMethod::name`]).
-pub const REGISTRATION_VARIABLE: &str = "WEIR_MEMORY_REGISTRATION";
-
-/// Names the protocol of the provider; engines and clients must use the same.
-pub const PROTOCOL_VARIABLE: &str = "WEIR_FABRIC_PROTOCOL";
-
-/// Environment variable with the number of registrations that a context keeps for its next requests; none unless set.
-pub const REGISTRATIONS_KEPT_VARIABLE: &str = "WEIR_REGISTRATIONS_KEPT";
 
 /// Environment variable with the name of the node that a client is on, as the operator of nodes knows it: Kubernetes' name of it.
 pub const NODE_VARIABLE: &str = "WEIR_NODE_NAME";
@@ -287,12 +277,9 @@ impl Context {
         Some(peer)
     }
 
-    /// The newest map of a pool that this context knows.
-    pub(crate) fn map_of(&self, pool: &Pool) -> Rc<PoolMap> {
-        if let Some(map) = self.0.maps.borrow().get(&pool.id()) {
-            return Rc::clone(map);
-        }
-        self.learn_map(pool.id(), pool.map())
+    /// The newest map of a pool that this context was told of.
+    pub(crate) fn known_map(&self, pool: PoolId) -> Option<Rc<PoolMap>> {
+        self.0.maps.borrow().get(&pool).cloned()
     }
 
     /// Takes note of a map, unless a newer one is known; returns the newest.
@@ -311,13 +298,13 @@ impl Context {
     }
 
     /// Whether a newer map may be asked for: it wasn't a moment ago. Notes that it is.
-    pub(crate) fn may_look_for_map(&self, pool: &Pool) -> bool {
+    pub(crate) fn may_look_for_map(&self, pool: PoolId) -> bool {
         let now = self.runtime().now();
         let mut looked = self.0.looked.borrow_mut();
-        let last = looked.get(&pool.id());
+        let last = looked.get(&pool);
         let may = last.is_none_or(|last| now.saturating_duration_since(*last) >= LOOK_INTERVAL);
         if may {
-            looked.insert(pool.id(), now);
+            looked.insert(pool, now);
         }
         may
     }
@@ -344,63 +331,4 @@ async fn rest(context: Weak<Inner>) {
         }
         sent = now;
     }
-}
-
-/// How messages are sent, which must be as engines do.
-fn protocol() -> core::result::Result<Protocol, String> {
-    match std::env::var(PROTOCOL_VARIABLE) {
-        Ok(name) => Protocol::from_name(&name).ok_or_else(|| {
-            format!(
-                "{PROTOCOL_VARIABLE}={name} is no protocol; use default or receiver-not-ready, as engines do"
-            )
-        }),
-        Err(_) => Ok(Protocol::Usual),
-    }
-}
-
-/// How memory is registered for engines: a method, and how many registrations are kept for the next request.
-fn registration() -> core::result::Result<(MrMethod, usize), String> {
-    let method = match std::env::var(REGISTRATION_VARIABLE) {
-        Ok(name) => MrMethod::from_name(&name)
-            .ok_or_else(|| format!("{REGISTRATION_VARIABLE}={name} is no registration method; unset it"))?,
-        Err(_) => MrMethod::default(),
-    };
-    let kept = match std::env::var(REGISTRATIONS_KEPT_VARIABLE) {
-        Ok(text) => text
-            .parse()
-            .map_err(|_| format!("{REGISTRATIONS_KEPT_VARIABLE}={text} is no number; unset it"))?,
-        Err(_) => 0,
-    };
-    Ok((method, kept))
-}
-
-/// Opens an endpoint on the interface that leads to the first engine whose name is known here; when none is, as while
-/// all engines are away, on the interface of the default route.
-fn open_endpoint(attach: &Attach, runtime: &Handle) -> core::result::Result<Rc<dyn Endpoint>, String> {
-    let (mr_method, mr_cache) = registration()?;
-    let protocol = protocol()?;
-    let auth_keys = libfabric::usable_keys(&attach.provider, attach.auth_key.into_iter().collect());
-    for engine in &attach.engines {
-        let near = weir_fabric::Options::near(&attach.provider, &engine.host, engine.fabric_port);
-        let (auth_keys, device) = (auth_keys.clone(), attach.device.clone());
-        let addressing = attach.addressing;
-        let options =
-            weir_fabric::Options { auth_keys, device, mr_method, mr_cache, protocol, addressing, ..near };
-        if let Ok(endpoint) = weir_fabric::open(runtime, &options) {
-            return Ok(endpoint);
-        }
-    }
-    let provider = attach.provider.clone();
-    let options = weir_fabric::Options {
-        provider,
-        auth_keys,
-        device: attach.device.clone(),
-        mr_method,
-        mr_cache,
-        protocol,
-        addressing: attach.addressing,
-        receive: ReceiveMode::of_client(),
-        ..weir_fabric::Options::default()
-    };
-    weir_fabric::open(runtime, &options).map_err(|error| error.to_string())
 }

@@ -1,4 +1,5 @@
-//! Transactions: reads of one state, and changes of several keys and objects that happen all or not at all.
+//! Transactions: reads of one state, and changes of several keys and objects that happen all or not at all. The room reads through
+//! objects, and sends its commits by `operation` to the target that leads. Programs call it, and so do key-value objects and arrays.
 
 mod doubt;
 mod plan;
@@ -13,12 +14,11 @@ use weir_proto::{Der, Epoch, Key, ReaderId, TransactionId, codec, opcode};
 use weir_runtime::Instant;
 
 use crate::Result;
-use crate::container::Container;
-use crate::context::Context;
 use crate::error::Error;
+use crate::handles::Container;
 use crate::object::{AkeyWrite, Object, is_stale, no_shard, out_of_service, target_of};
-use crate::payload::Payload;
-use crate::request::{Reach, RequestInfo};
+use crate::operation::{Payload, Reach, RequestInfo};
+use crate::session::Context;
 use doubt::Doubt;
 use plan::Plan;
 

@@ -9,9 +9,9 @@ use weir_proto::pool::{ConnectReply, ConnectRequest, PoolMap, PoolQueryReply, Po
 use weir_proto::{Capability, Der, PoolId, Rank, Rights};
 use weir_runtime::Instant;
 
-use crate::context::Context;
 use crate::error::Error;
-use crate::request::{Reach, RequestInfo};
+use crate::operation::{Reach, RequestInfo};
+use crate::session::Context;
 use crate::{ContainerInfo, Result};
 
 /// What a pool handle is made of; also its portable form.

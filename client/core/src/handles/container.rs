@@ -19,11 +19,11 @@ use weir_proto::pool::{
 };
 use weir_proto::{Capability, ContainerId, Der, Epoch, ObjectId, Rights};
 
-use crate::context::Context;
+use super::pool::{Pool, PoolState};
 use crate::error::Error;
 use crate::kind;
-use crate::pool::{Pool, PoolState};
-use crate::request::RequestInfo;
+use crate::operation::RequestInfo;
+use crate::session::Context;
 use crate::{ObjectClass, Result};
 
 /// Object ids a context reserves at a time. One request pays for this many; what a context leaves unused is lost,
@@ -103,7 +103,7 @@ impl Container {
         Ok(container)
     }
 
-    /// Reports the node of this client, if it is known ([`crate::context::ContextOptions::node`]). Its handle then
+    /// Reports the node of this client, if it is known ([`crate::session::ContextOptions::node`]). Its handle then
     /// counts until it is given back, or until Kubernetes or an operator says that the node is gone. To be repeated
     /// every [`KEEP_EVERY`], which shows that the client lives.
     ///

@@ -2,10 +2,7 @@
 
 use core::cell::Cell;
 use core::fmt;
-use core::pin::Pin;
-use core::task::Poll;
 use core::time::Duration;
-use std::collections::VecDeque;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,11 +12,10 @@ use weir_proto::{Der, Rank, TargetIndex, codec, opcode};
 use weir_rpc::{CallOptions, Reply, RpcError, Status};
 use weir_runtime::Instant;
 
-use crate::Result;
-use crate::context::Context;
-use crate::error::Error;
-use crate::payload::{LENGTH_LEN, OutgoingRequest, Payload, SERVICE_REPLY, SHORT_INLINE_MAX};
-use crate::pool::Pool;
+use super::answers::Answers;
+use super::payload::{LENGTH_LEN, OutgoingRequest, Payload, SERVICE_REPLY, SHORT_INLINE_MAX};
+use crate::error::{Error, Result};
+use crate::session::Context;
 
 /// What is asked, for errors.
 #[derive(Clone, Copy)]
@@ -104,10 +100,7 @@ impl From<Error> for Refusal {
 }
 
 /// Shortest and longest pause before a request that met a passing obstacle is sent again.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
-
-/// Longest wait for a newer pool map when a target is out of service.
-const LOOK_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
 
 /// Longest wait for the answers of one round of asking engines for a pool; the next round waits twice as long.
 const ROUND: Duration = Duration::from_secs(2);
@@ -258,58 +251,6 @@ impl Context {
             round = round.saturating_mul(2);
         }
     }
-
-    /// Asks for a pool map newer than `version`, unless it did a moment ago. For a caller that meets a target out of
-    /// service and must not wait. Returns whether there is a newer one.
-    pub(crate) async fn look_for_map(&self, pool: &Pool, version: u32) -> bool {
-        if self.may_look_for_map(pool) {
-            // The engine that runs the service may be away, too.
-            // Boxed, since it is rare and part of every request's future.
-            let _ = Box::pin(self.runtime().timeout(LOOK_LIMIT, self.look_around(pool, version))).await;
-        }
-        self.map_of(pool).version > version
-    }
-
-    /// Asks engines of the pool for a newer map, the one that runs the service and one more, until one has it.
-    async fn look_around(&self, pool: &Pool, version: u32) {
-        let map = self.map_of(pool);
-        let others: Vec<Rank> = map.in_service().filter(|rank| *rank != pool.service()).collect();
-        let random = usize::try_from(self.runtime().random_u64() % others.len().max(1) as u64);
-        let other = random.ok().and_then(|index| others.get(index)).copied();
-        let mut answers = Answers::new([Some(pool.service()), other].into_iter().flatten().map(|rank| {
-            let until = self.until();
-            async move { pool.ask_map(self, rank, until).await }
-        }));
-        while answers.next().await.is_some() {
-            if self.map_of(pool).version > version {
-                return;
-            }
-        }
-    }
-
-    /// Gets a pool map newer than `version`, or returns after a pause when there is none yet. `rank` is the engine that has said
-    /// that the map is old.
-    pub(crate) async fn refresh_map(
-        &self,
-        pool: &Pool,
-        version: u32,
-        rank: Rank,
-        deadline: Instant,
-    ) -> Result<()> {
-        let limit = (self.runtime().now() + LOOK_LIMIT).min(deadline);
-        let asked = pool.ask_map(self, rank, limit).await;
-        if self.map_of(pool).version > version {
-            return Ok(());
-        }
-        // Another engine has told it so, or it is away since, or of a release that knows no such request.
-        if asked.is_err() || rank != pool.service() {
-            pool.query_until(self, deadline).await?;
-        }
-        if self.map_of(pool).version <= version && self.runtime().now() < deadline {
-            self.runtime().sleep(PAUSE.0).await;
-        }
-        Ok(())
-    }
 }
 
 /// Whether an engine's refusal is about the moment. A transaction that comes too late always will.
@@ -345,51 +286,4 @@ fn describe(info: &RequestInfo<'_>, server: String, waited: Duration, error: Rpc
             message: format!("{server}: {other}"),
         },
     }
-}
-
-/// Futures that run side by side and hand out their results as they come.
-struct Answers<F> {
-    running: Vec<Pin<Box<F>>>,
-}
-
-impl<F: Future> Answers<F> {
-    fn new(futures: impl IntoIterator<Item = F>) -> Self {
-        Self { running: futures.into_iter().map(Box::pin).collect() }
-    }
-
-    /// The next result; `None` when all have been handed out.
-    async fn next(&mut self) -> Option<F::Output> {
-        if self.running.is_empty() {
-            return None;
-        }
-        core::future::poll_fn(|cx| {
-            for index in 0..self.running.len() {
-                if let Poll::Ready(output) = self.running[index].as_mut().poll(cx) {
-                    drop(self.running.swap_remove(index));
-                    return Poll::Ready(Some(output));
-                }
-            }
-            Poll::Pending
-        })
-        .await
-    }
-}
-
-/// Runs futures side by side, at most `limit` at a time; results in the order of the futures.
-pub(crate) async fn join_limited<F: Future>(
-    limit: usize,
-    futures: impl IntoIterator<Item = F>,
-) -> Vec<F::Output> {
-    let mut waiting: VecDeque<(usize, F)> = futures.into_iter().enumerate().collect();
-    let mut results: Vec<Option<F::Output>> = waiting.iter().map(|_| None).collect();
-    let numbered = |(number, future): (usize, F)| async move { (number, future.await) };
-    let mut answers =
-        Answers::new((0..limit.max(1)).map_while(|_| waiting.pop_front().map(numbered)).collect::<Vec<_>>());
-    while let Some((number, output)) = answers.next().await {
-        results[number] = Some(output);
-        if let Some(next) = waiting.pop_front() {
-            answers.running.push(Box::pin(numbered(next)));
-        }
-    }
-    results.into_iter().flatten().collect()
 }
