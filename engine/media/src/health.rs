@@ -28,7 +28,7 @@ use core::task::{Context, Poll, Waker};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
-use weir_runtime::{Handle, Instant};
+use weir_runtime::{Handle, Instant, nanos};
 
 /// Upper bounds of the buckets of transfer times in microseconds, the last bucket being open: from a read of fast NVMe
 /// to a disk in trouble.
@@ -178,9 +178,9 @@ pub struct TransferTimes {
 
 impl TransferTimes {
     fn record(&mut self, time: Duration) {
-        let us = u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
+        let us = nanos(time).div_ceil(1000);
         self.buckets[MEDIA_BOUNDS_US.partition_point(|bound| *bound < us)] += 1;
-        self.sum_ns = self.sum_ns.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.sum_ns = self.sum_ns.saturating_add(nanos(time));
     }
 }
 

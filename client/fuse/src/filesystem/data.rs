@@ -7,6 +7,7 @@ use std::time::Duration;
 use fuser::{FopenFlags, WriteFlags};
 use weir_client::{Context, Epoch};
 use weir_dfs::{Error, Node, SetAttributes, Stat};
+use weir_runtime::nanos;
 
 use super::attributes::{now_ns, stamp, without_privilege};
 use super::handles::{Handle, OpenFile};
@@ -245,7 +246,7 @@ impl Shared {
             let known = open.inode.lock();
             (known.opens > 1).then(|| known.believed_longer(end, KEPT))??
         };
-        let kept = u64::try_from(KEPT.as_nanos()).ok()?;
+        let kept = nanos(KEPT);
         let since = Epoch(context.latest_epoch().wall_ns().checked_sub(kept)?);
         let mut old = vec![0; into.len()];
         // A failure leaves the short answer.

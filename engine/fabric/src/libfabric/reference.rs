@@ -7,6 +7,8 @@ use core::ptr::{null, null_mut};
 use core::time::Duration;
 use std::ffi::CString;
 
+use weir_runtime::nanos;
+
 use super::raw::failure;
 use crate::FabricError;
 use crate::address::ADDRESS_MAX;
@@ -120,7 +122,7 @@ impl ReferenceLoop {
     /// # Errors
     /// When the server doesn't answer.
     pub fn ask(&self, load: Load, width: u32, span: Duration) -> Result<f64, FabricError> {
-        let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let span = nanos(span);
         let mut rate = 0.0;
         // SAFETY: as above; what is written to lives here.
         let code = unsafe { weir_loop_ask(self.fabric, load as u32, width, span, &raw mut rate) };

@@ -10,6 +10,7 @@ use crate::{FabricError, mercury::PREFIX};
 use core::ffi::{CStr, c_char, c_int};
 use core::time::Duration;
 use std::ffi::CString;
+use weir_runtime::nanos;
 
 /// Opaque.
 #[repr(C)]
@@ -97,7 +98,7 @@ impl ReferenceLoop {
     pub fn ask(&self, server: &str, load: Load, width: u32, span: Duration) -> Result<f64, FabricError> {
         let refused = |code| failure("HG_Forward", code, &self.provider);
         let server = CString::new(server).map_err(|_| refused(11))?;
-        let span = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        let span = nanos(span);
         let mut rate = 0.0;
         // SAFETY: as above; the text is terminated; what is written to lives here.
         let code =

@@ -7,6 +7,7 @@
 use crate::device::BRIEF_MAX;
 use core::cell::Cell;
 use core::time::Duration;
+use weir_runtime::nanos;
 
 /// One write in so many goes the other way, so that a change is noticed within a second on a busy log; the worse way may
 /// take ten times as long.
@@ -69,7 +70,7 @@ impl StableWriteChoice {
             StableWrite::Synchronous => &self.synchronous,
             StableWrite::Flushed => &self.flushed,
         };
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let took = nanos(took);
         let next = |mean: u64| mean - mean / NEWEST_SHARE + took / NEWEST_SHARE;
         mean.set(Some(mean.get().map_or(took, next)));
     }

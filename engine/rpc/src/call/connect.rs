@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::rc::Rc;
 use weir_fabric::{Found, PeerId};
 use weir_proto::Der;
-use weir_runtime::{Instant, race};
+use weir_runtime::{Instant, nanos, race};
 
 /// Why there is no contact when one side refuses the other's clock.
 pub(crate) const CLOCKS_APART: &str =
@@ -237,14 +237,14 @@ impl Context {
     /// Waits for between half and all of this time, but not past the deadline.
     pub(crate) async fn pause(&self, time: Duration, deadline: Instant) {
         // Jitter: clients that lost the same server don't return at once.
-        let half = u64::try_from(time.as_nanos() / 2).unwrap_or(u64::MAX / 2);
+        let half = nanos(time) / 2;
         let time = Duration::from_nanos(half + self.rt.random_u64() % (half + 1));
         race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;
     }
 
     /// Waits for as long as a server asked and up to a sixteenth longer, but not past the deadline.
     pub(crate) async fn pause_as_told(&self, time: Duration, deadline: Instant) {
-        let some = u64::try_from(time.as_nanos() / 16).unwrap_or(u64::MAX / 16);
+        let some = nanos(time) / 16;
         let time = time + Duration::from_nanos(self.rt.random_u64() % (some + 1));
         race(self.rt.sleep(time), self.rt.sleep_until(deadline)).await;
     }

@@ -10,7 +10,7 @@ use weir_proto::group::{
     GroupAck, GroupPing, GroupRelay, GroupRelayReply, GroupSync, GroupSyncReply, MemberState,
 };
 use weir_runtime::sync::Notify;
-use weir_runtime::{Handle, Instant, join_all, race};
+use weir_runtime::{Handle, Instant, join_all, nanos, race};
 
 /// Upper bounds of the buckets of [`ProbeTimes`], in microseconds (`docs/reference/metrics.md`).
 pub const PROBE_BOUNDS_US: [u64; 14] =
@@ -27,9 +27,9 @@ pub struct ProbeTimes {
 
 impl ProbeTimes {
     fn record(&mut self, took: Duration) {
-        let us = u64::try_from(took.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
+        let us = nanos(took).div_ceil(1000);
         self.buckets[PROBE_BOUNDS_US.partition_point(|bound| *bound < us)] += 1;
-        self.sum_ns = self.sum_ns.saturating_add(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+        self.sum_ns = self.sum_ns.saturating_add(nanos(took));
     }
 }
 

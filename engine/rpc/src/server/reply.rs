@@ -14,6 +14,7 @@ use weir_fabric::Message;
 use weir_proto::Der;
 use weir_proto::hlc::ClockSkew;
 use weir_proto::limits::INLINE_MAX;
+use weir_runtime::nanos;
 
 impl Server {
     /// Requests in flight, and one more if others came with the present one: their replies may follow at once.
@@ -42,7 +43,7 @@ impl Server {
         reply.deadline = self.context.id.bits();
         reply.status = der.0;
         assert!(pause <= PAUSE_MAX, "clients believe no pause of {pause:?}");
-        reply.acked = pause.as_secs() * 1_000_000_000 + u64::from(pause.subsec_nanos());
+        reply.acked = nanos(pause);
         reply.set_body(text.as_bytes());
         self.reply(to, reply, text.as_bytes(), self.in_flight());
     }

@@ -28,7 +28,7 @@ pub struct LatencyHistogram {
 impl LatencyHistogram {
     /// Counts one duration.
     pub fn record(&mut self, duration: Duration) {
-        let us = u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX);
+        let us = nanos(duration).div_ceil(1000);
         let bucket = LATENCY_BOUNDS_US.partition_point(|bound| *bound < us);
         self.buckets[bucket] += 1;
         self.count += 1;

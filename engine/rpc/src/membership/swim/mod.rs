@@ -32,8 +32,8 @@ use weir_proto::group::{
     GroupAck, GroupPing, GroupRelay, GroupRelayReply, GroupSync, GroupSyncReply, MemberState, MemberUpdate,
     SYNC_PAGE,
 };
-use weir_runtime::Instant;
 use weir_runtime::random::Random;
+use weir_runtime::{Instant, nanos};
 
 /// Highest incarnation that is ever believed. Incarnations are nanoseconds since 1970.
 const INCARNATION_MAX: u64 = u64::MAX >> 1;
@@ -172,7 +172,7 @@ impl Swim {
         ranks.push(rank);
         let table = Table::new(&ranks, now);
         let random = Random::new(seed);
-        let spread = u64::try_from(config.period.as_nanos()).unwrap_or(u64::MAX);
+        let spread = nanos(config.period);
         let next_probe = now + Duration::from_nanos(random.below(spread));
         let mut swim = Self {
             own: table.index(rank).unwrap_or(0),

@@ -5,8 +5,8 @@ use super::{Action, Member, Swim};
 use core::time::Duration;
 use weir_proto::Rank;
 use weir_proto::group::{GroupAck, GroupPing, GroupRelay, GroupSync, MemberState, MemberUpdate};
-use weir_runtime::Instant;
 use weir_runtime::random::mix;
+use weir_runtime::{Instant, nanos};
 
 /// Names a probe; answers to messages outside of any probe carry [`ProbeId::NONE`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -114,7 +114,7 @@ impl Swim {
         if members < 2 {
             return None;
         }
-        let period = u64::try_from(self.config.period.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let period = nanos(self.config.period).max(1);
         let distance = scramble(wall_ns / period) % (members as u64 - 1) + 1;
         let first = self.own + usize::try_from(distance).unwrap_or(1);
         (0..members)
