@@ -11,8 +11,7 @@ source setup/steps.sh
 test_rust() {
     say "Rust: units, properties, simulation, processes and mounts"
     cargo build --locked --workspace --bins
-    # The binaries are current: tests that start them need not build them again.
-    WEIR_BUILT=1 cargo test --locked --workspace --no-fail-fast
+    setup/test_programs.sh
 }
 
 test_go() {
