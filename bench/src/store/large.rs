@@ -65,7 +65,7 @@ impl Sides {
     /// A turn of each, on blocks that neither has used before in this run. Either comes first by turns.
     async fn turn(&self, number: u64, load: &Load, into: &mut Turns) -> Option<()> {
         let (load, width) = (load.under((number + 1) << 32), load.width);
-        let memory = || load.landing();
+        let memory = || load.external();
         let raw = |device| Raw { handle: &self.handle, device, memory: &memory, width, len: LEN };
         let begin = number * COUNT;
         let updates = async || {

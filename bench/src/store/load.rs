@@ -12,7 +12,7 @@ use crc_fast::CrcAlgorithm;
 use uuid::Uuid;
 use weir_fabric::BufferPool;
 use weir_media::file::FileDevice;
-use weir_media::{BLOCK, Device, DmaBuf, DmaPool, Landing, Slice};
+use weir_media::{BLOCK, Device, DmaBuf, DmaPool, ExternalBuffer, Slice};
 use weir_proto::chunk::{self, Chunks, Grain};
 use weir_proto::limits::INLINE_MAX;
 use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, Value};
@@ -199,8 +199,8 @@ impl Load {
     }
 
     /// Memory to which a large extent is fetched, for the device alone.
-    pub fn landing(&self) -> Option<DmaBuf> {
-        Landing::new(self.fabric.alloc(self.len).ok()?).ok()?.take(self.len)
+    pub fn external(&self) -> Option<DmaBuf> {
+        ExternalBuffer::new(self.fabric.alloc(self.len).ok()?).ok()?.take(self.len)
     }
 
     /// As a random order as a multiplication gives: neighbours in time aren't neighbours in the index.

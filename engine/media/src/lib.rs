@@ -14,10 +14,10 @@
 
 mod buffer;
 mod device;
+mod external_buffer;
 mod features;
 pub mod file;
 pub mod health;
-mod landing;
 pub mod memory;
 pub mod nvme;
 mod open;
@@ -34,8 +34,8 @@ mod wear;
 
 pub use buffer::{DmaBuf, Slice};
 pub use device::{BLOCK, BRIEF_MAX, Device, DeviceStats, IoFuture, MediaError, check_transfer};
+pub use external_buffer::ExternalBuffer;
 pub use features::Features;
-pub use landing::Landing;
 pub use open::{open, open_read_only, spdk_name};
 pub use pool::DmaPool;
 pub use prefetch::prefetch;

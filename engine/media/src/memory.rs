@@ -2,7 +2,7 @@
 
 use crate::buffer::{DmaBuf, Slice};
 use crate::device::{BLOCK, Device, DeviceStats, IoFuture, MediaError, check_transfer};
-use crate::landing::Landing;
+use crate::external_buffer::ExternalBuffer;
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use std::collections::BTreeMap;
@@ -40,7 +40,7 @@ enum Segment {
 impl Segment {
     /// One of so many bytes before the first write to it.
     fn new(len: usize) -> Self {
-        let mapped = || Landing::new(Mapping::new(len)?).ok()?.take(len);
+        let mapped = || ExternalBuffer::new(Mapping::new(len)?).ok()?.take(len);
         let whole = if len >= LARGE_SEGMENT { mapped() } else { None };
         whole.map_or_else(|| Self::Grown(Vec::new()), Self::Whole)
     }

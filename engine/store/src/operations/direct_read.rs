@@ -6,7 +6,7 @@ use crate::format::value::Blocks;
 use crate::state::core::Core;
 use crate::state::error::FetchError;
 use crate::state::read::{Comparison, check, is_within};
-use weir_media::{BLOCK, Landing, Lasting};
+use weir_media::{BLOCK, ExternalBuffer, Lasting};
 use weir_proto::object::Extent;
 
 /// Fewest bytes that are read so. Of fewer a copy costs less than memory for them, which is handed out in pieces of 32 KiB.
@@ -65,10 +65,10 @@ impl DirectTransfer {
         blocks: &Blocks,
         (from, len, extent): (u64, usize, Option<Extent>),
         comparison: Comparison,
-        landing: &mut Landing<M>,
+        external: &mut ExternalBuffer<M>,
     ) -> Result<u32, FetchError> {
-        let short = FetchError::Buffer { needed: self.room() as u64, given: landing.room() as u64 };
-        let Some(buffer) = landing.take(self.room()) else { return Err(short) };
+        let short = FetchError::Buffer { needed: self.room() as u64, given: external.room() as u64 };
+        let Some(buffer) = external.take(self.room()) else { return Err(short) };
         let bytes = core.device.read(self.offset, buffer).await?;
         let data = &bytes[self.before..self.before + in_memory(self.high - self.low)];
         let place = (from, from + len as u64, extent);

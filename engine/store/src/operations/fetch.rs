@@ -34,7 +34,7 @@ use placing::Placing;
 use single_version::SingleVersion;
 use smallvec::{SmallVec, smallvec};
 use std::rc::Rc;
-use weir_media::{Landing, Lasting};
+use weir_media::{ExternalBuffer, Lasting};
 use weir_proto::object::{AkeyFetch, Conditions, Extent, Fetched, Value, validate};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, ReaderId};
 
@@ -201,11 +201,11 @@ impl Fetch {
             && !transfer.is_in_memory(core)
         {
             let lost = || FetchError::Failed("its memory is still with the device".to_owned());
-            match Landing::new(memory) {
-                Ok(mut landing) if landing.room() >= transfer.room() => {
+            match ExternalBuffer::new(memory) {
+                Ok(mut external) if external.room() >= transfer.room() => {
                     let sum =
-                        transfer.read(core, blocks, (from, len, extent), comparison, &mut landing).await?;
-                    let memory = landing.into_memory().ok_or_else(lost)?;
+                        transfer.read(core, blocks, (from, len, extent), comparison, &mut external).await?;
+                    let memory = external.into_memory().ok_or_else(lost)?;
                     return Ok(DirectRead {
                         memory,
                         start: transfer.start(),

@@ -6,12 +6,12 @@ use core::ptr::NonNull;
 use std::rc::Rc;
 use weir_memory::Lasting;
 
-/// Memory that devices read to, and that its owner gets back: what is to leave over the fabric lands where it leaves from,
-/// without a copy in between.
+/// Memory of another owner that devices read data into; the owner gets it back. Data that leaves over the fabric is read into the
+/// memory that it leaves from, without a copy.
 ///
-/// Its parts are buffers like all others while transfers have them. Where one is given up in the middle, the memory stays
-/// with the transfer until that has ended, and goes then.
-pub struct Landing<M> {
+/// Its parts are buffers like all others while transfers have them. If a transfer is given up before its end, the memory stays with
+/// it until it has ended, and is freed then.
+pub struct ExternalBuffer<M> {
     memory: Rc<M>,
     start: NonNull<u8>,
     /// Whole blocks of it, in bytes.
@@ -20,7 +20,7 @@ pub struct Landing<M> {
     taken: usize,
 }
 
-impl<M: Lasting> Landing<M> {
+impl<M: Lasting> ExternalBuffer<M> {
     /// The whole blocks of this memory; the memory back when it isn't aligned to [`BLOCK`].
     ///
     /// # Errors
@@ -76,26 +76,26 @@ mod tests {
         }
     }
 
-    fn landing(blocks: usize) -> (Landing<Owned>, Rc<Cell<bool>>) {
+    fn external(blocks: usize) -> (ExternalBuffer<Owned>, Rc<Cell<bool>>) {
         let is_gone = Rc::new(Cell::new(false));
         let memory = (DmaBuf::new(blocks * BLOCK), Told(Rc::clone(&is_gone)));
-        (Landing::new(memory).unwrap_or_else(|_| unreachable!("it is aligned")), is_gone)
+        (ExternalBuffer::new(memory).unwrap_or_else(|_| unreachable!("it is aligned")), is_gone)
     }
 
     #[test]
     fn parts_lie_one_behind_the_other_and_no_more_than_there_is_is_given() {
-        let (mut landing, _) = landing(3);
+        let (mut external, _) = external(3);
         assert!(
-            landing.take(0).is_none()
-                && landing.take(BLOCK + 1).is_none()
-                && landing.take(4 * BLOCK).is_none()
+            external.take(0).is_none()
+                && external.take(BLOCK + 1).is_none()
+                && external.take(4 * BLOCK).is_none()
         );
-        let mut parts = [landing.take(BLOCK), landing.take(2 * BLOCK)].map(|part| part.expect("room"));
-        assert!(landing.take(BLOCK).is_none());
+        let mut parts = [external.take(BLOCK), external.take(2 * BLOCK)].map(|part| part.expect("room"));
+        assert!(external.take(BLOCK).is_none());
         parts[0].fill(1);
         parts[1].fill(2);
         drop(parts);
-        let memory = landing.into_memory().expect("no part is out");
+        let memory = external.into_memory().expect("no part is out");
         assert!(
             memory.0[..BLOCK].iter().all(|byte| *byte == 1)
                 && memory.0[BLOCK..].iter().all(|byte| *byte == 2)
@@ -104,9 +104,9 @@ mod tests {
 
     #[test]
     fn memory_stays_with_a_part_that_is_out() {
-        let (mut landing, is_gone) = landing(2);
-        let mut part = landing.take(BLOCK).expect("room");
-        assert!(landing.into_memory().is_none() && !is_gone.get());
+        let (mut external, is_gone) = external(2);
+        let mut part = external.take(BLOCK).expect("room");
+        assert!(external.into_memory().is_none() && !is_gone.get());
         part.fill(3);
         drop(part);
         assert!(is_gone.get());
@@ -125,7 +125,7 @@ mod tests {
         }
         let is_gone = Rc::new(Cell::new(false));
         let odd = Odd((DmaBuf::new(BLOCK), Told(Rc::clone(&is_gone))));
-        let odd = Landing::new(odd).err().expect("it isn't aligned");
+        let odd = ExternalBuffer::new(odd).err().expect("it isn't aligned");
         assert!(!is_gone.get());
         drop(odd);
         assert!(is_gone.get());
