@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_media::file::FileDevice;
-use weir_media::health::Watched;
+use weir_media::health::MonitoredDevice;
 use weir_media::{Device, MediaError};
 use weir_proto::{Rank, TargetIndex};
 use weir_runtime::Handle;
@@ -214,7 +214,7 @@ impl DataDirectory {
         for ((target, path), content) in (0..).zip(&self.devices).zip(&contents) {
             if matches!(content, Content::Nothing) {
                 let opened = unless_stopped(&rt, is_stopped, when_free(&rt, target, path));
-                let device = watched(&rt, executor.block_on(opened).ok_or(DataError::Stopped)??);
+                let device = monitored(&rt, executor.block_on(opened).ok_or(DataError::Stopped)??);
                 self.format(&executor, &device, target, is_stopped)?;
                 tracing::info!(device = device.name(), size = device.size(), target, "target formatted");
             }
@@ -246,7 +246,7 @@ impl DataDirectory {
             return Ok(());
         }
         let opened = unless_stopped(&rt, is_stopped, when_free(&rt, target, &device));
-        let device = watched(&rt, executor.block_on(opened).ok_or(DataError::Stopped)??);
+        let device = monitored(&rt, executor.block_on(opened).ok_or(DataError::Stopped)??);
         self.format(&executor, &device, target, is_stopped)
     }
 
@@ -299,7 +299,7 @@ impl DataDirectory {
         }
         let executor = Executor::new().map_err(wrong)?;
         let rt = executor.handle();
-        let device = watched(&rt, Rc::new(FileDevice::create(&rt, &path, self.size)?));
+        let device = monitored(&rt, Rc::new(FileDevice::create(&rt, &path, self.size)?));
         self.format(&executor, &device, target, is_stopped)?;
         tracing::info!(path = %self.path(target).display(), size = self.size, "target formatted");
         Ok(())
@@ -348,14 +348,14 @@ fn target_of(name: &str) -> Option<u32> {
 }
 
 /// A device with a limit on every wait.
-fn watched(rt: &Handle, device: Rc<dyn Device>) -> Rc<dyn Device> {
-    Rc::new(Watched::new(rt, device))
+fn monitored(rt: &Handle, device: Rc<dyn Device>) -> Rc<dyn Device> {
+    Rc::new(MonitoredDevice::new(rt, device))
 }
 
 /// What a device carries of a target.
 async fn content(rt: &Handle, path: &Path, owner: &Owner) -> Result<Content, DataError> {
     let target = owner.target.0;
-    let device = watched(rt, when_free(rt, target, path).await?);
+    let device = monitored(rt, when_free(rt, target, path).await?);
     let name = device.name().to_owned();
     let config = StoreConfig { background: false, scrub: None, stall_limit: None, ..StoreConfig::default() };
     let open = Store::open(rt, Rc::clone(&device), owner, config);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use weir_group::Engines;
 use weir_media::Device;
-use weir_media::health::{DeviceState, Watched};
+use weir_media::health::{DeviceState, MonitoredDevice};
 use weir_media::memory::MemoryDevice;
 use weir_pool::{Failed, TargetPools};
 use weir_proto::{Rank, opcode};
@@ -31,7 +31,8 @@ const STAND_IN_BYTES: u64 = 64 << 20;
 /// # Errors
 /// When it can't be formatted.
 pub async fn stand_in(rt: &Handle, owner: &Owner) -> Result<Rc<dyn Device>, FormatError> {
-    let device: Rc<dyn Device> = Rc::new(Watched::new(rt, Rc::new(MemoryDevice::new(STAND_IN_BYTES))));
+    let device: Rc<dyn Device> =
+        Rc::new(MonitoredDevice::new(rt, Rc::new(MemoryDevice::new(STAND_IN_BYTES))));
     let options = FormatOptions { owner: owner.clone(), log_bytes: None };
     Store::format(rt, &device, &options).await?;
     Ok(device)

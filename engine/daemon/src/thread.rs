@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use weir_fabric::{Addressing, AuthKey, FabricError, MrMethod, Options, Protocol, ReceiveMode};
 use weir_media::Device;
 use weir_media::MediaError;
-use weir_media::health::Watched;
+use weir_media::health::MonitoredDevice;
 use weir_proto::capability::SystemKey;
 use weir_proto::group::GroupList;
 use weir_proto::probe::ProbeListener;
@@ -236,8 +236,8 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
     let device = match data_directory::open(&rt, target, &settings.path).await {
         Ok(device) => {
             tracing::info!(device = device.name(), size = device.size(), features = %device.features(), "device opened");
-            let watched: Rc<dyn Device> = Rc::new(Watched::new(&rt, device));
-            Ok(watched)
+            let monitored: Rc<dyn Device> = Rc::new(MonitoredDevice::new(&rt, device));
+            Ok(monitored)
         }
         // Another program uses it: this engine may be there already.
         Err(source @ MediaError::Busy { .. }) => return Err(ThreadError::Media { target, source }),

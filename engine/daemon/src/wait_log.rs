@@ -105,7 +105,7 @@ fn blocked<T>(
 mod tests {
     use super::*;
     use std::cell::RefCell;
-    use weir_media::health::Watched;
+    use weir_media::health::MonitoredDevice;
     use weir_media::sim::{SimDisk, SimDiskOptions};
     use weir_proto::{Rank, TargetIndex};
     use weir_runtime::sim::World;
@@ -128,7 +128,7 @@ mod tests {
         let node = world.node("n");
         let disk = SimDisk::new("/dev/ng0n1", 256 << 20, 1, SimDiskOptions::default());
         let rt = node.handle();
-        let device: Rc<dyn Device> = Rc::new(Watched::new(&rt, disk.attach(&rt)));
+        let device: Rc<dyn Device> = Rc::new(MonitoredDevice::new(&rt, disk.attach(&rt)));
         disk.halt();
         let said = Rc::new(RefCell::new(Vec::new()));
         let notes = Rc::clone(&said);

@@ -66,7 +66,7 @@ pub enum MediaError {
         /// Path of the device.
         device: String,
     },
-    /// The device is faulty and no longer used ([`crate::health::Watched`]).
+    /// The device is faulty and no longer used ([`crate::health::MonitoredDevice`]).
     #[error("{device}: is out of use, because it is faulty: {reason}; {FAULTY_ADVICE}")]
     Faulty {
         /// Name of the device.
@@ -181,7 +181,7 @@ pub trait Device {
 
     /// From now on transfers may take as long as they do. One that takes longer than `limit` makes the device count as
     /// faulty until it ends. Without this a transfer that hangs is given up, where the device is monitored
-    /// ([`crate::health::Watched`]).
+    /// ([`crate::health::MonitoredDevice`]).
     fn bear_stalls(&self, limit: Duration) {
         let _ = limit;
     }
@@ -191,7 +191,7 @@ pub trait Device {
         None
     }
 
-    /// How the device is doing; `None` when it isn't monitored ([`crate::health::Watched`]).
+    /// How the device is doing; `None` when it isn't monitored ([`crate::health::MonitoredDevice`]).
     fn health(&self) -> Option<DeviceHealth> {
         None
     }

@@ -388,26 +388,26 @@ fn len_of(data: &[Slice]) -> u64 {
 
 /// A device whose transfers are measured. Clones are the same device.
 #[derive(Clone)]
-pub struct Watched {
+pub struct MonitoredDevice {
     inner: Rc<dyn Device>,
     handle: Handle,
     judge: Rc<RefCell<HealthMonitor>>,
 }
 
-impl Watched {
-    /// Watches a device from now on.
+impl MonitoredDevice {
+    /// Monitors a device from now on.
     #[must_use]
     pub fn new(handle: &Handle, inner: Rc<dyn Device>) -> Self {
         Self { inner, handle: handle.clone(), judge: Rc::default() }
     }
 
-    /// Watches a device of which all is wanted that can still be read: errors don't put it out of use. One that doesn't answer
+    /// Monitors a device of which everything that can still be read is wanted: errors don't put it out of use. One that doesn't answer
     /// is faulty all the same.
     #[must_use]
     pub fn bearing_errors(handle: &Handle, inner: Rc<dyn Device>) -> Self {
-        let watched = Self::new(handle, inner);
-        watched.judge.borrow_mut().bears_errors = true;
-        watched
+        let monitored = Self::new(handle, inner);
+        monitored.judge.borrow_mut().bears_errors = true;
+        monitored
     }
 
     /// The answer to a caller that wants to use a faulty device.
@@ -465,9 +465,9 @@ async fn guard(judge: Weak<RefCell<HealthMonitor>>, handle: Handle, mut next: In
     }
 }
 
-impl core::fmt::Debug for Watched {
+impl core::fmt::Debug for MonitoredDevice {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Watched").field("device", &self.inner.name()).finish_non_exhaustive()
+        f.debug_struct("MonitoredDevice").field("device", &self.inner.name()).finish_non_exhaustive()
     }
 }
 
@@ -509,7 +509,7 @@ impl Drop for Watch {
     }
 }
 
-impl Device for Watched {
+impl Device for MonitoredDevice {
     fn name(&self) -> &str {
         self.inner.name()
     }

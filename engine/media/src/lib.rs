@@ -7,7 +7,7 @@
 //! * [`sim::SimDisk`]: a disk with a volatile cache in virtual time, which tears, reorders, loses, stalls and rots
 //!   from one seed.
 //!
-//! [`health::Watched`] measures the transfers of any of them and judges how the device is doing.
+//! [`health::MonitoredDevice`] measures the transfers of any of them and judges how the device is doing.
 //!
 //! Offsets, lengths and addresses of every transfer are multiples of [`BLOCK`]. Buffers are owned by the transfer
 //! while it runs, so that dropping a future never leaves the kernel writing into freed memory.

@@ -18,7 +18,7 @@ use weir_inspect::{
     Copied, CopyError, CopyEvents, CopyOptions, CopyProgress, CopyStage, Inspector, Loss, Survey,
 };
 use weir_media::file::FileDevice;
-use weir_media::health::Watched;
+use weir_media::health::MonitoredDevice;
 use weir_media::{Device, MediaError};
 use weir_runtime::Handle;
 use weir_runtime::real::Executor;
@@ -64,7 +64,7 @@ pub fn copy(arguments: &CopyArguments, output: Output) -> Result<Answer, CliErro
     let executor = Executor::new().map_err(|error| CliError::io("start an executor", error))?;
     let rt = executor.handle();
     let source = weir_media::open_read_only(&rt, from).map_err(|error| open_error(from, &error))?;
-    let source: Rc<dyn Device> = Rc::new(Watched::bearing_errors(&rt, source));
+    let source: Rc<dyn Device> = Rc::new(MonitoredDevice::bearing_errors(&rt, source));
     let mut events = Events::new(output, stop_on_signals()?);
     let device = Rc::clone(&source);
     let inspector = executor.block_on(Inspector::open(device))?;
@@ -173,7 +173,7 @@ fn open_target(
         Rc::new(FileDevice::create(rt, to, size).map_err(|error| open_failed(&error))?)
     };
     survey.check_room(&shown, device.size()).map_err(|error| failure(&error))?;
-    Ok(Rc::new(Watched::new(rt, device)))
+    Ok(Rc::new(MonitoredDevice::new(rt, device)))
 }
 
 /// Whether a signal has asked for the end. The second one ends the program at once: the device may not answer.

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 use weir_inspect::{Depth, Finding, InspectError, Inspector, Report};
 use weir_media::MediaError;
-use weir_media::health::Watched;
+use weir_media::health::MonitoredDevice;
 use weir_runtime::real::Executor;
 
 use crate::error::CliError;
@@ -72,7 +72,7 @@ fn with_store<T>(
     let rt = executor.handle();
     let device = weir_media::open_read_only(&rt, path).map_err(|error| open_error(path, &error))?;
     // A device that doesn't answer is an error. Of one that can't be read in many places the rest is looked at.
-    let device = Rc::new(Watched::bearing_errors(&rt, device));
+    let device = Rc::new(MonitoredDevice::bearing_errors(&rt, device));
     executor.block_on(async { work(Inspector::open(device).await?).await }).map_err(CliError::from)
 }
 

@@ -13,7 +13,7 @@ use weir_daemon::target::{SwimConfig, Target, TargetContext};
 use weir_fabric::sim::Fabric;
 use weir_fabric::{Addressing, AuthKey, Endpoint};
 use weir_management::{Failure, v1};
-use weir_media::health::Watched;
+use weir_media::health::MonitoredDevice;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
 use weir_pool::MapBackup;
 use weir_proto::capability::SystemKey;
@@ -277,7 +277,7 @@ impl Cluster {
             let context = TargetContext {
                 rt: rt.clone(),
                 endpoint: self.endpoint(&engine.node, PORT + target),
-                device: Ok(Rc::new(Watched::new(&rt, disk.attach(&rt)))),
+                device: Ok(Rc::new(MonitoredDevice::new(&rt, disk.attach(&rt)))),
                 fault_record: Rc::new(Remembered {
                     all: Rc::clone(&self.verdicts),
                     target: (rank, u32::from(target)),

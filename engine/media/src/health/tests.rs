@@ -2,19 +2,19 @@ use super::*;
 use crate::sim::{SimDisk, SimDiskOptions};
 use weir_runtime::sim::{Node, World};
 
-fn watched(seed: u64, options: SimDiskOptions) -> (World, Node, SimDisk, Rc<Watched>) {
+fn watched(seed: u64, options: SimDiskOptions) -> (World, Node, SimDisk, Rc<MonitoredDevice>) {
     let world = World::new(seed);
     let node = world.node("n");
     let disk = SimDisk::new("sim", 1 << 20, seed, options);
-    let device = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));
+    let device = Rc::new(MonitoredDevice::new(&node.handle(), disk.attach(&node.handle())));
     (world, node, disk, device)
 }
 
-fn health(device: &Watched) -> DeviceHealth {
+fn health(device: &MonitoredDevice) -> DeviceHealth {
     device.health().expect("it is watched")
 }
 
-fn write(world: &World, node: &Node, device: &Rc<Watched>) -> Result<(), MediaError> {
+fn write(world: &World, node: &Node, device: &Rc<MonitoredDevice>) -> Result<(), MediaError> {
     let device = Rc::clone(device);
     world.block_on(node, async move { device.write(0, vec![DmaBuf::new(4096).into()]).await })
 }
@@ -38,7 +38,7 @@ fn a_healthy_device_is_normal_and_its_times_are_counted() {
 #[test]
 fn errors_do_not_put_a_device_out_of_use_whose_rest_is_wanted() {
     let (world, node, disk, _) = watched(3, SimDiskOptions::default());
-    let device = Rc::new(Watched::bearing_errors(&node.handle(), disk.attach(&node.handle())));
+    let device = Rc::new(MonitoredDevice::bearing_errors(&node.handle(), disk.attach(&node.handle())));
     disk.make_unreadable(0..20 * 4096);
     for block in 0..20 {
         let reading = Rc::clone(&device);
@@ -81,11 +81,11 @@ fn errors_make_a_device_suspect_for_a_while_and_many_make_it_faulty_for_good() {
     let found = health(&device);
     assert!(found.state == DeviceState::Faulty && found.reason.contains("replace the device"), "{found:?}");
     assert_eq!(found.refused, 2);
-    let condemned = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));
+    let condemned = Rc::new(MonitoredDevice::new(&node.handle(), disk.attach(&node.handle())));
     condemned.condemn(&device.fault().expect("it is faulty"));
     assert_eq!(health(&condemned).reason, found.reason, "remembered as it was");
     assert!(matches!(write(&world, &node, &condemned), Err(MediaError::Faulty { .. })));
-    let again = Rc::new(Watched::new(&node.handle(), disk.attach(&node.handle())));
+    let again = Rc::new(MonitoredDevice::new(&node.handle(), disk.attach(&node.handle())));
     write(&world, &node, &again).expect("opened again, and sound");
     assert_eq!(health(&again).state, DeviceState::Normal);
 }
@@ -326,7 +326,7 @@ fn a_search_may_take_long_as_long_as_its_reads_end() {
     let node = world.node("n");
     let disk = SimDisk::new("sim", 5 << 20, 12, slow);
     let worn = Worn { inner: disk.attach(&node.handle()), wear: core::cell::Cell::default() };
-    let device = Rc::new(Watched::new(&node.handle(), Rc::new(worn)));
+    let device = Rc::new(MonitoredDevice::new(&node.handle(), Rc::new(worn)));
     let searched = Rc::clone(&device);
     let found = world.block_on(&node, async move { searched.first_data(0).await });
     assert_eq!(found, Ok(None), "it took 250 s");
@@ -343,7 +343,7 @@ fn a_drive_that_warns_is_suspect_and_one_that_calls_itself_unreliable_is_not_use
     let disk = SimDisk::new("sim", 1 << 20, 5, SimDiskOptions::default());
     let wear = core::cell::Cell::new(Wear { used: 20, ..Wear::default() });
     let worn = Rc::new(Worn { inner: disk.attach(&node.handle()), wear });
-    let device = Rc::new(Watched::new(&node.handle(), Rc::clone(&worn) as Rc<dyn Device>));
+    let device = Rc::new(MonitoredDevice::new(&node.handle(), Rc::clone(&worn) as Rc<dyn Device>));
     let found = health(&device);
     assert_eq!((found.state, found.wear.map(|wear| wear.used)), (DeviceState::Normal, Some(20)));
     worn.wear.set(Wear { used: 101, ..Wear::default() });

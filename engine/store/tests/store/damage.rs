@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use weir_inspect::Depth;
 use weir_media::Device;
-use weir_media::health::{DeviceState, Watched};
+use weir_media::health::{DeviceState, MonitoredDevice};
 use weir_media::sim::CrashKeeps;
 use weir_proto::object::{AkeyFetch, Conditions, Value};
 use weir_proto::{ContainerId, Epoch, ObjectId};
@@ -139,7 +139,7 @@ fn a_leaf_that_can_not_be_read_does_not_put_the_device_out_of_use() {
     let machine = filled(6);
     machine.lose_all(&value(CONTAINER, OBJECTS));
     let handle = machine.handle();
-    let device: Rc<dyn Device> = Rc::new(Watched::new(&handle, machine.device()));
+    let device: Rc<dyn Device> = Rc::new(MonitoredDevice::new(&handle, machine.device()));
     let watched = Rc::clone(&device);
     let store = machine.run(async move { Store::open(&handle, watched, &owner(), config(true)).await });
     let store = store.expect("it opens");

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 use uuid::Uuid;
 use weir_media::Device;
-use weir_media::health::Watched;
+use weir_media::health::MonitoredDevice;
 use weir_media::sim::SimDiskOptions;
 use weir_proto::object::{Conditions, PunchScope};
 use weir_proto::{Epoch, ObjectId};
@@ -548,7 +548,7 @@ fn a_device_that_is_out_of_use_is_not_called_rotten() {
     let machine = Machine::new(28, SIZE);
     drop(machine.start(quiet()));
     let handle = machine.handle();
-    let device: Rc<dyn Device> = Rc::new(Watched::new(&handle, machine.device()));
+    let device: Rc<dyn Device> = Rc::new(MonitoredDevice::new(&handle, machine.device()));
     let store = machine.run(async move { Store::open(&handle, device, &owner(), scrubbing()).await });
     let store = store.expect("it opens");
     store.condemn_device("a test says so");
