@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 type Job = Box<dyn FnOnce(&Handle) + Send>;
 
+/// Work that other threads have handed over and the executor has not taken yet.
 #[derive(Default)]
-struct Letters {
+struct Queued {
     wakes: Vec<TaskId>,
     jobs: Vec<Job>,
     closed: bool,
@@ -20,7 +21,7 @@ struct Letters {
 
 /// What other threads want from an executor.
 pub(super) struct Inbox {
-    letters: Mutex<Letters>,
+    queued: Mutex<Queued>,
     pending: AtomicBool,
     event: OwnedFd,
 }
@@ -28,7 +29,7 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new() -> io::Result<Arc<Self>> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { letters: Mutex::default(), pending: AtomicBool::new(false), event }))
+        Ok(Arc::new(Self { queued: Mutex::default(), pending: AtomicBool::new(false), event }))
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -44,29 +45,29 @@ impl Inbox {
         if !self.is_pending() {
             return None;
         }
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
         self.pending.store(false, Ordering::Release);
         // Resets the eventfd; it fails only when it was at zero.
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
-        Some((core::mem::take(&mut letters.wakes), core::mem::take(&mut letters.jobs)))
+        Some((core::mem::take(&mut queued.wakes), core::mem::take(&mut queued.jobs)))
     }
 
     /// Refuses what comes from here on, and drops what waits.
     pub(super) fn close(&self) {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        letters.closed = true;
-        letters.wakes.clear();
-        let jobs = core::mem::take(&mut letters.jobs);
-        drop(letters);
+        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        queued.closed = true;
+        queued.wakes.clear();
+        let jobs = core::mem::take(&mut queued.jobs);
+        drop(queued);
         drop(jobs);
     }
 
-    fn post(&self, add: impl FnOnce(&mut Letters)) -> Result<(), ExecutorGone> {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if letters.closed {
+    fn post(&self, add: impl FnOnce(&mut Queued)) -> Result<(), ExecutorGone> {
+        let mut queued = self.queued.lock().unwrap_or_else(PoisonError::into_inner);
+        if queued.closed {
             return Err(ExecutorGone);
         }
-        add(&mut letters);
+        add(&mut queued);
         if !self.pending.swap(true, Ordering::AcqRel) {
             // It fails only when the counter is at its end, and then the owner is being woken anyway.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
@@ -78,7 +79,7 @@ impl Inbox {
 impl RemoteQueue for Inbox {
     fn wake(&self, task: TaskId) {
         // There is nothing left to wake when the executor is gone.
-        let _ = self.post(|letters| letters.wakes.push(task));
+        let _ = self.post(|queued| queued.wakes.push(task));
     }
 }
 
@@ -103,6 +104,6 @@ impl Remote {
     /// # Errors
     /// When the executor has ended. A closure that was accepted is dropped unrun if it ends before its turn.
     pub fn spawn(&self, job: Box<dyn FnOnce(&Handle) + Send>) -> Result<(), ExecutorGone> {
-        self.inbox.post(|letters| letters.jobs.push(job))
+        self.inbox.post(|queued| queued.jobs.push(job))
     }
 }
