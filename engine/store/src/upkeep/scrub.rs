@@ -17,7 +17,7 @@ use crate::format::node::PageRef;
 use crate::format::size::in_memory;
 use crate::format::value::{Blocks, Payload, Version};
 use crate::index::fault::{Halt, PageError};
-use crate::index::tree::{Body, Child, LEVELS_MAX, Packed, Whereabouts};
+use crate::index::tree::{Body, Child, LEVELS_MAX, NodeLocation, Packed};
 use crate::log::checkpoint::wait_for_room;
 use crate::operations::fetch::hold_blocks;
 use crate::state::config::ScrubConfig;
@@ -195,11 +195,11 @@ fn report_node(core: &Core, place: PageRef, reason: String, renewed: bool) {
 /// this place.
 async fn renew(core: &Core, key: &[u8], place: PageRef) -> bool {
     loop {
-        let whereabouts = core.tree.borrow().whereabouts(key, place);
-        let depth = match whereabouts {
-            Whereabouts::Gone => break,
-            Whereabouts::Memory(depth) if core.has_room_for_metadata() => depth,
-            Whereabouts::Memory(_) | Whereabouts::Device => return false,
+        let location = core.tree.borrow().location(key, place);
+        let depth = match location {
+            NodeLocation::Gone => break,
+            NodeLocation::Memory(depth) if core.has_room_for_metadata() => depth,
+            NodeLocation::Memory(_) | NodeLocation::Device => return false,
         };
         if core.has_room() {
             core.tree.borrow_mut().renew(key, depth);

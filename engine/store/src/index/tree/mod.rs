@@ -27,7 +27,7 @@ pub(crate) use node::{Body, Changes, Child, Home, Meter, Node};
 pub use packed::Packed;
 use path::PathRecorder;
 pub(crate) use path::{ChildPath, StampSource, StampedPath, half};
-pub(crate) use renew::Whereabouts;
+pub(crate) use renew::NodeLocation;
 
 use crate::format::codec::Malformed;
 use core::cell::{Cell, RefCell};

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 /// Where the node is that the stable checkpoint has at some place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Whereabouts {
+pub(crate) enum NodeLocation {
     /// In memory, so many levels below the root.
     Memory(usize),
     /// Only there, as far as is known.
@@ -18,18 +18,18 @@ pub(crate) enum Whereabouts {
 
 impl Tree {
     /// Where the node is that stood at this place, on the way to a key.
-    pub(crate) fn whereabouts(&self, key: &[u8], place: PageRef) -> Whereabouts {
+    pub(crate) fn location(&self, key: &[u8], place: PageRef) -> NodeLocation {
         let mut node = Rc::clone(&self.root);
         for depth in 0..LEVELS_MAX {
             if node.home.page.get() == Some(place) {
-                return Whereabouts::Memory(depth);
+                return NodeLocation::Memory(depth);
             }
             let Body::Branch(keys, children) = &node.body else { break };
             // It may be this one, or one below.
-            let Ok(below) = children[Node::child_of(keys, key)].node() else { return Whereabouts::Device };
+            let Ok(below) = children[Node::child_of(keys, key)].node() else { return NodeLocation::Device };
             node = below;
         }
-        Whereabouts::Gone
+        NodeLocation::Gone
     }
 
     /// Takes the node so many levels below the root, on the way to a key, and those above it for changed: the next checkpoint
@@ -143,17 +143,17 @@ mod tests {
             let place = way(&tree, &wanted)[depth].home.page.get().expect("it was written");
             if depth + 1 == levels {
                 assert_eq!(
-                    tree.whereabouts(&key(1), place),
-                    Whereabouts::Gone,
+                    tree.location(&key(1), place),
+                    NodeLocation::Gone,
                     "another key doesn't lead there"
                 );
             }
             let held = way(&tree, &wanted);
             let retired = tree.retired().len();
-            assert_eq!(tree.whereabouts(&wanted, place), Whereabouts::Memory(depth));
+            assert_eq!(tree.location(&wanted, place), NodeLocation::Memory(depth));
             tree.renew(&wanted, depth);
             assert_eq!((tree.dirty_nodes(), tree.retired().len() - retired), (depth + 1, depth + 1));
-            assert_eq!(tree.whereabouts(&wanted, place), Whereabouts::Gone);
+            assert_eq!(tree.location(&wanted, place), NodeLocation::Gone);
             let changed: Vec<bool> = way(&tree, &wanted).iter().map(|node| node.is_dirty()).collect();
             assert!(changed.iter().enumerate().all(|(at, dirty)| *dirty == (at <= depth)), "{changed:?}");
             assert!(held.iter().all(|node| !node.is_dirty()), "who reads it as it was goes on");
@@ -166,6 +166,6 @@ mod tests {
         assert_eq!(tree.len(), 60_000);
         let leaf = way(&tree, &wanted)[levels - 1].home.page.get().expect("it was written");
         tree.evict(0, below(&[]), u64::MAX, usize::MAX);
-        assert_eq!(tree.whereabouts(&wanted, leaf), Whereabouts::Device);
+        assert_eq!(tree.location(&wanted, leaf), NodeLocation::Device);
     }
 }
