@@ -22,7 +22,7 @@ use core::time::Duration;
 
 use crate::format::node::{NODE_BYTES, PageRef};
 use crate::format::value::Version;
-use crate::index::tree::{Body, Child, Missing, Packed, Stay, Tree};
+use crate::index::tree::{Body, Child, Missing, Packed, Pinned, Tree};
 use core::cell::{Cell, RefCell};
 use core::ops::Deref;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,8 +49,8 @@ const FLOOR: [u8; 1] = [key::OBJECT];
 
 /// Nor are those with snapshots, which are few, and with transactions and decisions, which are bounded: an open needs all of them.
 /// When one rots on the device it can be written anew from here.
-pub(crate) const STAY: Stay<'static> =
-    Stay { below: &FLOOR, among: [&[key::SNAPSHOT], &[key::TRANSACTION + 1]] };
+pub(crate) const PINNED: Pinned<'static> =
+    Pinned { below: &FLOOR, among: [&[key::SNAPSHOT], &[key::TRANSACTION + 1]] };
 
 /// What goes on between memory and device.
 #[derive(Default)]
@@ -188,7 +188,7 @@ impl Still {
             // What has changed since is in memory for this one alone.
             if core.resident_bytes() > core.config.index_bytes && !core.has_failed() {
                 let oldest = core.paging.asking.borrow().first_key_value().map_or(tick, |(tick, _)| *tick);
-                let evicted = self.tree.evict(core.config.index_bytes, STAY, oldest, SWEEP_STEPS);
+                let evicted = self.tree.evict(core.config.index_bytes, PINNED, oldest, SWEEP_STEPS);
                 add(&core.paging.evictions, evicted as u64);
             }
             drop(asking);
@@ -364,7 +364,7 @@ impl Core {
             return false;
         }
         let oldest = self.paging.asking.borrow().first_key_value().map_or(u64::MAX, |(tick, _)| *tick);
-        let evicted = tree.evict(limit, STAY, oldest, SWEEP_STEPS);
+        let evicted = tree.evict(limit, PINNED, oldest, SWEEP_STEPS);
         add(&self.paging.evictions, evicted as u64);
         if tree.is_swept() {
             self.paging.rest_until.set(now + SWEEP_PAUSE);

@@ -18,7 +18,7 @@ const BARREN_ROUNDS: u32 = 2;
 
 /// The hand of the clock.
 #[derive(Debug, Default)]
-pub(super) struct Hand {
+pub(super) struct ClockHand {
     /// The lowest key of the node it comes to next.
     at: RefCell<Vec<u8>>,
     /// Times it has come round since a node was last evicted.
@@ -27,14 +27,14 @@ pub(super) struct Hand {
 
 /// What is never evicted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stay<'a> {
+pub(crate) struct Pinned<'a> {
     /// Nodes whose lowest key is below this.
     pub(crate) below: &'a [u8],
     /// Leaves with a key from the first of these on and below the second.
     pub(crate) among: [&'a [u8]; 2],
 }
 
-impl Stay<'_> {
+impl Pinned<'_> {
     fn has(&self, node: &Node) -> bool {
         let Body::Leaf(entries) = &node.body else { return false };
         let [from, to] = self.among.map(|key| entries.search(key).unwrap_or_else(|at| at));
@@ -44,15 +44,15 @@ impl Stay<'_> {
 
 /// What stays where nothing does but what is below a key.
 #[cfg(test)]
-pub(super) const fn below(key: &[u8]) -> Stay<'_> {
-    Stay { below: key, among: [b"", b""] }
+pub(super) const fn below(key: &[u8]) -> Pinned<'_> {
+    Pinned { below: key, among: [b"", b""] }
 }
 
 /// A move of the hand.
 struct Sweep<'a> {
     /// Memory that is wanted.
     limit: usize,
-    stay: Stay<'a>,
+    pinned: Pinned<'a>,
     /// Nodes used at this tick or later stay: questions that began then are under way.
     oldest: u64,
     steps: usize,
@@ -64,10 +64,10 @@ struct Sweep<'a> {
 impl Tree {
     /// Evicts clean nodes until all take at most `limit` bytes of memory or `steps` nodes were looked at. Returns how
     /// many it evicted. Those used at the tick `oldest` or later stay, too.
-    pub(crate) fn evict(&self, limit: usize, stay: Stay<'_>, oldest: u64, steps: usize) -> usize {
+    pub(crate) fn evict(&self, limit: usize, pinned: Pinned<'_>, oldest: u64, steps: usize) -> usize {
         self.let_go();
-        let floor = stay.below;
-        let mut sweep = Sweep { limit, stay, oldest, steps, evicted: 0, past_floor: false };
+        let floor = pinned.below;
+        let mut sweep = Sweep { limit, pinned, oldest, steps, evicted: 0, past_floor: false };
         // Twice round, since the first time may only take note of who was used, and what is left of a round begun.
         for _ in 0..=BARREN_ROUNDS {
             let from = core::mem::take(&mut *self.hand.at.borrow_mut());
@@ -115,7 +115,7 @@ impl Sweep<'_> {
             self.node(tree, &below, low, from)?;
             drop(below);
             // Keys only grow from here on. A branch that begins before the floor has a child that stays.
-            self.past_floor = self.past_floor || low.key().as_slice() >= self.stay.below;
+            self.past_floor = self.past_floor || low.key().as_slice() >= self.pinned.below;
             if self.past_floor {
                 self.child(child);
             }
@@ -124,13 +124,13 @@ impl Sweep<'_> {
     }
 
     fn child(&mut self, child: &Child) {
-        let (oldest, stay) = (self.oldest, self.stay);
+        let (oldest, pinned) = (self.oldest, self.pinned);
         let evicted = child.evict(|node| {
             let used = node.used.get();
             if used >= oldest || node.has_resident_children() {
                 return false;
             }
-            node.spared.replace(used) == used && !stay.has(node)
+            node.spared.replace(used) == used && !pinned.has(node)
         });
         self.evicted += usize::from(evicted);
     }

@@ -21,7 +21,7 @@ mod scan;
 
 use crate::format::node::PageRef;
 pub(crate) use address::Address;
-pub(crate) use evict::Stay;
+pub(crate) use evict::Pinned;
 pub(crate) use frozen::{DirtyNodes, dirty_nodes};
 pub(crate) use node::{Body, Changes, Child, Home, Meter, Node};
 pub use packed::Packed;
@@ -31,7 +31,7 @@ pub(crate) use renew::NodeLocation;
 
 use crate::format::codec::Malformed;
 use core::cell::{Cell, RefCell};
-use evict::Hand;
+use evict::ClockHand;
 use node::{NODE_MERGED, NODE_MIN};
 use scan::Low;
 use std::collections::HashSet;
@@ -54,7 +54,7 @@ pub(crate) struct Tree {
     visits: Cell<u64>,
     /// Nodes beyond a missing one that a scan asks for.
     ahead: Cell<usize>,
-    hand: Hand,
+    hand: ClockHand,
     /// Leaves where the last scans were, the latest first: what belongs together is close together, and the entry of an
     /// object itself is asked for between its dkeys. A leaf is let go before it is changed, since it would have to be
     /// copied otherwise.
@@ -114,7 +114,7 @@ impl Tree {
             tick,
             visits,
             ahead,
-            hand: Hand::default(),
+            hand: ClockHand::default(),
             fingers: RefCell::default(),
             key: RefCell::default(),
         }
@@ -178,7 +178,7 @@ impl Tree {
             tick: self.tick.clone(),
             visits: Cell::new(0),
             ahead: Cell::new(0),
-            hand: Hand::default(),
+            hand: ClockHand::default(),
             fingers: RefCell::default(),
             key: RefCell::default(),
         }

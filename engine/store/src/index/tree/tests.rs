@@ -554,8 +554,8 @@ fn leaves_with_what_an_open_needs_stay() {
     }
     disk.checkpoint(&mut tree);
     let [from, to] = [15_000u32, 15_500].map(u32::to_be_bytes);
-    let stay = Stay { below: b"", among: [&from, &to] };
-    while tree.evict(0, stay, u64::MAX, usize::MAX) > 0 {}
+    let pinned = Pinned { below: b"", among: [&from, &to] };
+    while tree.evict(0, pinned, u64::MAX, usize::MAX) > 0 {}
     for number in 15_000..15_500u32 {
         assert!(tree.get(&number.to_be_bytes()).is_ok_and(|found| found.is_some()), "key {number}");
     }

@@ -4,7 +4,7 @@ use crate::log::checkpoint::tests::{POOL, checkpoint, fill as fill_nodes, on_a_d
 use crate::operations::operation::Operation;
 use crate::state::aggregation::RemainingMerges;
 use crate::state::aggregation::UnfinishedAkey;
-use crate::state::paging::STAY;
+use crate::state::paging::PINNED;
 use crate::state::reservation::Reservation;
 use crate::store::Store;
 use crate::upkeep::merge::tests::{CONTAINER, fill, on_a_shard, shown};
@@ -198,7 +198,7 @@ fn what_could_not_be_read_once_is_visited_later() {
             core.aggregation.take();
             core.aggregation.borrow_mut().put_back(task.clone(), 0);
             core.tree.borrow().sweep_anew();
-            core.tree.borrow().evict(0, STAY, u64::MAX, usize::MAX);
+            core.tree.borrow().evict(0, PINNED, u64::MAX, usize::MAX);
             disk.make_unreadable(0..u64::MAX);
             let visited = work(&core).await;
             disk.make_readable();
@@ -226,7 +226,7 @@ fn what_can_not_be_read_for_long_is_seldom_tried() {
             core.aggregation.take();
             core.aggregation.borrow_mut().put_back(task.clone(), 0);
             core.tree.borrow().sweep_anew();
-            core.tree.borrow().evict(0, STAY, u64::MAX, usize::MAX);
+            core.tree.borrow().evict(0, PINNED, u64::MAX, usize::MAX);
             disk.make_unreadable(0..u64::MAX);
             let mut failures = 0;
             for _ in 0..360 {
@@ -246,7 +246,7 @@ fn what_can_not_be_read_for_long_is_seldom_tried() {
 async fn work_in_vain(core: &Rc<Core>, disk: &SimDisk) {
     checkpoint(core).await;
     core.tree.borrow().sweep_anew();
-    core.tree.borrow().evict(0, STAY, u64::MAX, usize::MAX);
+    core.tree.borrow().evict(0, PINNED, u64::MAX, usize::MAX);
     disk.make_unreadable(0..u64::MAX);
     let worked = work_out(core).await;
     disk.make_readable();
