@@ -108,10 +108,10 @@ pub(crate) async fn write(core: &Rc<Core>) -> Result<(), CheckpointError> {
     }
     let begin = core.rt.now();
     let mut frozen = begin::freeze(core).await?;
-    let course = Course::new(core, &frozen);
+    let progress = CheckpointProgress::new(core, &frozen);
     let nodes = core::mem::take(&mut frozen.nodes);
-    let mut bytes = write_nodes(core, nodes, frozen.number, &course).await?;
-    bytes += write_maps(core, &frozen, &course).await?;
+    let mut bytes = write_nodes(core, nodes, frozen.number, &progress).await?;
+    bytes += write_maps(core, &frozen, &progress).await?;
     core.writer.written(frozen.last).await?;
     core.device.flush().await?;
     let root = frozen.root.page.get().ok_or(Malformed("the root has no place"))?;
@@ -177,7 +177,7 @@ async fn write_header(core: &Rc<Core>, header: Checkpoint) -> Result<(), MediaEr
 }
 
 /// How far a checkpoint is, compared with what it makes room for.
-struct Course<'a> {
+struct CheckpointProgress<'a> {
     core: &'a Core,
     /// Bytes that it writes, and those that it has begun to write.
     total: u64,
@@ -187,7 +187,7 @@ struct Course<'a> {
     log_room: u64,
 }
 
-impl<'a> Course<'a> {
+impl<'a> CheckpointProgress<'a> {
     fn new(core: &'a Core, frozen: &Frozen) -> Self {
         let Ring { len, written, .. } = frozen.ring;
         Self {
@@ -237,9 +237,9 @@ async fn write_nodes(
     core: &Core,
     mut rest: VecDeque<(Rc<Node>, Run)>,
     number: u64,
-    course: &Course<'_>,
+    progress: &CheckpointProgress<'_>,
 ) -> Result<u64, CheckpointError> {
-    let mut writes = BackgroundWrites::new(core, || course.is_late());
+    let mut writes = BackgroundWrites::new(core, || progress.is_late());
     let mut written = 0;
     while let Some(start) = rest.front().map(|(_, run)| run.block) {
         let (count, bytes) = adjacent(&rest);
@@ -254,7 +254,7 @@ async fn write_nodes(
             nodes.push(node);
             at += len;
         }
-        course.begin(bytes);
+        progress.begin(bytes);
         // Until it is there, nobody may look for a node on the device.
         writes.write(&permit, core.layout.data(start), buffer, nodes);
         written += bytes as u64;
@@ -265,8 +265,12 @@ async fn write_nodes(
 }
 
 /// Writes the bitmaps that changed beside their present versions, and returns the bytes.
-async fn write_maps(core: &Core, frozen: &Frozen, course: &Course<'_>) -> Result<u64, CheckpointError> {
-    let mut writes = BackgroundWrites::new(core, || course.is_late());
+async fn write_maps(
+    core: &Core,
+    frozen: &Frozen,
+    progress: &CheckpointProgress<'_>,
+) -> Result<u64, CheckpointError> {
+    let mut writes = BackgroundWrites::new(core, || progress.is_late());
     for part in frozen.maps.chunks(PIECE / BLOCK) {
         let permit = writes.permit(part.len() * BLOCK).await?;
         for (group, bits) in part {
@@ -276,7 +280,7 @@ async fn write_maps(core: &Core, frozen: &Frozen, course: &Course<'_>) -> Result
             core.checkpoints.maps.borrow_mut()[*group] = (frozen.number, slot);
             writes.write(&permit, core.layout.map(*group as u64, slot), buffer, ());
         }
-        course.begin(part.len() * BLOCK);
+        progress.begin(part.len() * BLOCK);
         core.yield_to_io().await;
     }
     writes.end().await?;
