@@ -27,7 +27,7 @@ use super::shared::{PAGE, Shared};
 use crate::PeerId;
 use core::cell::Cell;
 use core::sync::atomic::Ordering;
-use ring::{Garbage, RING_LONGS, Reader, Writer};
+use ring::{InvalidRing, RING_LONGS, Reader, Writer};
 use rustix::fs::{MemfdFlags, SealFlags};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -147,7 +147,7 @@ impl Channel {
     #[inline]
     pub(super) fn put(&self, message: &[u8], turn: u32) -> bool {
         self.used.set(turn);
-        self.writer.put(message).unwrap_or_else(|Garbage| {
+        self.writer.put(message).unwrap_or_else(|InvalidRing| {
             self.give_up();
             false
         })

@@ -35,9 +35,9 @@ const _: () = assert!(SLOTS.is_power_of_two() && SLOTS - TOLD_EVERY >= 2 * MESSA
 /// Long words of a ring: the slots, and a pair of lines with the number of those that the reader has taken.
 pub(super) const RING_LONGS: usize = SLOTS as usize * SLOT_LONGS + SLOT_LONGS;
 
-/// The other side doesn't keep to the rules: nothing that it wrote means anything.
+/// The other side has broken the protocol of the ring: nothing that it wrote is valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Garbage;
+pub(super) struct InvalidRing;
 
 /// Where a ring is.
 struct RingMemory(Longs<RING_LONGS>);
@@ -86,14 +86,14 @@ impl Writer {
         Self { place: RingMemory::new(shared, at), next: Cell::new(0), taken: Cell::new(0) }
     }
 
-    fn has_room(&self, slots: u32) -> Result<bool, Garbage> {
+    fn has_room(&self, slots: u32) -> Result<bool, InvalidRing> {
         let fits = |taken: u32| self.next.get().wrapping_sub(taken) + slots <= SLOTS;
         if fits(self.taken.get()) {
             return Ok(true);
         }
-        let taken = u32::try_from(self.place.taken().load(Ordering::Acquire)).map_err(|_| Garbage)?;
+        let taken = u32::try_from(self.place.taken().load(Ordering::Acquire)).map_err(|_| InvalidRing)?;
         if self.next.get().wrapping_sub(taken) > SLOTS {
-            return Err(Garbage);
+            return Err(InvalidRing);
         }
         self.taken.set(taken);
         Ok(fits(taken))
@@ -125,7 +125,7 @@ impl Writer {
 
     /// Writes a message of at most [`MESSAGE_MAX`] bytes. Returns whether there was room.
     #[inline(always)]
-    pub(super) fn put(&self, message: &[u8]) -> Result<bool, Garbage> {
+    pub(super) fn put(&self, message: &[u8]) -> Result<bool, InvalidRing> {
         let slots = slots_for(message.len());
         if message.len() > MESSAGE_MAX || !self.has_room(slots)? {
             return Ok(false);
@@ -163,15 +163,15 @@ impl Reader {
 
     /// Length of the next message, if one has come.
     #[inline]
-    pub(super) fn peek(&self) -> Result<Option<usize>, Garbage> {
+    pub(super) fn peek(&self) -> Result<Option<usize>, InvalidRing> {
         let next = self.next.get();
         let head = self.place.slot(next)[0].load(Ordering::Acquire);
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
         if head as u32 != next.wrapping_add(1) {
             return Ok(None);
         }
-        let len = usize::try_from(head >> 32).map_err(|_| Garbage)?;
-        if len > MESSAGE_MAX { Err(Garbage) } else { Ok(Some(len)) }
+        let len = usize::try_from(head >> 32).map_err(|_| InvalidRing)?;
+        if len > MESSAGE_MAX { Err(InvalidRing) } else { Ok(Some(len)) }
     }
 
     /// Copies the message that has come, of this length, to the beginning of `into`, which has room for what a slot holds. What
@@ -297,7 +297,7 @@ mod tests {
         assert_eq!(writer.put(&[1; 100]), Ok(false), "it has taken nothing");
         for lie in [u64::MAX, 1 << 32, u64::from(SLOTS) + 1, 1 << 31] {
             writer.place.taken().store(lie, Ordering::Relaxed);
-            assert_eq!(writer.put(&[1; 100]), Err(Garbage), "{lie}");
+            assert_eq!(writer.put(&[1; 100]), Err(InvalidRing), "{lie}");
         }
     }
 
@@ -305,7 +305,7 @@ mod tests {
     fn a_length_that_no_message_has_is_garbage() {
         let (writer, reader) = ring(0);
         writer.place.slot(0)[0].store(head(0, MESSAGE_MAX + 1), Ordering::Relaxed);
-        assert_eq!(reader.peek(), Err(Garbage));
+        assert_eq!(reader.peek(), Err(InvalidRing));
         assert_eq!(writer.put(&[0; MESSAGE_MAX + 1]), Ok(false));
     }
 }

@@ -1,7 +1,7 @@
 //! The channels of an endpoint, and the memory that what comes through them is copied to.
 
 use super::Channel;
-use super::ring::{Garbage, MESSAGE_MAX, SLOT_BYTES};
+use super::ring::{InvalidRing, MESSAGE_MAX, SLOT_BYTES};
 use crate::BufferPool;
 use crate::endpoint::{Message, SlabLease, SlabReturns, Source};
 use core::cell::{Cell, RefCell};
@@ -209,7 +209,7 @@ impl Channels {
         match channel.reader.peek() {
             Ok(None) => Look::Nothing,
             Ok(Some(len)) => Look::Came(self.take_from(channel, len)),
-            Err(Garbage) => Look::Broken(Rc::clone(channel)),
+            Err(InvalidRing) => Look::Broken(Rc::clone(channel)),
         }
     }
 
