@@ -34,8 +34,8 @@ pub struct System {
     limit: Duration,
 }
 
-/// How an engine did not do what it was asked for.
-enum Missed {
+/// How a call of an engine failed.
+enum CallFailure {
     /// It can't at this moment, or can't be reached.
     Away(Status),
     /// It refuses.
@@ -93,11 +93,11 @@ impl System {
                 }
                 match self.ask(address, left, contact, &attempt).await {
                     Ok(reply) => return Ok(reply.into_inner()),
-                    Err(Missed::Refused(status)) => {
+                    Err(CallFailure::Refused(status)) => {
                         return Err(CliError::Management { what, failure: failure_of(&status) });
                     }
                     // What an engine has said tells more than that another one is silent.
-                    Err(Missed::Away(status)) => {
+                    Err(CallFailure::Away(status)) => {
                         if is_told(&status) || last.as_ref().is_none_or(|(_, last)| !is_told(last)) {
                             last = Some((address.clone(), status));
                         }
@@ -119,12 +119,12 @@ impl System {
         left: Duration,
         contact: Duration,
         attempt: &impl AsyncFn(Channel) -> Result<Response<T>, Status>,
-    ) -> Result<Response<T>, Missed> {
+    ) -> Result<Response<T>, CallFailure> {
         let begun = Instant::now();
-        let late = |_| Missed::Away(Status::deadline_exceeded("no answer in time"));
+        let late = |_| CallFailure::Away(Status::deadline_exceeded("no answer in time"));
         let connecting = self.contact(address);
         let channel = tokio::time::timeout(left.min(contact), connecting).await.map_err(late)?;
-        let channel = channel.map_err(Missed::Away)?;
+        let channel = channel.map_err(CallFailure::Away)?;
         let left = left.saturating_sub(begun.elapsed());
         let answer = tokio::time::timeout(left.min(ATTEMPT_LIMIT), attempt(channel)).await;
         if !matches!(answer, Ok(Ok(_))) {
@@ -132,8 +132,8 @@ impl System {
             self.channels.borrow_mut().remove(address);
         }
         answer.map_err(late)?.map_err(|status| match status.code() {
-            Code::Unavailable => Missed::Away(status),
-            _ => Missed::Refused(status),
+            Code::Unavailable => CallFailure::Away(status),
+            _ => CallFailure::Refused(status),
         })
     }
 
