@@ -254,11 +254,11 @@ fn has_doomed(core: &Core, whose: Whose) -> bool {
     })
 }
 
-/// What reclaim does next.
-enum Doomed {
-    /// Entries that begin with the first go, from the second on.
+/// The next step of a reclaim.
+enum ReclaimStep {
+    /// Removes entries whose keys begin with the first, from the second on.
     Entries(Vec<u8>, Vec<u8>),
-    /// Nothing is left: the last entries go together.
+    /// Nothing else is left: removes the last entries together.
     Last(Vec<Change>),
 }
 
@@ -273,10 +273,10 @@ async fn reclaim(core: &Rc<Core>) -> Result<bool, ChoreError> {
     core.aggregation.borrow_mut().passed_over.begin_anew(now, is_there);
     let mut place = None;
     let changes = core.ask(|tree| {
-        let changes = match find_doomed(core, tree, &mut place)? {
+        let changes = match next_reclaim_step(core, tree, &mut place)? {
             None => Vec::new(),
-            Some(Doomed::Last(changes)) => changes,
-            Some(Doomed::Entries(prefix, from)) => {
+            Some(ReclaimStep::Last(changes)) => changes,
+            Some(ReclaimStep::Entries(prefix, from)) => {
                 let mut changes = Vec::new();
                 let scanned = tree.scan(&from, |key, _| {
                     if changes.len() >= RECLAIM_STEP || !key.starts_with(&prefix) {
@@ -334,11 +334,11 @@ fn leave_cut(changes: &mut Vec<Change>) {
 type ReclaimPosition = ((PoolNumber, ContainerNumber), Vec<u8>);
 
 /// `place` becomes that where it looks for entries.
-fn find_doomed(
+fn next_reclaim_step(
     core: &Core,
     tree: &Tree,
     place: &mut Option<ReclaimPosition>,
-) -> Result<Option<Doomed>, Fault> {
+) -> Result<Option<ReclaimStep>, Fault> {
     let catalog = core.catalog.borrow();
     let unread = &core.aggregation.borrow().passed_over;
     for (pool_number, pool) in &catalog.pools {
@@ -362,23 +362,23 @@ fn find_doomed(
                 let from = behind.max(&prefix).to_vec();
                 *place = Some(((*pool_number, *number), from.clone()));
                 if tree.first(&from, &prefix)?.is_some() {
-                    return Ok(Some(Doomed::Entries(prefix, from)));
+                    return Ok(Some(ReclaimStep::Entries(prefix, from)));
                 }
             }
             *place = None;
             if behind.is_empty() {
                 let last = [key::USAGE, key::CONTAINER].map(of_kind);
-                return Ok(Some(Doomed::Last(last.map(|key| Change::Remove { key }).into())));
+                return Ok(Some(ReclaimStep::Last(last.map(|key| Change::Remove { key }).into())));
             }
             is_whole = false;
         }
         if pool.destroying && is_whole {
             let attributes = key::attributes(*pool_number);
             if tree.first(&attributes, &attributes)?.is_some() {
-                return Ok(Some(Doomed::Entries(attributes.clone(), attributes)));
+                return Ok(Some(ReclaimStep::Entries(attributes.clone(), attributes)));
             }
             let last = [key::container(key::USAGE, *pool_number, 0), key::pool(*pool_number)];
-            return Ok(Some(Doomed::Last(last.map(|key| Change::Remove { key }).into())));
+            return Ok(Some(ReclaimStep::Last(last.map(|key| Change::Remove { key }).into())));
         }
     }
     Ok(None)
