@@ -114,6 +114,14 @@ docs: ## Generate the reference pages and the pages of the Rust crates, and chec
 	@setup/links.sh
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --exclude weir-fuzz
 
+.PHONY: install
+install: build ## Install the libraries and headers that programs for DAOS are built with (PREFIX=/usr/local)
+	@setup/install_client.sh target/release/libdaos.so $(or $(PREFIX),/usr/local)
+
+.PHONY: consumers
+consumers: setup-build ## Build programs for DAOS (fio) with the client's headers, from Debian's sources, and have them write and verify
+	@client/libdaos/consumers/run.sh
+
 .PHONY: images
 images: ## Build the container images
 	@setup/setup.sh cluster

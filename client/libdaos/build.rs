@@ -5,5 +5,5 @@ fn main() {
     // libfabric is linked in statically, and its objects carry symbol versions that only a libfabric.so defines.
     // Nothing of it, or of any other library inside, is to be seen from outside anyway.
     println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libdaos.so");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libdaos.so.2");
 }

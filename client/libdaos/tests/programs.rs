@@ -6,6 +6,7 @@ mod engines;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 use engines::{POOL, System};
 
@@ -21,29 +22,47 @@ fn source_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
 }
 
-/// Compiles a program; any warning fails it. It is linked as programs for DAOS are, with the second library's name too.
-fn compile(program: &str, into: &Path) -> PathBuf {
-    let binary = into.join(program);
-    let library = library_folder();
-    let second = into.join("libdaos_common.so");
-    if !second.exists() {
-        std::os::unix::fs::symlink(library.join("libdaos.so"), &second).expect("linked");
-    }
+/// The headers and libraries as they are installed, once for all tests of this run.
+fn installed() -> &'static Path {
+    static INSTALLED: LazyLock<PathBuf> = LazyLock::new(|| {
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("client");
+        let made = Command::new(source_folder().join("../../setup/install_client.sh"))
+            .arg(library_folder().join("libdaos.so"))
+            .arg(&prefix)
+            .output()
+            .expect("the script runs");
+        expect_success("install_client.sh", &made);
+        prefix
+    });
+    &INSTALLED
+}
+
+/// Libraries that programs for DAOS are linked with.
+const LIBRARIES: [&str; 7] =
+    ["-ldfs", "-lduns", "-lgurt", "-lcart", "-ldaos_common", "-ldaos_tests", "-ldaos"];
+
+/// Compiles a program with these libraries; any warning fails it.
+fn compile_with(libraries: &[&str], program: &str, into: &Path) -> PathBuf {
+    let (binary, prefix) = (into.join(program), installed());
     let compiled = Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
         .arg(&binary)
         .arg("-I")
-        .arg(source_folder().join("include"))
+        .arg(prefix.join("include"))
         .arg(source_folder().join(format!("tests/c/{program}.c")))
         .arg("-L")
-        .arg(&library)
-        .arg("-L")
-        .arg(into)
-        .args(["-ldaos", "-ldaos_common", &format!("-Wl,-rpath,{}", library.display())])
+        .arg(prefix.join("lib"))
+        .args(libraries)
+        .arg(format!("-Wl,-rpath,{}", prefix.join("lib").display()))
         .output()
         .expect("there is a C compiler");
     expect_success("cc", &compiled);
     binary
+}
+
+/// Compiles a program as programs for DAOS are linked.
+fn compile(program: &str, into: &Path) -> PathBuf {
+    compile_with(&LIBRARIES, program, into)
 }
 
 fn expect_success(what: &str, output: &Output) {
@@ -190,4 +209,65 @@ fn the_page_names_the_functions_that_are_not_there() {
         "either there or in the page's list of what is missing: {missing:?}; there are {said}"
     );
     assert!(page.contains(&said), "the page has to say: {said}");
+}
+
+/// Configure scripts look for one function in one library, by its plain name or through pkg-config.
+#[test]
+fn each_library_alone_has_the_functions_that_configure_scripts_look_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (source, binary) = (folder.path().join("probe.c"), folder.path().join("probe"));
+    let libraries = installed().join("lib");
+    for (library, function) in [
+        ("daos", "daos_init"),
+        ("dfs", "dfs_mkdir"),
+        ("duns", "duns_resolve_path"),
+        ("gurt", "d_hash_murmur64"),
+        ("daos_common", "daos_der2errno"),
+    ] {
+        let text = format!("char {function}();\nint main(void) {{ return {function} == 0; }}\n");
+        std::fs::write(&source, text).expect("written");
+        let linked = Command::new("cc")
+            .args(["-w", "-fno-builtin", "-o"])
+            .args([&binary, &source])
+            .arg(format!("-L{}", libraries.display()))
+            .arg(format!("-l{library}"))
+            .arg(format!("-Wl,-rpath,{}", libraries.display()))
+            .output()
+            .expect("there is a C compiler");
+        expect_success(library, &linked);
+        expect_success(function, &Command::new(&binary).output().expect("it runs"));
+    }
+    for package in ["daos", "dfs"] {
+        let told = Command::new("pkg-config")
+            .args(["--cflags", "--libs", package])
+            .env("PKG_CONFIG_PATH", libraries.join("pkgconfig"))
+            .output()
+            .expect("there is pkg-config");
+        expect_success(package, &told);
+    }
+}
+
+/// A filter's function is that of libdaos.so.2, also where nothing else brings that.
+#[test]
+fn functions_of_the_other_libraries_run() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let source = "#include <gurt/hash.h>\n#include <daos_uns.h>\n#include <stdio.h>\nint main(void) { struct duns_attr_t attr = {0}; \
+                  int rc = duns_resolve_path(\"daos://a/b\", &attr); printf(\"%u %d %s\\n\", d_hash_string_u32(\"a\", 1), rc, attr.da_cont); \
+                  return rc; }";
+    let (file, binary) = (folder.path().join("filter.c"), folder.path().join("filter"));
+    std::fs::write(&file, source).expect("written");
+    let prefix = installed();
+    let linked = Command::new("cc")
+        .arg("-o")
+        .args([&binary, &file])
+        .arg(format!("-I{}", prefix.join("include").display()))
+        .arg(format!("-L{}", prefix.join("lib").display()))
+        .args(["-lgurt", "-lduns"])
+        .arg(format!("-Wl,-rpath,{}", prefix.join("lib").display()))
+        .output()
+        .expect("there is a C compiler");
+    expect_success("cc", &linked);
+    let ran = Command::new(&binary).output().expect("it runs");
+    expect_success("filter", &ran);
+    assert_eq!(ran.stdout, b"177670 0 b\n");
 }
