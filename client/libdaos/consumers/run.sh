@@ -54,9 +54,12 @@ compile_fio() {
 
 # fio_has_dfs: fails unless the program has the engine, and it is linked with this client.
 fio_has_dfs() {
-    "$work/fio/fio" --enghelp | grep -qw dfs || fail "fio was built without its engine dfs: see $WEIR_LOGS/consumers-fio.log"
-    ldd "$work/fio/fio" "$work"/fio/engines/*.so 2>/dev/null | grep -q "$prefix/lib/libdfs" ||
-        fail "fio's engine dfs isn't linked with $prefix/lib/libdfs.so"
+    local engines linked
+    engines=$("$work/fio/fio" --enghelp)
+    [[ $engines == *dfs* ]] || fail "fio was built without its engine dfs: see $WEIR_LOGS/consumers-fio.log"
+    linked=$(ldd "$work/fio/fio")
+    [[ $linked == *"$prefix/lib/libdaos.so.2"* ]] ||
+        fail "fio's engine dfs isn't linked with $prefix/lib/libdaos.so.2: $linked"
 }
 
 system_up() {

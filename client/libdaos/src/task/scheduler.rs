@@ -239,15 +239,12 @@ fn end_running(scheduler: usize) {
 fn wait(scheduler: usize, until: Option<Instant>) -> bool {
     let mut tables = tables();
     loop {
-        let (is_empty, woken) = match tables.scheduler(scheduler) {
-            Ok(known) => {
-                let woken = known.sleeping.iter().map(|(until, _)| *until).min();
-                (known.arrived.is_empty() && known.waiting.is_empty(), woken)
-            }
-            Err(_) => return true,
-        };
+        let Ok(known) = tables.scheduler(scheduler) else { return true };
+        let woken = known.sleeping.iter().map(|(until, _)| *until).min();
+        let (has_arrived, waiting) = (!known.arrived.is_empty(), known.waiting.clone());
+        let can_begin = waiting.iter().any(|task| tables.task(*task).is_ok_and(|known| known.waits == 0));
         let now = Instant::now();
-        if !is_empty || woken.is_some_and(|woken| woken <= now) {
+        if has_arrived || can_begin || woken.is_some_and(|woken| woken <= now) {
             return false;
         }
         if until.is_some_and(|until| until <= now) {
