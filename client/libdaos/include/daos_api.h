@@ -4,6 +4,7 @@
 #define WEIR_DAOS_API_H
 
 #include <string.h>
+#include <time.h>
 
 #include <daos_event.h>
 #include <daos_types.h>
@@ -69,6 +70,10 @@ int daos_tx_abort(daos_handle_t th, daos_event_t *ev);
 int daos_tx_restart(daos_handle_t th, daos_event_t *ev);
 int daos_tx_close(daos_handle_t th, daos_event_t *ev);
 int daos_tx_hdl2epoch(daos_handle_t th, daos_epoch_t *epoch);
+
+/* Time of an epoch. */
+int daos_hlc2timespec(uint64_t hlc, struct timespec *ts);
+int daos_hlc2timestamp(uint64_t hlc, time_t *ts);
 
 /*
  * Makes a list of ranks, e.g. of "1:3:5" with sep ":". Free it by d_rank_list_free. NULL for a text that isn't ranks with single

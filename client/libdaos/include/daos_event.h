@@ -39,6 +39,15 @@ int daos_event_test(struct daos_event *ev, int64_t timeout, bool *flag);
 /* Completes a parent event once all its children are complete. */
 int daos_event_parent_barrier(struct daos_event *ev);
 
+/* Called when an event is reported, with its result; another result than 0 becomes that of an event without an error. */
+typedef int (*daos_event_comp_cb_t)(void *arg, struct daos_event *ev, int rc);
+
+/* Has a function called by the poll or test that reports an event, once. It may call the library. */
+int daos_event_register_comp_cb(struct daos_event *ev, daos_event_comp_cb_t cb, void *arg);
+
+/* The child of an event behind another one, the first one for NULL; NULL behind the last one. */
+struct daos_event *daos_event_next(struct daos_event *parent, struct daos_event *child);
+
 /* Says that nobody waits for the operation any more. It runs to its end nevertheless. */
 int daos_event_abort(struct daos_event *ev);
 

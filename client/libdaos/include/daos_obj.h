@@ -304,6 +304,58 @@ int daos_obj_list_dkey(daos_handle_t oh, daos_handle_t th, uint32_t *nr, daos_ke
 int daos_obj_list_akey(daos_handle_t oh, daos_handle_t th, daos_key_t *dkey, uint32_t *nr, daos_key_desc_t *kds,
 		       d_sg_list_t *sgl, daos_anchor_t *anchor, daos_event_t *ev);
 
+/* What an object is made of. */
+struct daos_obj_attr;
+
+/* Lists the extents of an array: *nr is the room, then their number. size and eprs may be NULL. */
+int daos_obj_list_recx(daos_handle_t oh, daos_handle_t th, daos_key_t *dkey, daos_key_t *akey, daos_size_t *size,
+		       uint32_t *nr, daos_recx_t *recxs, daos_epoch_range_t *eprs, daos_anchor_t *anchor, bool incr_order,
+		       daos_event_t *ev);
+
+/* The greatest or smallest integer key or record: DAOS_GET_MAX or _MIN with _DKEY, _AKEY, _RECX. */
+int daos_obj_query_key(daos_handle_t oh, daos_handle_t th, uint64_t flags, daos_key_t *dkey, daos_key_t *akey,
+		       daos_recx_t *recx, daos_event_t *ev);
+int daos_obj_query_max_epoch(daos_handle_t oh, daos_handle_t th, daos_epoch_t *epoch, daos_event_t *ev);
+
+/* Parts in which dkeys can be listed at the same time: *nr is the room, then their number. anchors may be NULL. */
+int daos_obj_anchor_split(daos_handle_t oh, uint32_t *nr, daos_anchor_t *anchors);
+int daos_obj_anchor_set(daos_handle_t oh, uint32_t index, daos_anchor_t *anchor);
+/* An anchor behind a dkey, or an akey of it. dkeys need an object of one shard: -DER_NOTSUPPORTED. */
+int daos_obj_key2anchor(daos_handle_t oh, daos_handle_t th, daos_key_t *dkey, daos_key_t *akey, daos_anchor_t *anchor,
+			daos_event_t *ev);
+
+/* Compares replicas: there are none of an object without redundancy, others are -DER_NOTSUPPORTED. */
+int daos_obj_verify(daos_handle_t coh, daos_obj_id_t oid, daos_epoch_t epoch);
+/* Not available: -DER_NOSYS. */
+int daos_obj_query(daos_handle_t oh, struct daos_obj_attr *oa, d_rank_list_t *ranks, daos_event_t *ev);
+
+/* The objects at a snapshot: -DER_NONEXIST without one. Marks end with the handle. */
+int daos_oit_open(daos_handle_t coh, daos_epoch_t epoch, daos_handle_t *oh, daos_event_t *ev);
+int daos_oit_close(daos_handle_t oh, daos_event_t *ev);
+int daos_oit_list(daos_handle_t oh, daos_obj_id_t *oids, uint32_t *oids_nr, daos_anchor_t *anchor, daos_event_t *ev);
+int daos_oit_mark(daos_handle_t oh, daos_obj_id_t oid, d_iov_t *marker, daos_event_t *ev);
+int daos_oit_list_unmarked(daos_handle_t oh, daos_obj_id_t *oids, uint32_t *oids_nr, daos_anchor_t *anchor,
+			   daos_event_t *ev);
+/* Chooses an object (1) or leaves it out (0); marker is NULL without a mark. */
+typedef int(daos_oit_filter_cb)(daos_obj_id_t oid, d_iov_t *marker);
+int daos_oit_list_filter(daos_handle_t oh, daos_obj_id_t *oids, uint32_t *oids_nr, daos_anchor_t *anchor,
+			 daos_oit_filter_cb filter, daos_event_t *ev);
+
+/* Kind of redundancy of an object's class. */
+static inline uint32_t
+daos_obj_id2ord(daos_obj_id_t oid)
+{
+	return (uint32_t)((oid.hi & OID_FMT_CLASS_MASK) >> OID_FMT_CLASS_SHIFT);
+}
+
+/* Goes on to another id of the program's 32 bits; all of them come before one comes again. */
+static inline void
+daos_obj_oid_cycle(daos_obj_id_t *oid)
+{
+	/* A prime number. */
+	oid->hi = (oid->hi + 999999937) & UINT32_MAX;
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -3,6 +3,8 @@
 #ifndef WEIR_DAOS_OBJ_CLASS_H
 #define WEIR_DAOS_OBJ_CLASS_H
 
+#include <sys/types.h>
+
 #include <daos_types.h>
 
 #ifdef __cplusplus
@@ -349,6 +351,11 @@ int daos_oclass_name2id(const char *name);
 
 /* Name of a class, at most MAX_OBJ_CLASS_NAME_LEN bytes with its NUL: -1 when the number has no meaning. */
 int daos_oclass_id2name(daos_oclass_id_t oc_id, char *name);
+
+/* Names of all classes with commas between them, as many as fit in size bytes; returns how many bytes all take. */
+ssize_t daos_oclass_names_list(size_t size, char *str);
+/* Number of classes that have names. */
+int daos_oclass_nr(int opts);
 
 #ifdef __cplusplus
 }

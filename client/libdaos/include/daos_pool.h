@@ -3,6 +3,8 @@
 #ifndef WEIR_DAOS_POOL_H
 #define WEIR_DAOS_POOL_H
 
+#include <sys/types.h>
+
 #include <daos_prop.h>
 #include <daos_types.h>
 
@@ -205,6 +207,9 @@ int daos_pool_query(daos_handle_t poh, d_rank_list_t **ranks, daos_pool_info_t *
 /* Lists containers: *ncont is the room in conts, then their number. conts NULL asks for the number only. */
 int daos_pool_list_cont(daos_handle_t poh, daos_size_t *ncont, struct daos_pool_cont_info *conts,
 			daos_event_t *ev);
+
+/* The permissions that a list of properties with ACL, owner and group gives to a user. */
+int daos_pool_get_perms(daos_prop_t *pool_prop, uid_t uid, gid_t *gids, size_t nr_gids, uint64_t *perms);
 
 /* Writes a handle to memory for another process; with iov_buf NULL only its size is returned in iov_buf_len. */
 int daos_pool_local2global(daos_handle_t poh, d_iov_t *glob);

@@ -315,6 +315,29 @@ int daos_prop_entry_set_str(struct daos_prop_entry *entry, const char *str, daos
 /* The entry of this type; NULL when there is none. */
 struct daos_prop_entry *daos_prop_entry_get(daos_prop_t *prop, uint32_t type);
 
+/* Makes a list of text: NAME:VALUE with ; or , between, e.g. "label:home;cksum:crc32;ec_cell_sz:64k". */
+int daos_prop_from_str(const char *str, daos_size_t len, daos_prop_t **prop);
+
+/* Frees values and entries, not the list. */
+void daos_prop_fini(daos_prop_t *prop);
+
+/* Makes a list of two, of which either may be NULL; where both have a property, it is that of the new one. */
+daos_prop_t *daos_prop_merge(daos_prop_t *old_prop, daos_prop_t *new_prop);
+int daos_prop_merge2(daos_prop_t *old_prop, daos_prop_t *new_prop, daos_prop_t **out_prop);
+
+/* Values that are memory: access control lists, roots. They are copied. */
+int daos_prop_set_ptr(daos_prop_t *prop, uint32_t type, const void *ptr, daos_size_t size);
+int daos_prop_entry_set_ptr(struct daos_prop_entry *entry, const void *ptr, daos_size_t size);
+int daos_prop_entry_dup_ptr(struct daos_prop_entry *entry_dst, struct daos_prop_entry *entry_src, size_t len);
+int daos_prop_entry_dup_co_roots(struct daos_prop_entry *dst, struct daos_prop_entry *src);
+/* -DER_MISMATCH when two lists differ. */
+int daos_prop_entry_cmp_acl(struct daos_prop_entry *entry1, struct daos_prop_entry *entry2);
+
+/* What the value of an entry is. */
+bool daos_prop_has_str(struct daos_prop_entry *entry);
+bool daos_prop_has_ptr(struct daos_prop_entry *entry);
+bool daos_prop_has_byteval(struct daos_prop_entry *entry);
+
 #ifdef __cplusplus
 }
 #endif

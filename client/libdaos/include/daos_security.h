@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Access control lists: types and values. The functions on them aren't there yet. */
+/* Access control lists. */
 #ifndef WEIR_DAOS_SECURITY_H
 #define WEIR_DAOS_SECURITY_H
 
+#include <stdbool.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 #include <daos_prop.h>
@@ -95,5 +97,52 @@ enum daos_acl_perm {
 #define DAOS_ACL_PERM_ALL 511
 #define DAOS_ACL_PERM_POOL_ALL 31
 #define DAOS_ACL_PERM_CONT_ALL 507
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Lists. What is made is freed by daos_acl_free, an entry by daos_ace_free. Functions that make something give NULL for wrong input. */
+struct daos_acl *daos_acl_create(struct daos_ace *aces[], uint16_t num_aces);
+struct daos_acl *daos_acl_dup(struct daos_acl *acl);
+void daos_acl_free(struct daos_acl *acl);
+/* Bytes, or a negative error. */
+ssize_t daos_acl_get_size(struct daos_acl *acl);
+struct daos_ace *daos_acl_get_next_ace(struct daos_acl *acl, struct daos_ace *current_ace);
+int daos_acl_get_ace_for_principal(struct daos_acl *acl, enum daos_acl_principal_type type, const char *principal,
+				   struct daos_ace **ace);
+/* These two make another list of the one that *acl points to. */
+int daos_acl_add_ace(struct daos_acl **acl, struct daos_ace *new_ace);
+int daos_acl_remove_ace(struct daos_acl **acl, enum daos_acl_principal_type type, const char *principal_name);
+int daos_acl_validate(struct daos_acl *acl);
+void daos_acl_dump(struct daos_acl *acl);
+
+struct daos_ace *daos_ace_create(enum daos_acl_principal_type type, const char *principal_name);
+void daos_ace_free(struct daos_ace *ace);
+ssize_t daos_ace_get_size(struct daos_ace *ace);
+bool daos_ace_is_valid(struct daos_ace *ace);
+void daos_ace_dump(struct daos_ace *ace, uint32_t tabs);
+const char *daos_ace_get_principal_str(struct daos_ace *ace);
+
+/* Names of users and groups: NAME@. What is made is freed by free. */
+bool daos_acl_principal_is_valid(const char *name);
+int daos_acl_uid_to_principal(uid_t uid, char **name);
+int daos_acl_gid_to_principal(gid_t gid, char **name);
+int daos_acl_principal_to_uid(const char *principal, uid_t *uid);
+int daos_acl_principal_to_gid(const char *principal, gid_t *gid);
+/* OWNER@, GROUP@, EVERYONE@, u:NAME or g:NAME. */
+int daos_acl_principal_from_str(const char *principal_str, enum daos_acl_principal_type *type, char **name);
+
+/* Entries as text: [A][U][L]:[G][P][F][S]:PRINCIPAL:PERMISSIONS, e.g. "A::ann@:rw". */
+int daos_ace_from_str(const char *str, struct daos_ace **ace);
+int daos_ace_to_str(struct daos_ace *ace, char *buf, size_t buf_len);
+int daos_ace_str_get_verbose(const char *ace_str, char *buf, size_t buf_len);
+int daos_acl_from_strs(const char **ace_strs, size_t ace_nr, struct daos_acl **acl);
+int daos_acl_to_strs(struct daos_acl *acl, char ***ace_strs, size_t *ace_nr);
+int daos_acl_to_stream(FILE *stream, struct daos_acl *acl, bool verbose);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

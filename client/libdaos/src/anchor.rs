@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
-use weir_client::Anchor;
+use weir_client::{Anchor, Page};
 use weir_proto::{Der, codec};
 
 use crate::boundary::ArgumentPtr;
@@ -77,6 +77,39 @@ impl LongKey {
 
 /// The fields of an anchor, as it is encoded.
 type Fields = (u32, Vec<u8>, bool);
+
+/// Marks an anchor of one part of an enumeration, in `da_flags`; `da_sub_anchors` is the shard behind the part then.
+const IS_PART: u32 = 1 << 31;
+
+/// The shard behind the part that an anchor enumerates; `None` for one of everything.
+pub fn part(place: ArgumentPtr<daos_anchor_t>) -> Option<u32> {
+    let anchor = place.get();
+    if anchor.da_flags & IS_PART == 0 { None } else { u32::try_from(anchor.da_sub_anchors).ok() }
+}
+
+/// Writes the anchor of a shard's part.
+pub fn write_part(place: ArgumentPtr<daos_anchor_t>, shard: u32) -> Result<(), Der> {
+    place.set(daos_anchor_t::default());
+    let fields: Fields = (shard, Vec::new(), false);
+    write(place, &codec::decode(&codec::encode(&fields)).map_err(|_| Der::MISC)?)?;
+    place.change(|anchor| {
+        anchor.da_flags = IS_PART;
+        anchor.da_sub_anchors = u64::from(shard) + 1;
+    });
+    Ok(())
+}
+
+/// What of a page belongs to a part: all entries of a page are of one shard.
+pub fn within(part: Option<u32>, page: Page) -> Result<Page, Der> {
+    let Some(end) = part else { return Ok(page) };
+    let (shard, inner, ended): Fields = codec::decode(&codec::encode(&page.next)).map_err(|_| Der::MISC)?;
+    let is_behind = inner.is_empty() && shard > 0;
+    let of = if is_behind { shard - 1 } else { shard };
+    let entries = if of < end { page.entries } else { Vec::new() };
+    let next: Fields = (shard, inner, ended || shard >= end);
+    let next = codec::decode(&codec::encode(&next)).map_err(|_| Der::MISC)?;
+    Ok(Page { entries, next })
+}
 
 /// Behind a key of a shard.
 pub fn behind(shard: u32, key: &[u8]) -> Result<Anchor, Der> {

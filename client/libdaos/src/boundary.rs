@@ -138,6 +138,11 @@ impl<T> Clone for ArgumentPtr<T> {
 impl<T> Copy for ArgumentPtr<T> {}
 
 impl<T> ArgumentPtr<T> {
+    /// The pointer.
+    pub const fn pointer(self) -> *mut T {
+        self.0
+    }
+
     /// Stores a result.
     pub fn set(self, value: T) {
         // SAFETY: not NULL; by the caller's promise it is valid and nobody else uses it until the call is complete.

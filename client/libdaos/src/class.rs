@@ -71,6 +71,32 @@ pub extern "C" fn daos_obj_list_class(
     code(Der::NOSYS)
 }
 
+/// Names of the classes that can be asked for by name, with commas between them.
+fn names() -> Vec<String> {
+    let codes = [1_u32, 8, 9, 10, 11, 12, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42];
+    let groups = [1_u32, 2, 4, 6, 8, 12, 16, 32, 0xffff];
+    let ids = codes.iter().flat_map(|code| groups.iter().map(move |group| (code << 24) | group));
+    let named = ids.filter_map(|id| ObjectClass::from_id(id).ok()).map(|class| class.to_string());
+    named.filter(|name| name.parse::<ObjectClass>().is_ok()).collect()
+}
+
+/// Writes the names of all classes, with commas between them, as many as fit. Returns how many bytes all take without a NUL.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_oclass_names_list(size: usize, str: *mut c_char) -> isize {
+    let text = names().join(", ");
+    if str.is_null() && size > 0 {
+        return code(Der::INVAL) as isize;
+    }
+    crate::dfs::copy_text(text.as_bytes(), str, size);
+    isize::try_from(text.len()).unwrap_or(isize::MAX)
+}
+
+/// Number of classes that can be asked for by name.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_oclass_nr(_opts: c_int) -> c_int {
+    c_int::try_from(names().len()).unwrap_or(c_int::MAX)
+}
+
 /// The class that a caller named by number; `None` leaves the choice to the container.
 pub(crate) fn chosen(cid: u32) -> Result<Option<ObjectClass>, Der> {
     if cid == 0 {

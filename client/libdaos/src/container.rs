@@ -7,11 +7,17 @@ use weir_client::{
 };
 use weir_proto::{ContainerId, Der};
 
-use crate::boundary::{der_of, guarded, operation, optional, required, run, text_of};
+use crate::attributes::name_of_property;
+use crate::boundary::{
+    ArgumentPtr, code, der_of, element, guarded, operation, optional, required, run, text_of,
+};
+use crate::container_property;
 use crate::handle::{self, Opened};
 use crate::pool::{export, import};
 use crate::property::{self, Given};
-use crate::types::{d_iov_t, daos_cont_info_t, daos_epoch_range_t, daos_event_t, daos_handle_t, daos_prop_t};
+use crate::types::{
+    d_iov_t, daos_anchor_t, daos_cont_info_t, daos_epoch_range_t, daos_event_t, daos_handle_t, daos_prop_t,
+};
 
 const READ_ONLY: u32 = 1;
 const READ_WRITE: u32 = 2;
@@ -20,10 +26,9 @@ const BASE_MASK: u32 = 7;
 
 /// Snapshot option: take one, and nothing else.
 const SNAPSHOT_ONLY: c_int = 1;
+/// Snapshot options: take one, and have its objects listed.
+const SNAPSHOT_AND_OBJECTS: c_int = 3;
 
-const PROPERTY_LABEL: u32 = 4097;
-const PROPERTY_LAYOUT: u32 = 4098;
-const PROPERTY_REDUNDANCY_FACTOR: u32 = 4103;
 const LAYOUT_POSIX: u64 = 1;
 
 /// Bytes of a file in one dkey, for containers made here (`DFS_DEFAULT_CHUNK_SIZE`).
@@ -105,6 +110,7 @@ pub(crate) fn new_id(context: &Context) -> ContainerId {
 
 /// What a container is made with; with no list, of the type for objects.
 pub(crate) fn properties_of(pool: &Pool, list: *mut daos_prop_t) -> Result<ContainerProperties, Der> {
+    let owner = crate::dfs::ownership(ROOT_MODE);
     let mut properties = ContainerProperties {
         label: String::new(),
         kind: ContainerType::Object,
@@ -115,18 +121,24 @@ pub(crate) fn properties_of(pool: &Pool, list: *mut daos_prop_t) -> Result<Conta
             pool.object_class().to_owned()
         },
         chunk_size: CHUNK_SIZE,
-        uid: 0,
-        gid: 0,
-        mode: ROOT_MODE,
+        uid: owner.uid,
+        gid: owner.gid,
+        mode: owner.mode,
         attributes: std::collections::BTreeMap::new(),
     };
     for (kind, value) in property::given(list)? {
         match (kind, value) {
-            (PROPERTY_LABEL, Given::Text(label)) => properties.label = label,
-            (PROPERTY_LAYOUT, Given::Number(LAYOUT_POSIX)) => properties.kind = ContainerType::Posix,
+            (container_property::LABEL, Given::Text(label)) => properties.label = label,
+            (container_property::LAYOUT, Given::Number(LAYOUT_POSIX)) => {
+                properties.kind = ContainerType::Posix;
+            }
             // Data has no redundancy yet: asking for some must not seem to succeed.
-            (PROPERTY_REDUNDANCY_FACTOR, Given::Number(factor)) if factor > 0 => {
+            (container_property::REDUNDANCY_FACTOR, Given::Number(factor)) if factor > 0 => {
                 return Err(Der::NOTSUPPORTED);
+            }
+            (kind, value) if container_property::is_kept(kind) => {
+                let (name, value) = (name_of_property(kind), container_property::kept(&value));
+                properties.attributes.insert(name, value);
             }
             _ => {}
         }
@@ -204,11 +216,13 @@ pub extern "C" fn daos_cont_query(
 ) -> c_int {
     run(ev, || {
         let (container, info) = (handle::container(coh)?, optional(info));
-        if !cont_prop.is_null() {
-            return Err(Der::NOSYS);
-        }
+        let list = optional(cont_prop);
         Ok(operation(move |context| async move {
             let found = container.query(&context).await.map_err(der_of)?;
+            if let Some(list) = list {
+                let attributes = container.attributes(&context, Vec::new()).await.map_err(der_of)?;
+                container_property::fill(list, &found, &attributes)?;
+            }
             if let Some(info) = info {
                 info.set(describe(&found));
             }
@@ -259,8 +273,9 @@ pub extern "C" fn daos_cont_create_snap_opt(
 ) -> c_int {
     run(ev, || {
         let (container, place) = (handle::container(coh)?, required(epoch)?);
-        if opts != SNAPSHOT_ONLY {
-            return Err(Der::NOSYS);
+        // A list of objects needs nothing to be made with the snapshot.
+        if opts & !SNAPSHOT_AND_OBJECTS != 0 || opts & SNAPSHOT_ONLY == 0 {
+            return Err(Der::INVAL);
         }
         Ok(operation(move |context| async move {
             place.set(container.create_snapshot(&context).await.map_err(der_of)?.0);
@@ -321,4 +336,65 @@ pub extern "C" fn daos_cont_global2local(
         place.set(handle::note_shared(handle)?);
         Ok(())
     })
+}
+
+/// Lists snapshots, oldest first: `*nr` is the room, then how many there are. Names aren't kept.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_list_snap(
+    coh: daos_handle_t,
+    nr: *mut c_int,
+    epochs: *mut u64,
+    _names: *mut *mut c_char,
+    anchor: *mut daos_anchor_t,
+    ev: *mut daos_event_t,
+) -> c_int {
+    const END: u16 = 3;
+    run(ev, || {
+        let (container, count) = (handle::container(coh)?, required(nr)?);
+        let (epochs, anchor) = (optional(epochs).map(|_| element_of(epochs)), optional(anchor));
+        Ok(operation(move |context| async move {
+            let all = container.snapshots(&context).await.map_err(der_of)?;
+            let room = usize::try_from(count.get()).map_err(|_| Der::INVAL)?;
+            if let Some(place) = epochs {
+                for (index, epoch) in all.iter().take(room).enumerate() {
+                    place(index).set(epoch.0);
+                }
+            }
+            count.set(c_int::try_from(all.len()).map_err(|_| Der::OVERFLOW)?);
+            if let Some(anchor) = anchor {
+                anchor.change(|anchor| anchor.da_type = END);
+            }
+            Ok(())
+        }))
+    })
+}
+
+/// Places of an array's elements.
+fn element_of<T>(first: *mut T) -> impl Fn(usize) -> ArgumentPtr<T> {
+    move |index| element(first, index)
+}
+
+/// Engines aggregate by themselves; there is nothing to wait for.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_aggregate(coh: daos_handle_t, _epoch: u64, ev: *mut daos_event_t) -> c_int {
+    run(ev, || {
+        handle::container(coh)?;
+        Ok(operation(|_| async { Ok(()) }))
+    })
+}
+
+/// Nothing goes back to a snapshot, as in DAOS: always `-DER_NOSYS`.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_rollback(_coh: daos_handle_t, _epoch: u64, _ev: *mut daos_event_t) -> c_int {
+    code(Der::NOSYS)
+}
+
+/// Nobody is told of changes, as in DAOS: always `-DER_NOSYS`.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_cont_subscribe(
+    _coh: daos_handle_t,
+    _epoch: *mut u64,
+    _ev: *mut daos_event_t,
+) -> c_int {
+    code(Der::NOSYS)
 }

@@ -2,9 +2,9 @@
 //!
 //! The private words of a `daos_event_t` hold a mark and a reference to the library's own record of the event.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use weir_client::Context;
 use weir_proto::Der;
@@ -62,8 +62,15 @@ pub struct EventState {
     user: usize,
     queue: Option<Arc<Queue>>,
     parent: Option<Arc<EventState>>,
+    /// Children, in the order in which they were initialised.
+    children: Mutex<Vec<Weak<EventState>>>,
+    /// What is called when a poll or test reports it.
+    callbacks: Mutex<Vec<(Completion, usize)>>,
     course: Mutex<Course>,
 }
+
+/// Called when an event is reported, with its result; another result than 0 becomes that of an event without an error.
+type Completion = extern "C" fn(*mut c_void, *mut daos_event_t, c_int) -> c_int;
 
 impl EventState {
     /// Distinguishes the event from all others.
@@ -90,9 +97,20 @@ impl EventState {
         self.course.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A poll has reported it: it may be used again.
+    /// A poll or test reports it: it may be used again. What the program wants to be called is called here, on the thread of the
+    /// program, so that it may call the library.
     pub fn taken(&self) {
         self.course().status = Status::Ready;
+        let callbacks = core::mem::take(&mut *self.callbacks.lock().unwrap_or_else(PoisonError::into_inner));
+        for (function, argument) in callbacks {
+            // SAFETY: the caller keeps its structure until `daos_event_fini`.
+            let result = unsafe { (*self.user()).ev_error };
+            let told = function(argument as *mut c_void, self.user(), result);
+            if result == 0 && told != 0 {
+                // SAFETY: as above.
+                unsafe { (*self.user()).ev_error = told };
+            }
+        }
     }
 
     /// Ends the event's own operation. Returns the events that are complete by that: itself, and its parent when it
@@ -234,8 +252,15 @@ pub extern "C" fn daos_event_init(
             user: ev as usize,
             queue,
             parent,
+            children: Mutex::default(),
+            callbacks: Mutex::default(),
             course: Mutex::new(Course { status: Status::Ready, open: 0, result: 0 }),
         });
+        if let Some(parent) = &state.parent {
+            let mut children = parent.children.lock().unwrap_or_else(PoisonError::into_inner);
+            children.retain(|child| child.strong_count() > 0);
+            children.push(Arc::downgrade(&state));
+        }
         let mut words = [0; 20];
         words[0] = MARK;
         words[1] = Arc::into_raw(state) as u64;
@@ -313,6 +338,40 @@ pub extern "C" fn daos_event_abort(ev: *mut daos_event_t) -> c_int {
     guarded(|| state_of(ev).map(|_| ()))
 }
 
+/// Has a function called when a poll or test reports an event.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_event_register_comp_cb(
+    ev: *mut daos_event_t,
+    cb: Option<Completion>,
+    arg: *mut c_void,
+) -> c_int {
+    guarded(|| {
+        let (state, function) = (state_of(ev)?, cb.ok_or(Der::INVAL)?);
+        if state.is_complete() {
+            return Err(Der::NO_PERM);
+        }
+        let mut callbacks = state.callbacks.lock().unwrap_or_else(PoisonError::into_inner);
+        callbacks.push((function, arg as usize));
+        Ok(())
+    })
+}
+
+/// The child of an event behind another one, or the first one for NULL; NULL when there is none.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_event_next(parent: *mut daos_event_t, child: *mut daos_event_t) -> *mut daos_event_t {
+    let Ok(state) = state_of(parent) else { return core::ptr::null_mut() };
+    let children: Vec<*mut daos_event_t> = {
+        let children = state.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.iter().filter_map(Weak::upgrade).map(|child| child.user()).collect()
+    };
+    let next = match children.iter().position(|other| *other == child) {
+        Some(found) => children.get(found + 1),
+        None if child.is_null() => children.first(),
+        None => None,
+    };
+    next.copied().unwrap_or(core::ptr::null_mut())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -325,6 +384,8 @@ mod tests {
             user: &raw mut *place as usize,
             queue: None,
             parent: parent.cloned(),
+            children: Mutex::default(),
+            callbacks: Mutex::default(),
             course: Mutex::new(course),
         })
     }

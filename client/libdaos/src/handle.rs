@@ -10,6 +10,7 @@ use weir_proto::Der;
 
 use crate::boundary::{Outcome, operation, run};
 use crate::dfs::{Filter, FsObject, Listing, Mounted, PathMount};
+use crate::enumeration::Enumeration;
 use crate::library;
 use crate::queue::Queue;
 use crate::transaction::Tx;
@@ -42,6 +43,8 @@ pub enum Opened {
     Listing(Arc<Listing>),
     /// A filter of directory entries.
     Filter(Arc<Filter>),
+    /// A list of the objects of a container.
+    Enumeration(Arc<Enumeration>),
 }
 
 impl Opened {
@@ -51,7 +54,7 @@ impl Opened {
             Self::Queue(_) => 1,
             Self::Pool(_) => 3,
             Self::Container(_) => 5,
-            Self::Object(_) => 7,
+            Self::Object(_) | Self::Enumeration(_) => 7,
             Self::Array(_) => 9,
             Self::Transaction(_) => 11,
             Self::Kv(_) => 13,
@@ -177,6 +180,12 @@ impl Drop for Ending {
     }
 }
 
+/// The container that a handle stands for, to be changed: `NO_PERM` through one that was opened for reading only.
+pub fn changed_container(handle: daos_handle_t) -> Result<Container, Der> {
+    let found = container(handle)?;
+    if found.rights().allows(weir_client::Rights::WRITE) { Ok(found) } else { Err(Der::NO_PERM) }
+}
+
 macro_rules! finders {
     ($($(#[$doc:meta])* $name:ident: $variant:ident($type:ty)),* $(,)?) => {
         $($(#[$doc])* pub fn $name(handle: daos_handle_t) -> Result<$type, Der> {
@@ -213,6 +222,8 @@ finders! {
     listing: Listing(Arc<Listing>),
     /// The filter that a handle stands for.
     filter: Filter(Arc<Filter>),
+    /// The list of objects that a handle stands for.
+    enumeration: Enumeration(Arc<Enumeration>),
 }
 
 /// Ends the use of a handle.

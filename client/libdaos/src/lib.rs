@@ -5,13 +5,17 @@
 //! the headers in `include/` say: pointers are NULL or point to what their type says, and memory given to an
 //! asynchronous call stays valid and untouched until its event is complete. Each `unsafe` block rests on that promise.
 
+mod acl;
 mod anchor;
 mod array;
+mod attributes;
 mod boundary;
 mod class;
 mod container;
+mod container_property;
 mod dfs;
 mod duns;
+mod enumeration;
 mod errno;
 mod errors;
 mod event;
@@ -24,6 +28,8 @@ mod object;
 mod plain_names;
 mod pool;
 mod property;
+mod property_value;
+mod query;
 mod queue;
 mod rank;
 mod sg;

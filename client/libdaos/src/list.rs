@@ -57,8 +57,10 @@ impl Listing {
             From::Behind(key) => found(&context, &object, dkey.as_ref(), &key).await?,
         };
         let mut limit = self.count.get();
+        let part = anchor::part(self.anchor);
         loop {
             let page = page(&context, &object, dkey.as_ref(), &from, limit).await?;
+            let page = anchor::within(part, page)?;
             let keys: Vec<Vec<u8>> =
                 page.entries.iter().map(|entry| key_bytes(&entry.key, integer)).collect();
             let fitting = fitting(&keys, self.runs.room());

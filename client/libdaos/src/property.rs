@@ -5,7 +5,7 @@ use core::ptr;
 
 use weir_proto::Der;
 
-use crate::boundary::{Outcome, element, guarded, required};
+use crate::boundary::{ArgumentPtr, Outcome, element, elements, guarded, required, text_of};
 use crate::types::{daos_prop_entry, daos_prop_t};
 
 /// Most entries of a list (`DAOS_PROP_ENTRIES_MAX_NR`).
@@ -43,8 +43,59 @@ pub extern "C" fn daos_prop_alloc(entries_nr: u32) -> *mut daos_prop_t {
     list
 }
 
+/// Whether the value of a property is a string.
+pub(crate) fn is_string(kind: u32) -> bool {
+    STRINGS.contains(&kind)
+}
+
+/// Whether the value of a property is another pointer.
+pub(crate) fn is_pointer(kind: u32) -> bool {
+    POINTERS.contains(&kind)
+}
+
+/// The type of an entry of a list.
+pub(crate) fn kind_of(entry: *mut daos_prop_entry) -> u32 {
+    // SAFETY: an entry of a list.
+    unsafe { (*entry).dpe_type }
+}
+
+/// Makes a list of properties of these types.
+pub(crate) fn with_kinds(kinds: &[u32]) -> Result<*mut daos_prop_t, Der> {
+    let list = daos_prop_alloc(u32::try_from(kinds.len()).map_err(|_| Der::INVAL)?);
+    required(list).map_err(|_| Der::NOMEM)?;
+    for (entry, kind) in entries(list).into_iter().zip(kinds) {
+        // SAFETY: an entry of the list that was just made.
+        unsafe { (*entry).dpe_type = *kind };
+    }
+    Ok(list)
+}
+
+/// Gives entries of these types to a list that has none.
+pub(crate) fn give_entries(list: ArgumentPtr<daos_prop_t>, kinds: &[u32]) -> Outcome {
+    let made = with_kinds(kinds)?;
+    let given = required(made)?.take_entries();
+    list.change(|list| (list.dpp_nr, list.dpp_entries) = given);
+    // SAFETY: just made; its entries belong to the other list.
+    unsafe { libc::free(made.cast()) };
+    Ok(())
+}
+
+impl ArgumentPtr<daos_prop_t> {
+    /// The entries of a list; `None` of one without.
+    pub(crate) fn get_entries(self) -> Option<*mut daos_prop_entry> {
+        let (count, first) = self.take_entries();
+        (count > 0 && !first.is_null()).then_some(first)
+    }
+
+    fn take_entries(self) -> (u32, *mut daos_prop_entry) {
+        let mut found = (0, ptr::null_mut());
+        self.change(|list| found = (list.dpp_nr, list.dpp_entries));
+        found
+    }
+}
+
 /// Entries of a list, as pointers to them.
-fn entries(list: *mut daos_prop_t) -> Vec<*mut daos_prop_entry> {
+pub(crate) fn entries(list: *mut daos_prop_t) -> Vec<*mut daos_prop_entry> {
     if list.is_null() {
         return Vec::new();
     }
@@ -62,6 +113,13 @@ pub extern "C" fn daos_prop_free(prop: *mut daos_prop_t) {
     if prop.is_null() {
         return;
     }
+    free_entries(prop);
+    // SAFETY: allocated by `daos_prop_alloc`.
+    unsafe { libc::free(prop.cast()) };
+}
+
+/// Frees the entries of a list with their values.
+pub(crate) fn free_entries(prop: *mut daos_prop_t) {
     for entry in entries(prop) {
         // SAFETY: an entry of the list; which member of the union holds is decided by its type, and such a value was
         // allocated by `malloc` as the header demands.
@@ -71,11 +129,8 @@ pub extern "C" fn daos_prop_free(prop: *mut daos_prop_t) {
             }
         }
     }
-    // SAFETY: both were allocated by `daos_prop_alloc`.
-    unsafe {
-        libc::free((*prop).dpp_entries.cast());
-        libc::free(prop.cast());
-    }
+    // SAFETY: allocated by `daos_prop_alloc`.
+    unsafe { libc::free((*prop).dpp_entries.cast()) };
 }
 
 /// Sets the entry of a type to a copy of a string.
@@ -138,32 +193,91 @@ fn set_string(entry: *mut daos_prop_entry, text: *const c_char, len: u64) -> Out
     Ok(())
 }
 
-/// One property that a caller gave, read.
+/// One property, read.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Given {
     /// A string.
     Text(String),
     /// A number.
     Number(u64),
+    /// Other memory.
+    Bytes(Vec<u8>),
+}
+
+/// Properties that are access control lists, and roots of a middleware.
+const LISTS: [u32; 2] = [2, 4106];
+const ROOTS: u32 = 4113;
+const ROOTS_LEN: usize = 64;
+
+/// The value of an entry; `None` of one without a type or a value.
+pub(crate) fn given_of(entry: *mut daos_prop_entry) -> Result<Option<Given>, Der> {
+    // SAFETY: an entry of a list, initialised by its maker.
+    let entry = unsafe { entry.read() };
+    let kind = entry.dpe_type;
+    if kind == 0 {
+        return Ok(None);
+    }
+    // SAFETY: the type decides which member of the union holds.
+    let (number, memory) = unsafe { (entry.value.dpe_val, entry.value.dpe_val_ptr) };
+    if is_string(kind) {
+        return if memory.is_null() { Ok(None) } else { text_of(memory.cast()).map(Given::Text).map(Some) };
+    }
+    if !is_pointer(kind) {
+        return Ok(Some(Given::Number(number)));
+    }
+    if memory.is_null() {
+        return Ok(None);
+    }
+    match kind {
+        ROOTS => elements(memory.cast::<u8>().cast_const(), ROOTS_LEN).map(Given::Bytes).map(Some),
+        kind if LISTS.contains(&kind) => crate::acl::bytes_of_list(memory).map(Given::Bytes).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// Sets the value of an entry to a copy.
+pub(crate) fn set_given(entry: *mut daos_prop_entry, value: &Given) -> Outcome {
+    let kind = kind_of(entry);
+    let fits = match value {
+        Given::Text(_) => is_string(kind),
+        Given::Bytes(_) => is_pointer(kind),
+        Given::Number(_) => !is_string(kind) && !is_pointer(kind),
+    };
+    if !fits {
+        return Err(Der::INVAL);
+    }
+    let bytes = match value {
+        Given::Number(number) => {
+            // SAFETY: an entry of a list, whose value is a number by its type.
+            unsafe { (*entry).value.dpe_val = *number };
+            return Ok(());
+        }
+        Given::Text(text) => [text.as_bytes(), &[0]].concat(),
+        Given::Bytes(bytes) => bytes.clone(),
+    };
+    // SAFETY: `malloc` takes any size.
+    let copy: *mut c_void = unsafe { libc::malloc(bytes.len().max(1)) };
+    required(copy).map_err(|_| Der::NOMEM)?;
+    for (index, byte) in bytes.iter().enumerate() {
+        element(copy.cast::<u8>(), index).set(*byte);
+    }
+    // SAFETY: an entry of a list; what it held before was allocated by `malloc`, or is NULL.
+    unsafe {
+        libc::free((*entry).value.dpe_val_ptr);
+        (*entry).value.dpe_val_ptr = copy;
+    }
+    Ok(())
 }
 
 /// Reads the properties that a caller gave.
 pub(crate) fn given(prop: *mut daos_prop_t) -> Result<Vec<(u32, Given)>, Der> {
     let mut found = Vec::new();
-    for (index, _) in entries(prop).iter().enumerate() {
-        // SAFETY: an entry of the list, initialised by its maker.
-        let entry = unsafe { element((*prop).dpp_entries, index).get() };
-        if entry.dpe_type == 0 {
-            continue;
+    for entry in entries(prop) {
+        if let Some(value) = given_of(entry)? {
+            found.push((kind_of(entry), value));
+        } else if is_string(kind_of(entry)) {
+            return Err(Der::INVAL);
         }
-        // SAFETY: the type decides which member of the union holds.
-        let value = unsafe {
-            if STRINGS.contains(&entry.dpe_type) {
-                Given::Text(crate::boundary::text_of(entry.value.dpe_str)?)
-            } else {
-                Given::Number(entry.value.dpe_val)
-            }
-        };
-        found.push((entry.dpe_type, value));
     }
     Ok(found)
 }

@@ -149,7 +149,12 @@ impl Scope {
 
     /// Notes how a call has ended: a transaction that has to start again takes no more.
     pub fn ended(&self, outcome: Outcome) -> Outcome {
-        if outcome == Err(Der::TX_RESTART)
+        self.ended_with(outcome)
+    }
+
+    /// As [`Scope::ended`], of a call that finds something.
+    pub fn ended_with<T>(&self, outcome: Result<T, Der>) -> Result<T, Der> {
+        if matches!(outcome, Err(Der::TX_RESTART))
             && let Self::Within(tx) = self
             && let Tx::Changes { state, .. } = &**tx
         {
@@ -334,6 +339,28 @@ pub extern "C" fn daos_tx_hdl2epoch(th: daos_handle_t, epoch: *mut u64) -> c_int
             Tx::Snapshot { epoch, .. } => epoch.0,
             Tx::Changes { state, .. } => lock(state).epoch.0,
         });
+        Ok(())
+    })
+}
+
+/// Time of an epoch.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_hlc2timespec(hlc: u64, ts: *mut libc::timespec) -> c_int {
+    guarded(|| {
+        let (place, ns) = (required(ts)?, Epoch(hlc).wall_ns());
+        let seconds = i64::try_from(ns / 1_000_000_000).map_err(|_| Der::OVERFLOW)?;
+        let rest = i64::try_from(ns % 1_000_000_000).map_err(|_| Der::OVERFLOW)?;
+        place.set(libc::timespec { tv_sec: seconds, tv_nsec: rest });
+        Ok(())
+    })
+}
+
+/// Time of an epoch in seconds.
+#[unsafe(no_mangle)]
+pub extern "C" fn daos_hlc2timestamp(hlc: u64, ts: *mut libc::time_t) -> c_int {
+    guarded(|| {
+        let place = required(ts)?;
+        place.set(i64::try_from(Epoch(hlc).wall_ns() / 1_000_000_000).map_err(|_| Der::OVERFLOW)?);
         Ok(())
     })
 }

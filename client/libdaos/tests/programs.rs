@@ -84,11 +84,14 @@ fn run(program: &str, system: &System) {
     assert_eq!(output.stdout, b"ok\n", "{program} ran to its end");
 }
 
-/// Programs that need no engine: what the headers define, and what their programs are compiled with.
+/// Programs that need no engine.
+const WITHOUT_ENGINES: [&str; 4] = ["constants", "layout", "errors", "headers"];
+
+/// What the headers define, and what their programs are compiled with.
 #[test]
 fn headers_define_what_programs_for_daos_were_compiled_with() {
     let folder = tempfile::tempdir().expect("a folder");
-    for program in ["constants", "layout", "errors", "headers"] {
+    for program in WITHOUT_ENGINES {
         let output = Command::new(compile(program, folder.path())).output().expect("it runs");
         expect_success(program, &output);
         assert_eq!(output.stdout, b"ok\n", "{program} ran to its end");
@@ -124,18 +127,16 @@ fn each_header_can_be_included_alone() {
 #[test]
 fn programs_written_for_daos_run_on_real_engines() {
     let system = System::start(2);
-    for program in [
-        "kv",
-        "array",
-        "multilevel",
-        "events",
-        "arguments",
-        "transactions",
-        "rules",
-        "fork",
-        "anchors",
-        "dfs",
-    ] {
+    let entries = source_folder().join("tests/c").read_dir().expect("the programs are there");
+    let paths = entries.map(|entry| entry.expect("readable").path());
+    let programs = paths.filter(|path| path.extension().is_some_and(|end| end == "c"));
+    let mut programs: Vec<String> = programs
+        .map(|path| path.file_stem().and_then(|name| name.to_str()).expect("text").to_owned())
+        .filter(|name| !WITHOUT_ENGINES.contains(&name.as_str()))
+        .collect();
+    programs.sort();
+    assert!(programs.len() > 10, "{programs:?}");
+    for program in &programs {
         run(program, &system);
     }
 }

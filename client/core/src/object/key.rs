@@ -1,16 +1,18 @@
 //! Enumeration of keys, and queries for the greatest and smallest ones.
 
+use weir_layout::ObjectClass;
 use weir_proto::object::{
     Extent, KeyQuery, ListReply, ListRequest, ListScope, Listed, MeasureReply, MeasureRequest, QueryKeyReply,
     QueryKeyRequest, RunsReply, RunsRequest, SearchKeyReply, SearchKeyRequest,
 };
 use weir_proto::transaction::encode_read;
-use weir_proto::{Der, Epoch, Key, codec, opcode};
+use weir_proto::{Der, Epoch, Key, ObjectId, codec, opcode};
 use weir_runtime::join_all;
 
 use super::{Anchor, Page};
 use super::{Object, ShardChoice};
 use crate::Result;
+use crate::handles::Container;
 use crate::operation::{Payload, RequestInfo};
 use crate::session::Context;
 
@@ -66,6 +68,31 @@ impl Object {
             }
         }
         Ok(Page { entries: Vec::new(), next: at })
+    }
+
+    /// Lists the objects of a container that one target has something of, at an epoch. Targets are counted as the pool map that
+    /// `context` knows counts those in service; `None` behind the last one.
+    ///
+    /// # Errors
+    /// When the target refuses or does not answer in time.
+    pub async fn list_of_target(
+        context: &Context,
+        container: &Container,
+        (target, epoch): (usize, Epoch),
+        anchor: &Anchor,
+    ) -> Result<Option<(Vec<ObjectId>, Anchor)>> {
+        let everywhere = ObjectClass::SX.encode(ObjectId { hi: 0, lo: 0 }, crate::kind::MULTI_HASHED);
+        let object = Self::open(container, everywhere)?.at(epoch);
+        if target >= object.shard_count(context)? {
+            return Ok(None);
+        }
+        let (place, limit) = (ShardChoice::Shard(target), weir_proto::limits::LIST_KEYS_MAX);
+        let (entries, next) =
+            object.list_page(context, place, ListScope::Objects, &anchor.inner, limit, None).await?;
+        let oids = entries.iter().filter_map(|entry| <[u8; 16]>::try_from(&entry.key[..]).ok());
+        let ended = next.is_none();
+        let next = Anchor { shard: anchor.shard, inner: next.unwrap_or_default(), ended };
+        Ok(Some((oids.map(ObjectId::from_bytes).collect(), next)))
     }
 
     /// Lists the dkeys that one shard holds, all of them.

@@ -9,7 +9,7 @@ use weir_dfs::{Dfs, SetAttributes};
 use weir_proto::Der;
 
 use super::mount::{issue, mount};
-use super::{Mounted, attributes, class_of, global, mounted, ownership};
+use super::{Mounted, attributes, class_of, global, mounted};
 use crate::boundary::{ArgumentPtr, optional, required, text_of};
 use crate::container::{new_id, properties_of};
 use crate::errno::{Checked, Errno, checked, operation, run, wait};
@@ -17,9 +17,6 @@ use crate::handle::{self, Opened};
 use crate::library;
 use crate::pool::{check_system, rights_of_flags};
 use crate::types::{daos_event_t, daos_handle_t, dfs_attr_t};
-
-/// Mode of the root directory.
-const ROOT_MODE: u32 = 0o755;
 
 /// Starts the library, as `daos_init`.
 #[unsafe(no_mangle)]
@@ -37,9 +34,7 @@ pub extern "C" fn dfs_fini() -> c_int {
 pub fn properties(pool: &Pool, attr: *mut dfs_attr_t) -> Checked<ContainerProperties> {
     let attr = optional(attr).map_or_else(dfs_attr_t::default, ArgumentPtr::get);
     let mut properties = properties_of(pool, attr.da_props)?;
-    let owner = ownership(ROOT_MODE);
     properties.kind = ContainerType::Posix;
-    (properties.uid, properties.gid, properties.mode) = (owner.uid, owner.gid, owner.mode);
     if attr.da_chunk_size > 0 {
         properties.chunk_size = attr.da_chunk_size;
     }
