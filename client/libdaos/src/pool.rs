@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use weir_client::{Pool, PoolQueryReply, PoolSpace, Rights};
 use weir_proto::Der;
-use weir_proto::pool::TargetState;
 
 use crate::boundary::{Outcome, der_of, element, guarded, operation, optional, required, run, text_of};
 use crate::handle::{self, Opened};
@@ -123,7 +122,7 @@ fn describe(pool: &Pool, reply: &PoolQueryReply, bits: u64) -> daos_pool_info_t 
     let ranks: BTreeSet<_> = targets.iter().map(|target| target.rank).collect();
     let down = targets
         .iter()
-        .filter(|target| target.state == TargetState::Down || reply.unreachable.contains(&target.rank))
+        .filter(|target| target.state.is_lost() || reply.unreachable.contains(&target.rank))
         .count();
     let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let mut info = daos_pool_info_t {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use weir_proto::pool::{PoolMap, TargetPoolSpace, TargetState};
+use weir_proto::pool::{PoolMap, TargetPoolSpace};
 use weir_proto::{ContainerId, PoolId, Rank};
 
 use crate::spread::Spread;
@@ -33,12 +33,12 @@ impl Gathered {
         let mut unreachable = BTreeSet::new();
         for target in &map.targets {
             match figures.get(&(target.rank, target.index)) {
-                Some((total, free)) if target.state == TargetState::UpIn => {
+                Some((total, free)) if target.state.takes_writes() => {
                     let found = TargetPoolSpace { total: *total, free: *free, ..TargetPoolSpace::default() };
                     space.push((target.id, found));
                 }
                 // What it says of a device that isn't used is worth nothing.
-                _ if target.state == TargetState::Down => {}
+                _ if target.state.is_lost() => {}
                 _ => {
                     unreachable.insert(target.rank);
                 }

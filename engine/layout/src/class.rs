@@ -9,6 +9,8 @@ use core::str::FromStr;
 use weir_proto::ObjectId;
 use weir_proto::pool::PoolMap;
 
+use crate::domains;
+
 /// Group counts for which classes have registered names; `X` is the count "all".
 pub const PREDEFINED_GROUPS: [u16; 8] = [1, 2, 4, 6, 8, 12, 16, 32];
 
@@ -49,6 +51,11 @@ const ERASURE: [(u8, u16, u16); 11] = [
     (41, 8, 3),
     (42, 16, 3),
 ];
+
+/// Whether engines and clients serve objects with replicas. The one switch: as long as it is false,
+/// [`ObjectClass::ensure_supported`] refuses their classes, and with it pools, containers and objects of theirs, and
+/// redundancy factors above 0. Layouts are computed either way.
+pub const SERVES_REPLICAS: bool = false;
 
 /// Why an object class can't be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -96,7 +103,7 @@ impl ObjectClass {
         let [redundancy, middle, high, low] = id.to_be_bytes();
         let groups = u16::from_be_bytes([high, low]);
         let class = Self { redundancy, groups };
-        let known = redundancy == NO_REDUNDANCY || class.replicas().is_some() || class.cells().is_some();
+        let known = redundancy == NO_REDUNDANCY || class.replicas() > 1 || class.cells().is_some();
         if middle != 0 || groups == 0 || !known {
             return Err(ClassError::UnknownId(id));
         }
@@ -130,21 +137,53 @@ impl ObjectClass {
     /// Checks that this build can place and serve objects of the class.
     ///
     /// # Errors
-    /// For classes with replication or erasure coding.
-    pub const fn ensure_supported(self) -> Result<Self, ClassError> {
-        if self.redundancy == NO_REDUNDANCY { Ok(self) } else { Err(ClassError::NotSupported(self)) }
+    /// For classes with erasure coding, and with replication unless [`SERVES_REPLICAS`].
+    pub fn ensure_supported(self) -> Result<Self, ClassError> {
+        if self.replicas() > 1 && !SERVES_REPLICAS {
+            return Err(ClassError::NotSupported(self));
+        }
+        self.ensure_placed()
     }
 
-    /// The class that a new object gets instead while targets of the pool are down: with `d` of `n` targets down, as many
-    /// groups as one in `d + 1` targets. Then one in three object ids (1/e of them at least) has a layout without
-    /// those that are down. Without any it is the class itself, as with fewer groups.
+    /// Checks that objects of the class can be laid out.
+    ///
+    /// # Errors
+    /// For classes with erasure coding.
+    pub(crate) fn ensure_placed(self) -> Result<Self, ClassError> {
+        if self.cells().is_none() { Ok(self) } else { Err(ClassError::NotSupported(self)) }
+    }
+
+    /// Number of replicas in each group; 1 for classes without replication.
+    #[must_use]
+    pub fn replicas(self) -> usize {
+        let row = REPLICATION.iter().find(|(code, _)| *code == self.redundancy);
+        row.map_or(1, |(_, replicas)| usize::from(*replicas))
+    }
+
+    /// The class that a new object gets instead, for a map.
+    ///
+    /// Without redundancy: while targets of the pool are down, with `d` of `n` targets down, as many groups as one in `d + 1`
+    /// targets. Then one in three object ids (1/e of them at least) has a layout without those that are down. Without
+    /// any it is the class itself, as with fewer groups.
+    ///
+    /// With replicas: as many groups as the pool has places for, so that the object keeps its width when the pool grows.
     #[must_use]
     pub fn around(self, map: &PoolMap) -> Self {
+        if self.replicas() > 1 {
+            let seats = domains::seats(map, |position| map.targets[position].state.takes_writes());
+            let most = domains::most_groups(&domains::sizes(&seats), self.replicas());
+            return self.with_most(most);
+        }
         let down = map.down().count();
-        if down == 0 || self.redundancy != NO_REDUNDANCY {
+        if down == 0 || self.cells().is_some() {
             return self;
         }
-        let most = u16::try_from(map.targets.len() / (down + 1)).unwrap_or(ALL_GROUPS - 1).max(1);
+        self.with_most(map.targets.len() / (down + 1))
+    }
+
+    /// The class with at most so many groups, and with one at least.
+    fn with_most(self, groups: usize) -> Self {
+        let most = u16::try_from(groups).unwrap_or(ALL_GROUPS - 1).clamp(1, ALL_GROUPS - 1);
         Self { groups: self.groups.min(most), ..self }
     }
 
@@ -154,10 +193,6 @@ impl ObjectClass {
     /// For unknown names and for classes with redundancy.
     pub fn parse_supported(name: &str) -> Result<Self, ClassError> {
         name.parse::<Self>()?.ensure_supported()
-    }
-
-    fn replicas(self) -> Option<u16> {
-        REPLICATION.iter().find(|(code, _)| *code == self.redundancy).map(|(_, replicas)| *replicas)
     }
 
     fn cells(self) -> Option<(u16, u16)> {
@@ -210,9 +245,9 @@ impl fmt::Display for ObjectClass {
     /// Prints any group count, as `daos_oclass_id2name` does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.replicas(), self.cells()) {
-            (Some(replicas), _) => write!(f, "RP_{replicas}G")?,
             (_, Some((data, parity))) => write!(f, "EC_{data}P{parity}G")?,
-            _ => f.write_str("S")?,
+            (1, None) => f.write_str("S")?,
+            (replicas, None) => write!(f, "RP_{replicas}G")?,
         }
         if self.groups == ALL_GROUPS { f.write_str("X") } else { self.groups.fmt(f) }
     }

@@ -4,8 +4,13 @@
 //! same [`Layout`] on client and engine.
 
 mod class;
+mod domains;
+mod groups;
 mod placement;
 
-pub use class::{ClassError, ObjectClass, PREDEFINED_GROUPS};
+pub use class::{ClassError, ObjectClass, PREDEFINED_GROUPS, SERVES_REPLICAS};
 pub use placement::{Layout, LayoutError};
-pub use weir_proto::pool::{PoolMap, PoolTarget, TargetState};
+pub use weir_proto::pool::{PoolEngine, PoolMap, PoolTarget, TargetState};
+
+#[cfg(test)]
+mod tests;

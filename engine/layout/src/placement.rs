@@ -6,11 +6,14 @@
 //! the occupants are a uniform sample (weighted rendezvous), and a target that joins moves at most one slot of an
 //! object: exactly the one it takes. An object on all targets has a slot for each, and dkeys are dealt to slots by
 //! jump consistent hashing (Lamping and Veach, 2014), so that a target that joins takes over only its own share of dkeys.
+//! Objects with replicas have groups in place of slots, which the room `groups` fills.
 
-use weir_proto::pool::{PoolMap, PoolTarget};
+use weir_proto::pool::{PoolMap, PoolTarget, TargetState};
 use weir_proto::{Key, ObjectId};
 
 use crate::class::{ClassError, ObjectClass};
+use crate::domains::{self, Seat};
+use crate::groups;
 
 /// Why an object has no layout.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -26,68 +29,188 @@ pub enum LayoutError {
     /// A pool map without targets.
     #[error("object {0} can't be placed: the pool map has no targets; connect to the pool again")]
     NoTargets(ObjectId),
+    /// A group has more replicas than the pool has fault domains.
+    #[error(
+        "object {object} can't be placed: class {class} needs {} fault domains, the pool has {domains}; use a class with fewer replicas",
+        class.replicas()
+    )]
+    Domains {
+        /// The object.
+        object: ObjectId,
+        /// Its class.
+        class: ObjectClass,
+        /// Fault domains of the pool.
+        domains: usize,
+    },
 }
 
-/// The targets that hold an object.
+/// The targets that hold an object: groups, each with the same number of replicas.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
-    /// Ids of the targets, one for each shard of the object.
+    /// Ids of the targets, group by group: as many as there are replicas for each. A target's place in its group is the
+    /// same as long as it holds it.
     pub shards: Vec<u32>,
+    /// Number of replicas in each group; 1 without redundancy.
+    pub replicas: usize,
     /// Mixed into dkey hashes, so that objects with equal dkeys load different shards.
     salt: u64,
 }
 
 impl Layout {
-    /// Computes where an object lives.
+    /// Computes where an object lives. Targets that others have replaced ([`weir_proto::pool::PoolTarget::out`]) have no
+    /// place in an object with replicas, and new ones have none in any.
     ///
     /// # Errors
-    /// When the object's class is unknown or not supported, or the map is empty.
+    /// When the object's class is unknown or can't be placed, the map is empty, or the pool has too few fault domains.
     pub fn of(object: ObjectId, map: &PoolMap) -> Result<Self, LayoutError> {
+        Self::seen(object, map, View::Now)
+    }
+
+    /// Where an object lives when all changes of the map that are under way have ended: what is down or drained is out, what
+    /// is up or new is in. Data moves to each place that has another target then.
+    ///
+    /// # Errors
+    /// As [`Layout::of`].
+    pub fn after(object: ObjectId, map: &PoolMap) -> Result<Self, LayoutError> {
+        Self::seen(object, map, View::After)
+    }
+
+    fn seen(object: ObjectId, map: &PoolMap, view: View) -> Result<Self, LayoutError> {
         let class = ObjectClass::of(object)
-            .and_then(ObjectClass::ensure_supported)
+            .and_then(ObjectClass::ensure_placed)
             .map_err(|source| LayoutError::Class { object, source })?;
         if map.targets.is_empty() {
             return Err(LayoutError::NoTargets(object));
         }
         let salt = mix(object.hi ^ mix(object.lo));
-        let count = usize::from(class.groups()).min(map.targets.len());
-        Ok(Self { shards: occupants(salt, count, &map.targets), salt })
+        let replicas = class.replicas();
+        if replicas == 1 {
+            let is_new = |target: &PoolTarget| view == View::Now && target.state == TargetState::New;
+            let ids: Vec<u32> =
+                map.targets.iter().filter(|target| !is_new(target)).map(|target| target.id).collect();
+            let count = usize::from(class.groups()).min(ids.len());
+            return Ok(Self { shards: occupants(salt, count, &ids), replicas, salt });
+        }
+        let (seats, out) = view.seats(map);
+        let sizes = domains::sizes(&seats);
+        let count = usize::from(class.groups()).min(domains::most_groups(&sizes, replicas));
+        let places = (count > 0).then(|| groups::occupants(salt, count, replicas, &seats)).flatten();
+        let mut places = places.ok_or(LayoutError::Domains { object, class, domains: sizes.len() })?;
+        groups::replace(salt, replicas, &seats, &out, &mut places);
+        Ok(Self { shards: places.into_iter().map(|seat| seats[seat].id).collect(), replicas, salt })
     }
 
-    /// Whether no target of the object is out of service.
+    /// Whether each group has a member in service.
     #[must_use]
     pub fn is_served(&self, map: &PoolMap) -> bool {
-        !map.down().any(|target| self.shards.contains(&target.id))
+        (0..self.group_count()).all(|index| self.leader(index, map).is_some())
     }
 
-    /// Index in [`Layout::shards`] of the shard that holds a dkey of this hash ([`Key::hash`]).
+    /// Number of groups.
+    #[must_use]
+    pub fn group_count(&self) -> usize {
+        self.shards.len() / self.replicas
+    }
+
+    /// Number of the group that holds a dkey of this hash ([`Key::hash`]).
+    #[must_use]
+    pub fn group_index(&self, dkey_hash: u64) -> usize {
+        jump(mix(dkey_hash ^ self.salt), self.group_count())
+    }
+
+    /// Ids of the targets of a group, each at its place.
+    ///
+    /// # Panics
+    /// When `index` is not less than [`Layout::group_count`].
+    #[must_use]
+    pub fn group(&self, index: usize) -> &[u32] {
+        &self.shards[index * self.replicas..(index + 1) * self.replicas]
+    }
+
+    /// The member of a group that orders its changes: the first that serves, counted from a place that object and group pick, so
+    /// that leaders spread. A function of group and map; `None` while no member serves.
+    #[must_use]
+    pub fn leader(&self, index: usize, map: &PoolMap) -> Option<u32> {
+        self.serving(index, map).next()
+    }
+
+    /// The members of a group that serve reads and writes, the leader first.
+    pub fn serving(&self, index: usize, map: &PoolMap) -> impl Iterator<Item = u32> {
+        self.members(index).filter(|id| map.serves(*id))
+    }
+
+    /// The members of a group that take writes, the leader first while there is one. Of those that serve no reads
+    /// yet they get what they miss on another way.
+    pub fn writing(&self, index: usize, map: &PoolMap) -> impl Iterator<Item = u32> {
+        let behind = |id: &u32| map.target(*id).is_some_and(|target| target.state == TargetState::Up);
+        self.serving(index, map).chain(self.members(index).filter(behind))
+    }
+
+    /// The members of a group from the place on that object and group pick.
+    fn members(&self, index: usize) -> impl Iterator<Item = u32> {
+        let group = self.group(index);
+        let start = groups::reduce(mix(self.salt ^ mix(!(index as u64))), group.len());
+        let (before, from) = group.split_at(start);
+        from.iter().chain(before).copied()
+    }
+
+    /// Index in [`Layout::shards`] of the first shard that holds a dkey of this hash ([`Key::hash`]).
     #[must_use]
     pub fn shard_index(&self, dkey_hash: u64) -> usize {
-        jump(mix(dkey_hash ^ self.salt), self.shards.len())
+        self.group_index(dkey_hash) * self.replicas
     }
 
-    /// Id of the target that holds a dkey of this hash.
+    /// Id of the first target that holds a dkey of this hash.
     #[must_use]
     pub fn shard_for(&self, dkey_hash: u64) -> u32 {
         self.shards[self.shard_index(dkey_hash)]
     }
 
-    /// Id of the target that holds a dkey.
+    /// Id of the first target that holds a dkey.
     #[must_use]
     pub fn target_of(&self, dkey: &Key) -> u32 {
         if self.shards.len() == 1 { self.shards[0] } else { self.shard_for(dkey.hash()) }
     }
 }
 
-/// Occupants of the slots, see the module's description. `targets` is not empty and ascends by id.
-fn occupants(salt: u64, count: usize, targets: &[PoolTarget]) -> Vec<u32> {
-    let mut slots: Vec<(u64, u32)> =
-        targets[..count].iter().map(|target| (weight(salt, target.id), target.id)).collect();
-    if count == targets.len() {
-        return slots.into_iter().map(|(_, id)| id).collect();
+/// Which places of a map count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum View {
+    /// Those that targets have.
+    Now,
+    /// Those that targets will have.
+    After,
+}
+
+impl View {
+    /// The targets that objects are laid out on, and those of them whose places go to others, the first one first.
+    fn seats(self, map: &PoolMap) -> (Vec<Seat>, Vec<usize>) {
+        let is_seat = |target: &PoolTarget| self == Self::After || target.state != TargetState::New;
+        let seats = domains::seats(map, |position| is_seat(&map.targets[position]));
+        let seated = map.targets.iter().filter(|target| is_seat(target)).enumerate();
+        // What goes out by changes that are under way comes behind all that is out.
+        let order = |target: &PoolTarget| match (self, target.state) {
+            (Self::After, TargetState::Up) => None,
+            (Self::After, TargetState::Down | TargetState::Drain) if target.out == 0 => {
+                Some((true, target.since))
+            }
+            _ => (target.out != 0).then_some((false, target.out)),
+        };
+        let mut out: Vec<_> =
+            seated.filter_map(|(seat, target)| Some((order(target)?, target.id, seat))).collect();
+        out.sort_unstable();
+        (seats, out.into_iter().map(|(_, _, seat)| seat).collect())
     }
-    for target in &targets[count..] {
-        let challenger = (weight(salt, target.id), target.id);
+}
+
+/// Occupants of the slots, see the module's description. `targets` is not empty and ascends.
+fn occupants(salt: u64, count: usize, targets: &[u32]) -> Vec<u32> {
+    if count == targets.len() {
+        return targets.to_vec();
+    }
+    let mut slots: Vec<(u64, u32)> = targets[..count].iter().map(|id| (weight(salt, *id), *id)).collect();
+    for id in &targets[count..] {
+        let challenger = (weight(salt, *id), *id);
         if let Some(weakest) = slots.iter_mut().min()
             && *weakest < challenger
         {
@@ -97,13 +220,13 @@ fn occupants(salt: u64, count: usize, targets: &[PoolTarget]) -> Vec<u32> {
     slots.into_iter().map(|(_, id)| id).collect()
 }
 
-fn weight(salt: u64, target: u32) -> u64 {
+pub(crate) fn weight(salt: u64, target: u32) -> u64 {
     mix(salt ^ mix(u64::from(target)))
 }
 
 /// A bijection of 64 bits in which every input bit affects every output bit: multiply and fold, twice. The odd
 /// multipliers are the fractional parts of the golden ratio and of the square root of 3.
-const fn mix(value: u64) -> u64 {
+pub(crate) const fn mix(value: u64) -> u64 {
     let value = (value ^ (value >> 32)).wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 32)).wrapping_mul(0xbb67_ae85_84ca_a73b);
@@ -131,19 +254,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::{BTreeMap, HashSet};
-    use weir_proto::pool::TargetState;
     use weir_proto::{Rank, TargetIndex};
 
     const TARGETS_PER_ENGINE: u32 = 4;
 
     fn pool_of(count: u32) -> PoolMap {
-        let target = |id| PoolTarget {
-            id,
-            rank: Rank(id / TARGETS_PER_ENGINE),
-            index: TargetIndex(id % TARGETS_PER_ENGINE),
-            state: TargetState::UpIn,
-        };
-        PoolMap { version: 1, targets: (0..count).map(target).collect() }
+        let target =
+            |id| PoolTarget::serving(id, Rank(id / TARGETS_PER_ENGINE), TargetIndex(id % TARGETS_PER_ENGINE));
+        PoolMap::new(1, (0..count).map(target).collect())
     }
 
     fn object(class: &str, number: u64) -> ObjectId {
@@ -183,9 +301,11 @@ mod tests {
     }
 
     #[test]
-    fn classes_with_redundancy_and_empty_maps_are_refused() {
-        let error = Layout::of(object("RP_2G1", 1), &pool_of(4)).expect_err("replication");
+    fn classes_that_cant_be_placed_and_empty_maps_are_refused() {
+        let error = Layout::of(object("EC_2P1G1", 1), &pool_of(12)).expect_err("erasure coding");
         assert!(matches!(error, LayoutError::Class { .. }));
+        let error = Layout::of(object("RP_2G1", 1), &pool_of(4)).expect_err("one engine");
+        assert!(error.to_string().contains("class RP_2G1 needs 2 fault domains, the pool has 1"), "{error}");
         let error = Layout::of(object("S1", 1), &pool_of(0)).expect_err("no targets");
         assert!(matches!(error, LayoutError::NoTargets(_)));
         assert!(Layout::of(ObjectId { hi: 0, lo: 1 }, &pool_of(4)).is_err(), "an id without a class");

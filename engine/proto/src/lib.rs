@@ -11,6 +11,7 @@ pub mod group;
 pub mod hlc;
 pub mod id;
 pub mod limits;
+mod map;
 pub mod object;
 pub mod opcode;
 pub mod pool;

@@ -9,56 +9,7 @@ use crate::limits::LABEL_MAX;
 use crate::tenant::TenantId;
 use crate::{Capability, ContainerId, Epoch, PoolId, PoolSecret, Rank, Rights, TargetIndex};
 
-/// State of a target in a pool map (values of `DAOS_TS_*`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum TargetState {
-    /// Serves.
-    UpIn,
-    /// Lost; its data is unavailable.
-    Down,
-}
-
-/// One target of a pool.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PoolTarget {
-    /// Number in the pool: stable for the pool's life.
-    pub id: u32,
-    /// Engine.
-    pub rank: Rank,
-    /// Target of that engine.
-    pub index: TargetIndex,
-    /// State.
-    pub state: TargetState,
-}
-
-/// The targets of a pool.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PoolMap {
-    /// Grows by one with each change.
-    pub version: u32,
-    /// Ascending by `id`.
-    pub targets: Vec<PoolTarget>,
-}
-
-impl PoolMap {
-    /// The engines of its targets, ascending.
-    #[must_use]
-    pub fn ranks(&self) -> Vec<Rank> {
-        let ranks: BTreeSet<Rank> = self.targets.iter().map(|target| target.rank).collect();
-        ranks.into_iter().collect()
-    }
-
-    /// The engines of targets in service, ascending.
-    pub fn in_service(&self) -> impl Iterator<Item = Rank> {
-        let serving = self.targets.iter().filter(|target| target.state != TargetState::Down);
-        serving.map(|target| target.rank).collect::<BTreeSet<_>>().into_iter()
-    }
-
-    /// Targets that are out of service, ascending by id.
-    pub fn down(&self) -> impl Iterator<Item = &PoolTarget> {
-        self.targets.iter().filter(|target| target.state == TargetState::Down)
-    }
-}
+pub use crate::map::{PoolEngine, PoolMap, PoolTarget, TargetState};
 
 /// Connects to a pool. Sent to any engine; an engine that does not run the pool's service answers with
 /// [`crate::Der::NOTLEADER`] and the service's rank in the message's `rank` field, or `NONEXIST`.
@@ -340,6 +291,8 @@ pub struct TargetPoolCreate {
     pub object_class: String,
     /// Whose clients may connect to it, beside the system's own.
     pub tenant: TenantId,
+    /// How many engines may be lost while nothing of a new container is.
+    pub redundancy: u32,
 }
 
 /// A request that shows a capability.

@@ -19,11 +19,10 @@ use weir_proto::pool::{
     AllocateReply, AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes, ConnectReply,
     ConnectRequest, ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerKeepRequest,
     ContainerOpenReply, ContainerOpenRequest, ContainerProperties, ContainerRequest, ContainerType,
-    DeviceNotice, EngineReport, EngineSeal, ForwardReply, ForwardRequest, GrantRequest, PoolMap,
-    PoolQueryReply, PoolRequest, PoolSum, PoolTarget, QuotaRequest, ResolveReply, ResolveRequest,
-    SealedRequest, SnapshotChange, SnapshotRequest, TargetContainer, TargetContainerState,
-    TargetContainerUsage, TargetPool, TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
-    TargetPoolSpace, TargetState,
+    DeviceNotice, EngineReport, EngineSeal, ForwardReply, ForwardRequest, GrantRequest, PoolEngine, PoolMap,
+    PoolQueryReply, PoolRequest, PoolSum, QuotaRequest, ResolveReply, ResolveRequest, SealedRequest,
+    SnapshotChange, SnapshotRequest, TargetContainer, TargetContainerState, TargetContainerUsage, TargetPool,
+    TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
 };
 use weir_proto::probe::ProbeListener;
 use weir_proto::transaction::{
@@ -81,7 +80,7 @@ types![
     ReserveRequest,
     ReserveReply,
     TargetState,
-    PoolTarget,
+    PoolEngine,
     PoolMap,
     ConnectRequest,
     ConnectReply,

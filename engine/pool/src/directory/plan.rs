@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 use weir_group::AskError;
 use weir_proto::group::EngineInfo;
-use weir_proto::pool::{EngineReport, PoolMap, PoolTarget, TargetState};
+use weir_proto::pool::{EngineReport, PoolMap, PoolTarget};
 use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, TenantId, opcode};
 use weir_runtime::join_all;
 
@@ -91,6 +91,7 @@ impl Directory {
             map,
             object_class,
             tenant: spec.tenant,
+            redundancy: spec.redundancy,
         };
         Ok(DirectoryEntry { pool, size: spec.size, ranks, state: EntryState::Creating })
     }
@@ -184,9 +185,8 @@ impl Directory {
 
 fn map_of(infos: &[EngineInfo]) -> PoolMap {
     let every = infos.iter().flat_map(|info| (0..info.targets).map(|index| (info.rank, TargetIndex(index))));
-    let targets =
-        (0..).zip(every).map(|(id, (rank, index))| PoolTarget { id, rank, index, state: TargetState::UpIn });
-    PoolMap { version: 1, targets: targets.collect() }
+    let targets = (0..).zip(every).map(|(id, (rank, index))| PoolTarget::serving(id, rank, index));
+    PoolMap::new(1, targets.collect())
 }
 
 /// Why a pool of the same label is another one.

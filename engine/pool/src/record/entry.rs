@@ -1,10 +1,11 @@
 //! A pool in the list of pools, and what is left there of one that was destroyed.
 
 use serde::{Deserialize, Serialize};
+use weir_proto::codec::DecodeError;
 use weir_proto::{Rank, codec};
 
-use super::pool::{FirstPoolForm, PoolForm, PoolRecord};
-use super::{Read, Stored, read_as};
+use super::pool::{FirstPoolForm, PoolForm, PoolRecord, SecondPoolForm};
+use super::{Read, Stored, read_as, read_through};
 
 /// How far a pool is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,7 +31,7 @@ pub struct DirectoryEntry {
     pub state: EntryState,
 }
 
-/// The form of version 2, and with [`FirstPoolForm`] that of version 1.
+/// The form of version 3, with [`SecondPoolForm`] that of version 2, and with [`FirstPoolForm`] that of version 1.
 #[derive(Serialize, Deserialize)]
 struct EntryForm<Pool> {
     pool: Pool,
@@ -58,21 +59,45 @@ impl From<&DirectoryEntry> for EntryForm<PoolForm> {
     }
 }
 
-impl<Pool: Into<PoolRecord>> From<EntryForm<Pool>> for DirectoryEntry {
-    fn from(form: EntryForm<Pool>) -> Self {
-        let EntryForm { pool, size, ranks, state } = form;
-        let state = match state {
+impl<Pool> EntryForm<Pool> {
+    /// The entry, when the pool in it could be read.
+    fn try_map<E>(self, read: impl FnOnce(Pool) -> Result<PoolRecord, E>) -> Result<DirectoryEntry, E> {
+        let state = match self.state {
             StateForm::Creating => EntryState::Creating,
             StateForm::Ready => EntryState::Ready,
             StateForm::Destroying => EntryState::Destroying,
         };
-        Self { pool: pool.into(), size, ranks, state }
+        Ok(DirectoryEntry { pool: read(self.pool)?, size: self.size, ranks: self.ranks, state })
+    }
+}
+
+impl TryFrom<EntryForm<PoolForm>> for DirectoryEntry {
+    type Error = DecodeError;
+
+    fn try_from(form: EntryForm<PoolForm>) -> Result<Self, DecodeError> {
+        form.try_map(TryInto::try_into)
+    }
+}
+
+impl TryFrom<EntryForm<SecondPoolForm>> for DirectoryEntry {
+    type Error = DecodeError;
+
+    fn try_from(form: EntryForm<SecondPoolForm>) -> Result<Self, DecodeError> {
+        form.try_map(|pool| Ok(pool.into()))
+    }
+}
+
+impl TryFrom<EntryForm<FirstPoolForm>> for DirectoryEntry {
+    type Error = DecodeError;
+
+    fn try_from(form: EntryForm<FirstPoolForm>) -> Result<Self, DecodeError> {
+        form.try_map(|pool| Ok(pool.into()))
     }
 }
 
 impl Stored for DirectoryEntry {
     const WHAT: &'static str = "an entry of the list of pools";
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 
     fn body(&self) -> Vec<u8> {
         codec::encode(&EntryForm::<PoolForm>::from(self))
@@ -80,8 +105,9 @@ impl Stored for DirectoryEntry {
 
     fn read(version: u8, body: &[u8]) -> Read<Self> {
         match version {
-            1 => read_as::<EntryForm<FirstPoolForm>, _>(body),
-            2 => read_as::<EntryForm<PoolForm>, _>(body),
+            1 => read_through::<EntryForm<FirstPoolForm>, _>(body),
+            2 => read_through::<EntryForm<SecondPoolForm>, _>(body),
+            3 => read_through::<EntryForm<PoolForm>, _>(body),
             _ => Read::Unknown,
         }
     }

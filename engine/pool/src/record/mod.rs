@@ -89,6 +89,17 @@ fn read_as<Form: DeserializeOwned + Into<T>, T>(body: &[u8]) -> Read<T> {
     }
 }
 
+/// Reads a form with a tail, which may be damaged, and makes it the record.
+fn read_through<Form, T>(body: &[u8]) -> Read<T>
+where
+    Form: DeserializeOwned + TryInto<T, Error = DecodeError>,
+{
+    match codec::decode::<Form>(body).and_then(TryInto::try_into) {
+        Ok(record) => Read::Record(record),
+        Err(error) => Read::Damaged(error),
+    }
+}
+
 /// A record as it is stored.
 pub(crate) fn encode<T: Stored>(record: &T) -> Vec<u8> {
     let mut bytes = vec![T::VERSION];

@@ -1,11 +1,12 @@
 //! What a target stores of a pool.
 
 use serde::{Deserialize, Serialize};
+use weir_proto::codec::DecodeError;
 use weir_proto::pool::{PoolMap, TargetPoolCreate};
 use weir_proto::{PoolId, PoolSecret, Rank, TenantId, codec};
 
-use super::map::MapForm;
-use super::{Read, Stored, read_as};
+use super::map::{EarlyMapForm, MapForm};
+use super::{Read, Stored, read_as, read_through};
 
 /// A pool as a target and its service know it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,23 +27,26 @@ pub struct PoolRecord {
     pub object_class: String,
     /// Whose clients may connect to it, beside the system's own.
     pub tenant: TenantId,
+    /// How many engines may be lost while nothing of a new container is.
+    pub redundancy: u32,
 }
 
 impl From<TargetPoolCreate> for PoolRecord {
     fn from(request: TargetPoolCreate) -> Self {
-        let TargetPoolCreate { pool, label, secret, size, service, map, object_class, tenant } = request;
-        Self { pool, label, secret, size, service, map, object_class, tenant }
+        let TargetPoolCreate { pool, label, secret, size, service, map, object_class, tenant, redundancy } =
+            request;
+        Self { pool, label, secret, size, service, map, object_class, tenant, redundancy }
     }
 }
 
 impl From<PoolRecord> for TargetPoolCreate {
     fn from(record: PoolRecord) -> Self {
-        let PoolRecord { pool, label, secret, size, service, map, object_class, tenant } = record;
-        Self { pool, label, secret, size, service, map, object_class, tenant }
+        let PoolRecord { pool, label, secret, size, service, map, object_class, tenant, redundancy } = record;
+        Self { pool, label, secret, size, service, map, object_class, tenant, redundancy }
     }
 }
 
-/// The form of version 2.
+/// The form of version 3.
 #[derive(Serialize, Deserialize)]
 pub(super) struct PoolForm {
     pool: PoolId,
@@ -51,6 +55,28 @@ pub(super) struct PoolForm {
     size: u64,
     service: Rank,
     map: MapForm,
+    object_class: String,
+    tenant: TenantId,
+    /// An encoded [`PoolTail`].
+    #[serde(with = "serde_bytes")]
+    tail: Vec<u8>,
+}
+
+/// What a record says behind its first fields. Later fields are appended: the reader ignores what it doesn't know.
+#[derive(Serialize, Deserialize)]
+struct PoolTail {
+    redundancy: u32,
+}
+
+/// The form of version 2.
+#[derive(Deserialize)]
+pub(super) struct SecondPoolForm {
+    pool: PoolId,
+    label: String,
+    secret: PoolSecret,
+    size: u64,
+    service: Rank,
+    map: EarlyMapForm,
     object_class: String,
     tenant: TenantId,
 }
@@ -63,21 +89,35 @@ pub(super) struct FirstPoolForm {
     secret: PoolSecret,
     size: u64,
     service: Rank,
-    map: MapForm,
+    map: EarlyMapForm,
     object_class: String,
 }
 
 impl From<&PoolRecord> for PoolForm {
     fn from(record: &PoolRecord) -> Self {
-        let PoolRecord { pool, label, secret, size, service, map, object_class, tenant } = record.clone();
-        Self { pool, label, secret, size, service, map: (&map).into(), object_class, tenant }
+        let PoolRecord { pool, label, secret, size, service, map, object_class, tenant, redundancy } =
+            record.clone();
+        let (map, tail) = ((&map).into(), codec::encode(&PoolTail { redundancy }));
+        Self { pool, label, secret, size, service, map, object_class, tenant, tail }
     }
 }
 
-impl From<PoolForm> for PoolRecord {
-    fn from(form: PoolForm) -> Self {
-        let PoolForm { pool, label, secret, size, service, map, object_class, tenant } = form;
-        Self { pool, label, secret, size, service, map: map.into(), object_class, tenant }
+impl TryFrom<PoolForm> for PoolRecord {
+    type Error = DecodeError;
+
+    fn try_from(form: PoolForm) -> Result<Self, DecodeError> {
+        let PoolForm { pool, label, secret, size, service, map, object_class, tenant, tail } = form;
+        let (PoolTail { redundancy }, _later) = codec::decode_prefix(&tail)?;
+        let map = map.try_into()?;
+        Ok(Self { pool, label, secret, size, service, map, object_class, tenant, redundancy })
+    }
+}
+
+impl From<SecondPoolForm> for PoolRecord {
+    fn from(form: SecondPoolForm) -> Self {
+        let SecondPoolForm { pool, label, secret, size, service, map, object_class, tenant } = form;
+        let map = map.into();
+        Self { pool, label, secret, size, service, map, object_class, tenant, redundancy: 0 }
     }
 }
 
@@ -85,13 +125,13 @@ impl From<FirstPoolForm> for PoolRecord {
     fn from(form: FirstPoolForm) -> Self {
         let FirstPoolForm { pool, label, secret, size, service, map, object_class } = form;
         let (map, tenant) = (map.into(), TenantId::SYSTEM);
-        Self { pool, label, secret, size, service, map, object_class, tenant }
+        Self { pool, label, secret, size, service, map, object_class, tenant, redundancy: 0 }
     }
 }
 
 impl Stored for PoolRecord {
     const WHAT: &'static str = "the record";
-    const VERSION: u8 = 2;
+    const VERSION: u8 = 3;
 
     fn body(&self) -> Vec<u8> {
         codec::encode(&PoolForm::from(self))
@@ -100,7 +140,8 @@ impl Stored for PoolRecord {
     fn read(version: u8, body: &[u8]) -> Read<Self> {
         match version {
             1 => read_as::<FirstPoolForm, _>(body),
-            2 => read_as::<PoolForm, _>(body),
+            2 => read_as::<SecondPoolForm, _>(body),
+            3 => read_through::<PoolForm, _>(body),
             _ => Read::Unknown,
         }
     }

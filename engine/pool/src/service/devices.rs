@@ -39,12 +39,13 @@ impl PoolService {
             TargetState::UpIn if known.is_none() => target.state,
             said => said,
         };
-        let changes = core::mem::replace(&mut target.state, judged) != judged;
+        let version = newest.saturating_add(1);
+        let changes = target.enter(judged, version);
         if !changes && newest == map.version {
             return Ok(());
         }
-        map.version = newest.saturating_add(1);
-        let (version, label) = (map.version, pool.label());
+        map.version = version;
+        let label = pool.label();
         pool.set_map(map).await?;
         let reason = notice.fault.as_deref().unwrap_or("it has nothing of the pool, its data is lost");
         if !changes {

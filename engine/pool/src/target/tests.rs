@@ -51,9 +51,10 @@ pub(crate) fn lone_pool(world: &World, node: &Node) -> (Rc<Store>, Rc<Engines>, 
             secret: SECRET,
             size: 16 << 20,
             service: Rank(0),
-            map: PoolMap { version: 1, targets: Vec::new() },
+            map: PoolMap::new(1, Vec::new()),
             object_class: "SX".to_owned(),
             tenant: TenantId::SYSTEM,
+            redundancy: 0,
         };
         let store = store(&rt).await;
         let shard = store.create_pool(POOL, 16 << 20).await.expect("there is room");
@@ -101,7 +102,7 @@ fn a_map_and_a_size_that_come_together_are_both_stored() {
     let node = world.node("engine");
     let (_store, _engines, pool) = lone_pool(&world, &node);
     world.block_on(&node, async move {
-        let map = PoolMap { version: 2, targets: Vec::new() };
+        let map = PoolMap::new(2, Vec::new());
         let changes: [LocalBoxFuture<'_, _>; 2] =
             [Box::pin(pool.set_map(map)), Box::pin(pool.set_size(32 << 20))];
         assert!(join_all(changes).await.iter().all(Result::is_ok));
