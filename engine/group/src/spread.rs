@@ -140,7 +140,7 @@ impl Spread {
             }
             None => (None, ranks.to_vec()),
         };
-        let mut sum: PoolSum = value.and_then(|value| codec::decode(&value).ok()).unwrap_or_default();
+        let mut sum: PoolSum = value.and_then(|value| codec::decode_message(&value).ok()).unwrap_or_default();
         let asked = left.into_iter().map(|rank| sum_of(Rc::clone(&self.engines), pool, rank, limit));
         for more in join_all(asked).await {
             sum.add(more);
@@ -203,7 +203,7 @@ struct Query {
 
 impl CollectiveHandler for Query {
     fn execute(&self, body: &[u8]) -> LocalBoxFuture<'static, Result<Vec<u8>, Der>> {
-        let (engines, request) = (self.engines.upgrade(), codec::decode::<TargetPool>(body));
+        let (engines, request) = (self.engines.upgrade(), codec::decode_message::<TargetPool>(body));
         Box::pin(async move {
             let (engines, request) = (engines.ok_or(Der::SHUTDOWN)?, request.map_err(|_| Der::PROTO)?);
             let own = engines.own_rank();
@@ -213,7 +213,7 @@ impl CollectiveHandler for Query {
     }
 
     fn merge(&self, one: Vec<u8>, other: Vec<u8>) -> Vec<u8> {
-        let (Ok(mut sum), Ok(more)) = (codec::decode::<PoolSum>(&one), codec::decode(&other)) else {
+        let (Ok(mut sum), Ok(more)) = (codec::decode_message::<PoolSum>(&one), codec::decode_message(&other)) else {
             return one;
         };
         sum.add(more);

@@ -121,7 +121,7 @@ pub async fn listeners(
 ) -> Result<Vec<ProbeListener>, RpcError> {
     let options = CallOptions::within(rt, patience);
     match rpc.call(to, opcode::PROBE_LIST, &[], None, options).await {
-        Ok(reply) => codec::decode(&reply).map_err(|error| RpcError::Unreachable {
+        Ok(reply) => codec::decode_message(&reply).map_err(|error| RpcError::Unreachable {
             peer: to.clone(),
             reason: format!("its list of listeners for measurements is none: {error}"),
         }),

@@ -81,7 +81,7 @@ impl Exchange {
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(&self, info: &RequestInfo<'_>) -> Result<T> {
-        codec::decode(self.body()).map_err(|error| info.protocol(error))
+        codec::decode_message(self.body()).map_err(|error| info.protocol(error))
     }
 }
 

@@ -1,9 +1,14 @@
 //! Bodies of requests and replies: whatever decodes encodes to the same again, and passes or fails its own checks. What
-//! passes can be cut into chunks that cover its data.
+//! passes can be cut into chunks that cover its data. Messages that were recorded once are read for ever.
+
+#[cfg(test)]
+mod recorded;
 
 use crate::source::Source;
 use weir_proto::capability::Credential;
 use weir_proto::chunk::{self, Grain};
+#[cfg(test)]
+use weir_proto::codec::{DecodeError, decode_message};
 use weir_proto::codec::{decode, decode_prefix, encode};
 use weir_proto::group::{
     Collective, CollectiveReply, EngineInfo, GroupAck, GroupList, GroupOffer, GroupPing, GroupRelay,
@@ -36,8 +41,18 @@ use weir_proto::{
 /// A type with what decodes bytes as it, with something behind them and without.
 type Decoder = (&'static str, fn(&[u8]));
 
+/// Reads a message that begins with a value of some type: its encoding, and what it says.
+#[cfg(test)]
+type ReadMessage = fn(&[u8]) -> Result<(Vec<u8>, String), DecodeError>;
+
 macro_rules! types {
     ($($type:ty),* $(,)?) => {
+        #[cfg(test)]
+        const READERS: &[(&str, ReadMessage)] = &[$((stringify!($type), |bytes| {
+            let value = decode_message::<$type>(bytes)?;
+            Ok((encode(&value), format!("{value:?}")))
+        }),)*];
+
         /// All types that `weir-proto` decodes, and what replies make of them.
         const TYPES: &[Decoder] = &[$((stringify!($type), |bytes| {
             if let Ok((value, rest)) = decode_prefix::<$type>(bytes) {

@@ -119,7 +119,7 @@ impl Engines {
         limit: Duration,
     ) -> Result<Rep, AskError> {
         let answer = self.ask_encoded(rank, index.0, opcode, codec::encode(request), limit).await?;
-        codec::decode(&answer).map_err(|error| {
+        codec::decode_message(&answer).map_err(|error| {
             let refusal = Refusal { der: Der::PROTO, object: String::new(), message: error.to_string() };
             AskError::Refused { rank, index: index.0, refusal }
         })

@@ -131,7 +131,7 @@ impl Engines {
         F: Fn(Rank, Req) -> Fut + 'static,
         Fut: Future<Output = Result<Rep, E>> + 'static,
     {
-        let answerer: Answerer = Rc::new(move |rank, payload| match codec::decode::<Req>(payload) {
+        let answerer: Answerer = Rc::new(move |rank, payload| match codec::decode_message::<Req>(payload) {
             Ok(request) => {
                 let answer = handler(rank, request);
                 Box::pin(async move { Ok(codec::encode(&answer.await.map_err(Into::into)?)) })
@@ -161,7 +161,7 @@ impl Engines {
 
     fn open(&self, opcode: u16, body: &[u8]) -> Result<(Rank, Vec<u8>), Status> {
         let sealed: SealedRequest =
-            codec::decode(body).map_err(|error| Status { der: Der::PROTO, message: error.to_string() })?;
+            codec::decode_message(body).map_err(|error| Status { der: Der::PROTO, message: error.to_string() })?;
         if !open_seal(&self.key, opcode, &sealed, self.rt.wall_ns()) {
             self.count_forged();
             return Err(Rejection::NotSealed.into());

@@ -49,7 +49,7 @@ impl Engines {
         let offer = GroupOffer { version: self.roster().version(), host: own.host, port };
         let offered = codec::encode(&offer);
         let answer = self.exchange(peer, opcode::GROUP_OFFER, &offered, CallOptions::until(until)).await;
-        let Some(theirs) = answer.ok().and_then(|answer| codec::decode::<u64>(&answer).ok()) else {
+        let Some(theirs) = answer.ok().and_then(|answer| codec::decode_message::<u64>(&answer).ok()) else {
             return false;
         };
         if theirs > self.roster().version()
@@ -72,7 +72,7 @@ impl Engines {
         let nothing = codec::encode(&());
         let answer = self.exchange(peer, opcode::GROUP_LIST, &nothing, CallOptions::until(until)).await;
         let answer = answer.map_err(|error: RpcError| error.to_string())?;
-        let list: GroupList = codec::decode(&answer).map_err(|error| error.to_string())?;
+        let list: GroupList = codec::decode_message(&answer).map_err(|error| error.to_string())?;
         self.roster().adopt(list).map_err(|error| error.to_string())
     }
 }

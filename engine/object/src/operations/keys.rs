@@ -87,7 +87,7 @@ impl Operations {
 
     /// All of a search in one request, for clients that don't ask for its parts.
     async fn query_key(&self, request: &Request) -> Result<Body, Status> {
-        let wanted: QueryKeyRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let wanted: QueryKeyRequest = codec::decode_message(request.body()).map_err(refusal::malformed)?;
         self.queried(request, &wanted, async |access, place| {
             let mut part = self.search(request, access, (None, &wanted), &[], place).await?;
             while let Some(next) = part.next {
@@ -111,7 +111,7 @@ impl Operations {
 
     /// A part of a search, and how many records are real.
     async fn measure(&self, request: &Request) -> Result<Body, Status> {
-        let wanted: MeasureRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let wanted: MeasureRequest = codec::decode_message(request.body()).map_err(refusal::malformed)?;
         let SearchKeyRequest { query, anchor } = &wanted.search;
         check_anchor(anchor)?;
         self.queried(request, query, async |access, place| {
@@ -126,7 +126,7 @@ impl Operations {
 
     /// Which records are real.
     async fn runs(&self, request: &Request) -> Result<Body, Status> {
-        let wanted: RunsRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let wanted: RunsRequest = codec::decode_message(request.body()).map_err(refusal::malformed)?;
         let RunsRequest { object, akey, from, below, limit, .. } = &wanted;
         if *limit == 0 || *limit > RUNS_MAX {
             return Err(refusal::invalid(format!("a reply has 1 to {RUNS_MAX} runs, not {limit}")));

@@ -11,7 +11,7 @@ use crate::admission::refusal;
 
 impl Operations {
     pub(crate) async fn punch(&self, request: &Request) -> Result<Body, Status> {
-        let punch: PunchRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let punch: PunchRequest = codec::decode_message(request.body()).map_err(refusal::malformed)?;
         check_punch(&punch)?;
         let admission = &self.admission;
         let permit = admission.permit(request, &punch.capability, Rights::WRITE).await?;

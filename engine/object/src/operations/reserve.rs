@@ -19,7 +19,7 @@ const BESIDE_DKEY: u64 = 16 * 1024;
 
 impl Operations {
     pub(crate) async fn reserve(&self, request: &Request) -> Result<Body, Status> {
-        let wanted: ReserveRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let wanted: ReserveRequest = codec::decode_message(request.body()).map_err(refusal::malformed)?;
         let dkeys = dkeys_of(wanted.from.0, &wanted.dkeys).ok_or_else(|| {
             refusal::invalid(format!("it names more than {RESERVED_DKEYS_MAX} dkeys, or not in their order"))
         })?;

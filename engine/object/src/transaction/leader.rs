@@ -25,7 +25,7 @@ const TELLING: Duration = Duration::from_secs(1);
 
 impl Transactions {
     pub(crate) async fn commit(self: &Rc<Self>, request: &Request) -> Result<Body, Status> {
-        let commit: CommitRequest = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let commit: CommitRequest = codec::decode_message(request.body()).map_err(refusal::malformed)?;
         self.check_commit(&commit)?;
         self.observe_client(commit.epoch)?;
         let admission = &self.admission;

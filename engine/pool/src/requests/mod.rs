@@ -90,7 +90,7 @@ where
 }
 
 fn decode<Req: DeserializeOwned>(body: &[u8]) -> Result<Req, Status> {
-    codec::decode(body).map_err(|error| Status::new(Der::PROTO, error.to_string()))
+    codec::decode_message(body).map_err(|error| Status::new(Der::PROTO, error.to_string()))
 }
 
 /// Answers the pool and container requests of clients.

@@ -446,7 +446,7 @@ impl CollectiveTransport for PlainCollectives {
         Box::pin(async move {
             let body = codec::encode(&message);
             match rpc.upgrade()?.call(&peer?, opcode::GROUP_COLLECTIVE, &body, None, options).await {
-                Ok(reply) => Some(codec::decode(&reply).map_err(|_| Der::PROTO)),
+                Ok(reply) => Some(codec::decode_message(&reply).map_err(|_| Der::PROTO)),
                 Err(RpcError::Remote(status)) => Some(Err(status.der)),
                 Err(_) => None,
             }

@@ -52,7 +52,7 @@ impl RpcTransport {
         let options = CallOptions::within(&self.rt, limit).urgent();
         Box::pin(async move {
             let reply = rpc.upgrade()?.call(&peer?, opcode, &body, None, options).await.ok()?;
-            codec::decode(&reply).ok()
+            codec::decode_message(&reply).ok()
         })
     }
 }
@@ -72,7 +72,7 @@ impl GroupTransport for RpcTransport {
 }
 
 pub(super) fn decoded<T: DeserializeOwned>(request: &Request) -> Result<T, Status> {
-    codec::decode(request.body()).map_err(|error| Status::new(Der::PROTO, error.to_string()))
+    codec::decode_message(request.body()).map_err(|error| Status::new(Der::PROTO, error.to_string()))
 }
 
 pub(super) fn gone() -> Status {
