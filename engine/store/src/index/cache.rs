@@ -1,13 +1,13 @@
-//! Small values that were written or read lately, so that asking for them again takes no device.
+//! A cache of small values that were written or read lately, so that another read of them needs no device.
 //!
-//! What is in here matched its checksum when it was taken in, and is found by its first block and that checksum
-//! together: a block that was given out again since holds another value. Whoever writes to a block has it take the new
-//! value in, or forget the old one, since two values can have the same checksum. Rot on the device is not seen by a reader who
-//! finds the value here, and does him no harm; the scrubber reads the device.
+//! A value matched its checksum when it was added. It is found by its first block and that checksum together: a block that was
+//! reused since holds another value. A writer of a block adds the new value or removes the old one, since two values can have
+//! the same checksum. A reader that finds a value here doesn't notice damage on the device, and isn't affected by it; the
+//! scrubber reads the device.
 //!
-//! Each place has a block of one large piece of memory, which its number names: where a value is follows from what is known
-//! of its set. The system gives that memory as it is filled, on huge pages where it has them: values are asked for in any
-//! order, and the processor remembers where few pages are.
+//! Each place has a block of one large piece of memory, which its number names: the position of a value follows from its set.
+//! The system provides that memory as it is filled, on huge pages if it has them: values are read in any order, and few pages
+//! fit the processor's TLB.
 
 use core::cell::{Cell, RefCell};
 use core::ops::Range;

@@ -1,7 +1,7 @@
-//! Finding out again what the space map should say, from the index as of the checkpoint, when an open finds the map damaged.
+//! Computes the space map again from the index as of the checkpoint, when an open finds the map damaged.
 //!
-//! What lies below a node that can't be read has blocks that nobody knows. Nothing of the damaged groups is given out then but
-//! what is given back later: that costs space, and no data.
+//! The blocks below a node that can't be read are unknown. In the damaged groups, the store then allocates only blocks that are
+//! freed later. That costs space, and no data.
 
 use crate::format::blocks::Run;
 use crate::format::bounds::describe;

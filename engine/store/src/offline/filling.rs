@@ -1,4 +1,4 @@
-//! A store that is written entry by entry: one without a superblock until all is there, so that nobody takes it for a store before.
+//! A store that is written entry by entry. It has no superblock until everything is written, so that an open refuses it before.
 
 use crate::format::blocks::{RUNS_MAX, Runs};
 use crate::format::record::Change;

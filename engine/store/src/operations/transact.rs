@@ -1,4 +1,4 @@
-//! Transactions of one target: checked, stored and decided by one log record, so that nobody ever finds one undecided.
+//! Transactions of one target: checked, stored and decided by one log record, so that none is ever undecided.
 
 use crate::format::decision::Decision;
 use crate::format::draft::Draft;

@@ -1,10 +1,10 @@
 //! Transactions: operations on objects of one target that are prepared together and then committed or aborted.
 //!
-//! A transaction has one epoch, at which it reads and writes, and the epochs are the order in which transactions
-//! appear to run. What it reads, it reads through a [`View`](crate::View); its writes are sent together by [`Shard::prepare`],
-//! which refuses them when somebody at a later epoch has read or written the same. From then on the transaction holds
-//! the dkeys that it writes: others who want to write them, or to read them at its epoch or later, are told that it is
-//! undecided. Readers hold nothing. A decision is remembered for a while, so that it can be asked for again.
+//! A transaction has one epoch, at which it reads and writes. Transactions appear to run in the order of their epochs. A
+//! transaction reads through a [`View`](crate::View). [`Shard::prepare`] gets all its writes together, and refuses them if the
+//! same was read or written at a later epoch. From then on the transaction holds the dkeys that it writes: requests that write
+//! them, or read them at its epoch or later, get the error that it is undecided. Readers hold nothing. The store remembers a
+//! decision for a while, so that it can be asked for again.
 
 use crate::format::usage::entry_bytes;
 use crate::state::core::Core;

@@ -1,10 +1,10 @@
-//! Index nodes that an open goes on without, because they can't be read: what lies below them is lost, and nothing else.
+//! Index nodes that an open tolerates although they can't be read. What lies below them is lost, and nothing else.
 //!
-//! Who asks for something there is told so, as of a node that is met later. What the log changes there can't be applied, and
-//! is lost with the node; a node of which that was so is none any more, should it be readable another time. Of containers whose
-//! snapshots or prepared transactions may be below such a node nothing can be said: who reads them might miss what was
-//! committed, and aggregation might remove what a snapshot shows. They are shut. Without the nodes that hold pools,
-//! containers and attributes there is no store.
+//! A request for something below gets an error, as for a damaged node that is found later. Changes of the log below such a node
+//! can't be applied and are lost with it. A node that has lost changes stays lost, also if it is readable at another time. If
+//! the snapshots or prepared transactions of a container may be below such a node, the container is closed: a reader might miss
+//! what was committed, and aggregation might remove what a snapshot shows. A store whose nodes with pools, containers and
+//! attributes can't be read isn't opened.
 
 use crate::format::bounds::describe;
 use crate::format::key::{self, ContainerNumber, PoolNumber};

@@ -1,4 +1,4 @@
-//! Reading of values: from the index, the cache or the device, compared with their checksums here or by who gets them.
+//! Reading of values: from the index, the cache or the device. Checksums are compared here or by the reader.
 
 use crate::format::checksum::join;
 use crate::format::codec::{Malformed, crc32c, crc32c_of_copy};

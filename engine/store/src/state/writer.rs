@@ -1,16 +1,16 @@
-//! Writes of data extents: what is ready together and lies together goes to the device in one transfer.
+//! Writes of data extents: extents that are ready together and lie together go to the device in one transfer.
 //!
-//! Small extents get their blocks one behind the other, so that a crowd of updates takes few transfers instead of as
-//! many as they are. The device has the first of them while the later updates are still computed: a transfer begins as
-//! soon as it is worth its call, and a large extent by itself, at once.
+//! Small extents get their blocks one behind the other, so that many updates take few transfers. The device has the first
+//! extents while later updates are still computed: a transfer begins as soon as it is large enough, and that of a large extent
+//! at once.
 //!
-//! The blocks that are written to are free, and reserved for the update. What is written is of no account before its
-//! record is in the log, and does no harm when the update is refused or given up meanwhile; but the blocks stay reserved
-//! until the device is done with them.
+//! The blocks that are written to are free, and reserved for the update. What is written has no effect before the record of the
+//! update is in the log, and does no harm if the update is refused or given up meanwhile. The blocks stay reserved until the
+//! device has finished with them.
 //!
-//! An update commits while its data is on the way, so that its record is written beside the data and not behind it: a small
-//! one always, a large one where nobody small would have to wait for its data. Nothing is told to anybody before one flush
-//! behind both, and a checkpoint with such a record waits for the data, too.
+//! An update commits while its data is on the way, so that its record is written at the same time as the data. For a small
+//! update this is always so; for a large one only if no small update would have to wait for its data. No client gets a reply
+//! before one flush after both. A checkpoint with such a record waits for the data, too.
 
 use crate::state::core::Core;
 use crate::state::reservation::Reservation;

@@ -1,10 +1,10 @@
-//! Defragmentation: where free space lies in holes between values, values are moved together, so that there is room for
-//! long extents again.
+//! Defragmentation: where free space lies in holes between values, values are moved together, so that there is room for long
+//! extents again.
 //!
-//! A pass chooses the segments with the least in use, keeps everybody from using their free blocks, and goes once through
-//! the index. A value with blocks in them is read, compared with its checksums, written into a hole elsewhere, and its
-//! entry is replaced, like any change, by a record of the log. A value that is scattered over several places is put
-//! together where there is room for it. It moves with the checksums that it has: damage can't be sealed in.
+//! A pass chooses the segments with the least in use, reserves their free blocks, and goes once through the index. It reads a
+//! value with blocks in these segments, compares it with its checksums, and writes it into a hole elsewhere. A record of the
+//! log then replaces its entry, as for any change. The pass puts a scattered value into one run if there is room for it. A
+//! value keeps its checksums, so that damage never gets a new checksum.
 
 use crate::format::blocks::{Run, Runs};
 use crate::format::codec::Malformed;

@@ -1,13 +1,12 @@
-//! The scrubber: reads what stands on the device again, at a bounded rate, and compares it with its checksums before
-//! somebody needs it.
+//! The scrubber: reads everything on the device at a bounded rate, and compares it with its checksums before a request needs
+//! it.
 //!
-//! It goes by the stable checkpoint, node by node, as an open would, so that it sees what the device holds and not what
-//! DRAM remembers, and so that it brings nothing cold into DRAM. The store changes meanwhile: a node that a newer
-//! checkpoint has replaced is looked for again from its root, and a value that doesn't match counts as rot only
-//! when the index still refers to it.
+//! It goes by the stable checkpoint, node by node, as an open would. So it checks the device and not memory, and loads no
+//! unused node into memory. The store changes meanwhile: the scrubber looks for a node that a newer checkpoint has replaced
+//! from the root of that checkpoint, and counts a value that doesn't match as damaged only if the index still refers to it.
 //!
-//! What stands elsewhere as well is written anew: nodes that are in memory, the superblock with its two copies, bitmaps and
-//! headers, of which each checkpoint writes others. So the next open doesn't meet what this one has found.
+//! It writes damaged metadata again if the store has another copy: nodes that are in memory, the superblock with its two
+//! copies, bitmaps and headers, of which each checkpoint writes others. So the next open doesn't meet this damage.
 
 mod fixed;
 

@@ -1,7 +1,8 @@
-//! Space that prepared transactions will take of pools and index when they are committed. It is set aside for them at prepare,
-//! so that nobody else takes it, until they are decided. It follows from the entries alone: after a restart it is the same.
-//! Nodes that one commit changes beyond what is counted here come from the reserve, as those of an update do; the log has
-//! room for any record once a checkpoint was written, which takes place in the index alone.
+//! Space that prepared transactions will take of pools and index when they are committed.
+//!
+//! It is set aside for them at prepare until they are decided, so that no other request takes it. It follows from the entries
+//! alone, so that a restart computes the same. Nodes that a commit changes beyond what is counted here come from the reserve,
+//! as those of an update do. The log has room for any record after a checkpoint, which takes room in the index only.
 
 use crate::format::key::{
     ContainerNumber, OBJECT_LEN, PoolNumber, has_integer_akeys, has_integer_dkeys, put_key,

@@ -1,4 +1,4 @@
-//! Creations and punches that nobody can see any more.
+//! Creations and punches that no reader can see any more.
 
 use super::{Pass, Pins};
 use crate::format::key::{self, KeyBytes, Path};
