@@ -9,12 +9,12 @@ use tonic::{Code, Request, Response, Status};
 use weir_management::v1::containers_server::Containers;
 use weir_management::v1::pools_server::Pools;
 use weir_management::v1::system_server::System;
-use weir_management::{Failure, v1};
+use weir_management::{Caller, Failure, v1};
 use weir_proto::Der;
 use weir_runtime::real::Remote;
 
 use crate::metrics::MethodFigures;
-use crate::thread;
+use crate::{tenant_view, thread};
 
 /// Longest time for any management request. The slowest one, creating a pool while an engine is down, gives up
 /// before that by itself.
@@ -46,8 +46,10 @@ impl Bridge {
         Rep: Message + Default,
     {
         let arrived = Instant::now();
+        let caller = request.extensions().get::<Caller>().copied();
+        let caller = caller.unwrap_or_else(|| Caller::of_certificate(None));
         let bytes = request.into_inner().encode_to_vec();
-        let answer = self.ask(method, bytes).await.and_then(|answer| {
+        let answer = self.ask_as(caller, method, bytes).await.and_then(|answer| {
             Rep::decode(answer.as_slice()).map_err(|error| {
                 Failure::new(Der::PROTO, "", format!("an answer that does not decode: {error}"))
             })
@@ -60,6 +62,26 @@ impl Bridge {
         let mut methods = self.methods.lock().unwrap_or_else(PoisonError::into_inner);
         methods.entry(method.to_owned()).or_default().record(code_name(code), arrived.elapsed());
         answer
+    }
+
+    /// Asks as far as the caller may: within its role, and for a reader of one tenant within that tenant's pools.
+    async fn ask_as(
+        &self,
+        caller: Caller,
+        method: &'static str,
+        request: Vec<u8>,
+    ) -> Result<Vec<u8>, Failure> {
+        caller.permit(method)?;
+        let Some(tenant) = caller.tenant() else { return self.ask(method, request).await };
+        if let Some(pool) = tenant_view::pool_of(method, &request)? {
+            let (question, asked) = tenant_view::ask_owner(&pool);
+            match self.ask(question, asked).await {
+                Ok(answer) if tenant_view::is_owner(tenant, &answer) => {}
+                Err(failure) if failure.code() != Code::NotFound => return Err(failure),
+                _ => return Err(caller.no_pool(method, &pool)),
+            }
+        }
+        tenant_view::restrict(tenant, method, self.ask(method, request).await?)
     }
 
     async fn ask(&self, method: &'static str, request: Vec<u8>) -> Result<Vec<u8>, Failure> {

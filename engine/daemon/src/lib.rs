@@ -23,6 +23,7 @@ pub mod snapshot;
 #[cfg(feature = "spdk")]
 mod spdk;
 pub mod target;
+mod tenant_view;
 mod thread;
 mod version;
 mod wait_log;

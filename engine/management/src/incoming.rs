@@ -14,6 +14,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
+use crate::Caller;
 use crate::connections::{ConnectionLimits, ConnectionSlot, Connections};
 use crate::tls::RotatingServer;
 
@@ -89,7 +90,10 @@ async fn accept(
             match shaken {
                 Ok(stream) => {
                     let silence = Some(Box::pin(tokio::time::sleep(limits.silence)));
-                    let connection = Connection { stream, place: connections.admit(peer.ip()), silence };
+                    let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
+                    let caller = Caller::of_certificate(shown);
+                    let connection =
+                        Connection { stream, caller, place: connections.admit(peer.ip()), silence };
                     // The receiver is gone only when the server shuts down.
                     drop(sender.send(Ok(connection)).await);
                 }
@@ -115,6 +119,7 @@ fn evicted() -> io::Error {
 /// A connection that has passed the handshake. Reading it fails when others need its place, or when nothing comes first.
 pub struct Connection {
     stream: TlsStream<TcpStream>,
+    caller: Caller,
     place: ConnectionSlot,
     /// Until something has come.
     silence: Option<Pin<Box<Sleep>>>,
@@ -170,10 +175,10 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = <TlsStream<TcpStream> as Connected>::ConnectInfo;
+    type ConnectInfo = Caller;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.stream.connect_info()
+        self.caller
     }
 }
 

@@ -1,12 +1,14 @@
-//! The management protocol: generated types, errors that carry DER codes, mutual TLS of both ends. Also the listeners
-//! of daemons: for management, and for pages for probes and scrapers.
+//! The management protocol: generated types, errors that carry DER codes, mutual TLS of both ends and the roles of callers. Also the
+//! listeners of daemons: for management, and for pages for probes and scrapers.
 
+mod caller;
 mod connections;
 mod error;
 mod incoming;
 mod pages;
 mod tls;
 
+pub use caller::{Caller, Role};
 pub use error::{Failure, failure_of};
 pub use incoming::{Connection, Incoming, incoming};
 pub use pages::{Page, serve_pages};

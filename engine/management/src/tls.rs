@@ -11,6 +11,8 @@ use tokio_rustls::rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use tokio_rustls::rustls::{self, RootCertStore, ServerConfig};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
+use crate::Caller;
+
 /// How often, at most, a server looks whether its files have changed. Rotation is a matter of hours; a look costs
 /// three `stat` calls.
 const ROTATION_CHECK: Duration = Duration::from_secs(1);
@@ -156,6 +158,14 @@ impl TlsFiles {
             .map_err(identity)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
+    }
+
+    /// As whom engines see the holder of this certificate.
+    ///
+    /// # Errors
+    /// When the file can't be read or holds no certificate.
+    pub fn caller(&self) -> Result<Caller, TlsError> {
+        Ok(Caller::of_certificate(certificates(&self.cert)?.first()))
     }
 
     fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, SanType,
 };
+use weir_management::{Role, TlsFiles};
 
 use crate::error::CliError;
 use crate::secret::{random_key, write_private};
@@ -46,7 +48,8 @@ impl IdentityFiles {
         }
     }
 
-    /// Makes what is not there. The authority's own key is not kept: a lost certificate means a new identity.
+    /// Makes what is not there. The authority's own key is not kept: a lost certificate, or one without a role, means a new
+    /// identity.
     ///
     /// # Errors
     /// When a file cannot be written or the kernel gives no random numbers.
@@ -54,13 +57,18 @@ impl IdentityFiles {
         let complete = [&self.ca, &self.engine_cert, &self.engine_key, &self.client_cert, &self.client_key]
             .iter()
             .all(|path| path.exists());
-        if !complete {
+        if !complete || self.client().caller().ok().and_then(|caller| caller.role()).is_none() {
             self.make_certificates()?;
         }
         if !self.system_key.exists() {
             write_private(&self.system_key, format!("{}\n", base64(&random_key()?)).as_bytes())?;
         }
         Ok(())
+    }
+
+    /// What clients present.
+    fn client(&self) -> TlsFiles {
+        TlsFiles { ca: self.ca.clone(), cert: self.client_cert.clone(), key: self.client_key.clone() }
     }
 
     fn make_certificates(&self) -> Result<(), CliError> {
@@ -75,16 +83,18 @@ impl IdentityFiles {
         write_private(&self.ca, authority.pem().as_bytes())?;
         let both = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         let client = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        for (name, usages, certificate, key) in [
-            // Engines forward requests to each other, so they are clients too.
-            ("weir-engine", both, &self.engine_cert, &self.engine_key),
-            ("weir-client", client, &self.client_cert, &self.client_key),
+        for (name, usages, role, certificate, key) in [
+            ("weir-engine", both, None, &self.engine_cert, &self.engine_key),
+            ("weir-client", client, Some(Role::Operator), &self.client_cert, &self.client_key),
         ] {
             let names = vec![LOOPBACK.to_owned(), "localhost".to_owned()];
             let mut params = CertificateParams::new(names).map_err(failed)?;
             params.distinguished_name.push(DnType::CommonName, name);
             params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
             params.extended_key_usages = usages;
+            for uri in role.map(Role::uris).unwrap_or_default() {
+                params.subject_alt_names.push(SanType::URI(Ia5String::try_from(uri).map_err(failed)?));
+            }
             params.use_authority_key_identifier_extension = true;
             let pair = KeyPair::generate().map_err(failed)?;
             let signed = params.signed_by(&pair, &issuer).map_err(failed)?;
@@ -109,18 +119,17 @@ mod tests {
         let first = fs::read(&files.ca).expect("there");
         files.make().expect("kept");
         assert_eq!(fs::read(&files.ca).expect("there"), first);
-        let engine = weir_management::TlsFiles {
-            ca: files.ca.clone(),
-            cert: files.engine_cert.clone(),
-            key: files.engine_key.clone(),
-        };
+        let engine =
+            TlsFiles { ca: files.ca.clone(), cert: files.engine_cert.clone(), key: files.engine_key.clone() };
         engine.server_config().expect("an engine can serve with it");
-        let client = weir_management::TlsFiles {
-            cert: files.client_cert.clone(),
-            key: files.client_key.clone(),
-            ..engine
-        };
+        let client = files.client();
         client.client_config().expect("a client can connect with it");
+        assert_eq!(client.caller().expect("it reads").role(), Some(Role::Operator));
+        // Certificates from before there were roles are replaced.
+        fs::copy(&files.engine_cert, &files.client_cert).expect("copied");
+        files.make().expect("made anew");
+        assert_ne!(fs::read(&files.ca).expect("there"), first);
+        assert_eq!(client.caller().expect("it reads").role(), Some(Role::Operator));
         let key =
             weir_proto::capability::SystemKey::parse(&fs::read_to_string(&files.system_key).expect("there"));
         assert!(key.is_ok());

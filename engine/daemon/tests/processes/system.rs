@@ -8,14 +8,16 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::string::Ia5String;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
 use tempfile::TempDir;
 use weir_client::{Attach, Context, ContextOptions, EngineAddress};
 use weir_fabric::Addressing;
-use weir_management::TlsFiles;
 use weir_management::v1::containers_client::ContainersClient;
 use weir_management::v1::pools_client::PoolsClient;
 use weir_management::v1::system_client::SystemClient;
+use weir_management::{Role, TlsFiles};
+use weir_proto::TenantId;
 use weir_proto::capability::SystemKey;
 
 /// Longest wait for an engine to serve: a busy machine starts it in a second.
@@ -23,6 +25,9 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 
 const KEY_TEXT: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
 pub const KEY: SystemKey = SystemKey([7; 32]);
+
+/// Whose the certificate "tenant-reader" is.
+pub const TENANT: TenantId = TenantId(7);
 
 /// Ports and files of one engine.
 pub struct Engine {
@@ -228,8 +233,18 @@ impl System {
     }
 
     pub fn tls(&self) -> TlsFiles {
+        self.tls_of("tls")
+    }
+
+    /// The identity that [`write_identity`] made under this name.
+    fn tls_of(&self, name: &str) -> TlsFiles {
         let file = |name: &str| self.folder.path().join(name);
-        TlsFiles { ca: file("ca.crt"), cert: file("tls.crt"), key: file("tls.key") }
+        TlsFiles { ca: file("ca.crt"), cert: file(&format!("{name}.crt")), key: file(&format!("{name}.key")) }
+    }
+
+    /// A connection to an engine's management with an identity that [`write_identity`] made.
+    pub fn channel_as(&self, name: &str, rank: usize) -> tonic::transport::Channel {
+        self.tls_of(name).channel(&self.engines[rank].management).expect("good files")
     }
 
     pub fn attach(&self) -> Attach {
@@ -244,7 +259,7 @@ impl System {
             system: "test".to_owned(),
             provider: self.provider.to_owned(),
             engines: engines.collect(),
-            key: KEY.tenant(weir_proto::TenantId::SYSTEM),
+            key: KEY.tenant(TenantId::SYSTEM),
             auth_key: None,
             device: None,
             addressing: self.addressing,
@@ -291,19 +306,32 @@ fn wait_for_exit(child: &mut Child) -> ExitStatus {
     }
 }
 
-/// An authority and one identity for both ends.
+/// An authority and an identity for engines and operator in `tls`; beside it one for each other role, under the role's name.
 pub fn write_identity(folder: &Path) {
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority =
         CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
+    fs::write(folder.join("ca.crt"), authority.pem()).expect("ca");
+    write_certificate(folder, &authority, "tls", &Role::Operator.uris());
+    for role in [Role::Provisioner, Role::TenantReader(TENANT), Role::Metrics] {
+        write_certificate(folder, &authority, role.name(), &role.uris());
+    }
+    write_certificate(folder, &authority, "nobody", &[]);
+}
+
+fn write_certificate(
+    folder: &Path,
+    authority: &CertifiedIssuer<'static, KeyPair>,
+    name: &str,
+    uris: &[String],
+) {
     let key = KeyPair::generate().expect("a key");
     let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let certificate = CertificateParams::new(names)
-        .expect("parameters")
-        .signed_by(&key, &authority)
-        .expect("a certificate");
-    fs::write(folder.join("ca.crt"), authority.pem()).expect("ca");
-    fs::write(folder.join("tls.crt"), certificate.pem()).expect("cert");
-    fs::write(folder.join("tls.key"), key.serialize_pem()).expect("key");
+    let mut params = CertificateParams::new(names).expect("parameters");
+    let uri = |text: &String| SanType::URI(Ia5String::try_from(text.as_str()).expect("ASCII"));
+    params.subject_alt_names.extend(uris.iter().map(uri));
+    let certificate = params.signed_by(&key, authority).expect("a certificate");
+    fs::write(folder.join(format!("{name}.crt")), certificate.pem()).expect("cert");
+    fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).expect("key");
 }
