@@ -16,11 +16,17 @@ import (
 	"weir.dev/weir/operator/api/v1alpha1"
 )
 
-// client connects to the engines as any holder of the client Secret may.
+// client connects to the engines as administrators do.
 func (i *installation) client() *grpc.ClientConn {
 	i.t.Helper()
+	return i.clientOf("weir-management")
+}
+
+// clientOf connects to the engines as any holder of a Secret may.
+func (i *installation) clientOf(name string) *grpc.ClientConn {
+	i.t.Helper()
 	var secret corev1.Secret
-	if err := i.get(&secret, "weir-client"); err != nil {
+	if err := i.get(&secret, name); err != nil {
 		i.t.Fatal(err)
 	}
 	pair, err := tls.X509KeyPair(secret.Data["tls.crt"], secret.Data["tls.key"])

@@ -8,10 +8,13 @@ import (
 	"encoding/pem"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +23,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"weir.dev/weir/engine/proto/management/roles"
+	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/manifest"
 )
@@ -56,6 +61,31 @@ func TestClusterBecomesReady(t *testing.T) {
 	i.event("weir", v1alpha1.ReasonAllEnginesReady, "3 engines are up")
 	checkOwnedObjects(i, &cluster)
 	checkClientSecret(i)
+	checkRoles(i)
+}
+
+// checkRoles looks at what each Secret lets its holder do, and that no more of them than needed have the key of the data path.
+func checkRoles(i *installation) {
+	i.t.Helper()
+	for name, want := range map[string]struct {
+		role   roles.Name
+		hasKey bool
+	}{
+		"weir-management": {role: roles.Operator}, "weir-metrics": {role: roles.Metrics}, "weir-engine-tls": {},
+		"weir-client": {role: roles.Provisioner, hasKey: true},
+	} {
+		if got := roles.Of(certificate(i, name)); got.Name != want.role {
+			i.t.Errorf("the certificate of %s has the role %q, want %q", name, got, want.role)
+		}
+		var secret corev1.Secret
+		if err := i.get(&secret, name); err != nil || (len(secret.Data["system.key"]) > 0) != want.hasKey {
+			i.t.Errorf("%s has the system key: %t, %v", name, !want.hasKey, err)
+		}
+	}
+	_, err := managementv1.NewPoolsClient(i.clientOf("weir-client")).Destroy(i.t.Context(), &managementv1.PoolDestroyRequest{Pool: "any"})
+	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "role provisioner may not call Pools/Destroy") {
+		i.t.Errorf("with the client Secret, destroying a pool says %v", err)
+	}
 }
 
 // checkOwnedObjects looks for the objects of a cluster, owned by it.
@@ -63,7 +93,7 @@ func checkOwnedObjects(i *installation, cluster *v1alpha1.StorageCluster) {
 	i.t.Helper()
 	owned := map[string]client.Object{
 		"weir-engines": &corev1.Service{}, "weir-engine-2": &appsv1.StatefulSet{}, "weir-ca": &corev1.Secret{},
-		"weir-engine-tls": &corev1.Secret{}, "weir-client": &corev1.Secret{},
+		"weir-engine-tls": &corev1.Secret{}, "weir-client": &corev1.Secret{}, "weir-management": &corev1.Secret{}, "weir-metrics": &corev1.Secret{},
 	}
 	for name, obj := range owned {
 		if err := i.get(obj, name); err != nil {

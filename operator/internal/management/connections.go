@@ -61,7 +61,7 @@ type DialFunc func(ctx context.Context, address string) (net.Conn, error)
 // ObserveFunc learns of each call that failed.
 type ObserveFunc func(method string, err error)
 
-// Connections keeps one connection for each StorageCluster, made from the cluster's client Secret. It is made anew when
+// Connections keeps one connection for each StorageCluster, made from the Secret with which its pools are managed. It is made anew when
 // the Secret changes, and to another engine first when one does not answer in time.
 type Connections struct {
 	reader      client.Reader
@@ -101,7 +101,7 @@ func WithReadTimeout(d time.Duration) Option {
 	return func(c *Connections) { c.readTimeout = d }
 }
 
-// NewConnections makes an empty set of connections that reads client Secrets through reader.
+// NewConnections makes an empty set of connections that reads Secrets through reader.
 func NewConnections(reader client.Reader, options ...Option) *Connections {
 	c := &Connections{
 		reader:      reader,
@@ -120,14 +120,14 @@ func NewConnections(reader client.Reader, options ...Option) *Connections {
 
 // Connect returns the engines of a StorageCluster. It opens no connection by itself: the first call does.
 //
-// Without a client Secret it fails with an error for which IsUnreachable is true, unless there is a connection from
+// Without that Secret it fails with an error for which IsUnreachable is true, unless there is a connection from
 // before: that one is good until the Secret is replaced.
 func (c *Connections) Connect(ctx context.Context, cluster types.NamespacedName) (*Engines, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known := c.open[cluster]
 	var secret corev1.Secret
-	name := types.NamespacedName{Namespace: cluster.Namespace, Name: manifest.ClientName(cluster.Name)}
+	name := types.NamespacedName{Namespace: cluster.Namespace, Name: manifest.ManagementName(cluster.Name)}
 	if err := c.reader.Get(ctx, name, &secret); err != nil {
 		if !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("read Secret %s to reach StorageCluster %s: %w", name, cluster, err)
@@ -187,7 +187,7 @@ func secretSum(secret *corev1.Secret) [sha256.Size]byte {
 	return [sha256.Size]byte(h.Sum(nil))
 }
 
-// dialEngines prepares a connection to the engines that a client Secret lists.
+// dialEngines prepares a connection to the engines that a Secret lists.
 func (c *Connections) dialEngines(to *connection, secret *corev1.Secret) error {
 	var attach manifest.Attach
 	if err := json.Unmarshal(secret.Data[manifest.KeyClient], &attach); err != nil {

@@ -28,11 +28,11 @@ import (
 
 var weir = types.NamespacedName{Namespace: "storage", Name: "weir"}
 
-// secretOf is the client Secret of a test system.
+// secretOf is the Secret with which the pools of a test system are managed.
 func secretOf(t *testing.T, system *managementtest.System) *corev1.Secret {
 	t.Helper()
 	secret := &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: weir.Namespace, Name: manifest.ClientName(weir.Name)},
+		ObjectMeta: metav1.ObjectMeta{Namespace: weir.Namespace, Name: manifest.ManagementName(weir.Name)},
 		Data:       map[string][]byte{},
 	}
 	for key, file := range map[string]string{
@@ -148,7 +148,7 @@ func TestUnreachableSaysWhoIs(t *testing.T) {
 
 func TestBeforeTheSecretNobodyCanBeAsked(t *testing.T) {
 	connections := NewConnections(fake.NewFakeClient())
-	if _, err := query(t, connections); !IsUnreachable(err) || !strings.Contains(err.Error(), "storage/weir-client") {
+	if _, err := query(t, connections); !IsUnreachable(err) || !strings.Contains(err.Error(), "storage/weir-management") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -84,7 +84,7 @@ type Attach struct {
 	System        string         `json:"system"`
 	Provider      string         `json:"provider"`
 	Engines       []AttachEngine `json:"engines"`
-	SystemKeyFile string         `json:"system_key_file"`
+	SystemKeyFile string         `json:"system_key_file,omitempty"`
 	TLS           AttachTLS      `json:"tls"`
 }
 
@@ -109,17 +109,31 @@ type AttachTLS struct {
 // AttachFile writes the attach file of clients. It names the other keys of its Secret, which begin with prefix, relative to
 // itself, so that the Secret may be mounted anywhere.
 func AttachFile(c *v1alpha1.StorageCluster, prefix string) ([]byte, error) {
-	file, err := json.MarshalIndent(Attach{
-		System:        c.Name,
-		Provider:      c.Spec.Fabric.Provider,
-		Engines:       attachEngines(c),
-		SystemKeyFile: prefix + KeySystemKey,
+	attach := attachment(c, prefix)
+	attach.SystemKeyFile = prefix + KeySystemKey
+	return attach.encode(c)
+}
+
+// ManagementFile is an attach file that leads to the engines' management alone: it names no key of the data path.
+func ManagementFile(c *v1alpha1.StorageCluster) ([]byte, error) {
+	return attachment(c, "").encode(c)
+}
+
+func attachment(c *v1alpha1.StorageCluster, prefix string) *Attach {
+	return &Attach{
+		System:   c.Name,
+		Provider: c.Spec.Fabric.Provider,
+		Engines:  attachEngines(c),
 		TLS: AttachTLS{
 			CA:   prefix + KeyCA,
 			Cert: prefix + KeyCert,
 			Key:  prefix + KeyPrivate,
 		},
-	}, "", "  ")
+	}
+}
+
+func (a *Attach) encode(c *v1alpha1.StorageCluster) ([]byte, error) {
+	file, err := json.MarshalIndent(a, "", "  ")
 	if err != nil {
 		return nil, fmt.Errorf("write attach file of StorageCluster %s/%s: %w", c.Namespace, c.Name, err)
 	}

@@ -61,7 +61,13 @@ func EngineTLSName(cluster string) string { return cluster + "-engine-tls" }
 // AuthName names the Secret with the system key.
 func AuthName(cluster string) string { return cluster + "-auth" }
 
-// ClientName names the Secret that clients attach with.
+// ManagementName names the Secret with which pools are managed: by the operator, and by administrators.
+func ManagementName(cluster string) string { return cluster + "-management" }
+
+// MetricsName names the Secret with which figures are read.
+func MetricsName(cluster string) string { return cluster + "-metrics" }
+
+// ClientName names the Secret that clients attach with. Its certificate makes containers and no pools.
 func ClientName(cluster string) string { return cluster + "-client" }
 
 // ClientsName names the Secret of the operator's namespace that CSI driver and mount daemon mount: it has what clients of every

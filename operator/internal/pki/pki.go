@@ -16,6 +16,8 @@ import (
 	"math/big"
 	"slices"
 	"time"
+
+	"weir.dev/weir/engine/proto/management/roles"
 )
 
 const (
@@ -47,6 +49,8 @@ type Leaf struct {
 	DNSNames []string
 	// Server is true when the holder accepts connections. Every holder may open them.
 	Server bool
+	// Role says what the holder may ask of engines; the zero Role may ask for nothing.
+	Role roles.Role
 }
 
 // NewAuthority makes a certificate authority.
@@ -99,6 +103,7 @@ func Issue(authority Pair, leaf Leaf, now time.Time) (Pair, error) {
 		SerialNumber: serial,
 		Subject:      pkix.Name{CommonName: leaf.CommonName},
 		DNSNames:     leaf.DNSNames,
+		URIs:         leaf.Role.URIs(),
 		NotBefore:    now.Add(-clockSkew),
 		NotAfter:     now.Add(leafLifetime),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
@@ -112,7 +117,7 @@ func Issue(authority Pair, leaf Leaf, now time.Time) (Pair, error) {
 }
 
 // RenewAt tells when the pair has to be replaced to go on serving as leaf. It is the zero time, which is always past,
-// when the pair can't serve at all: unreadable, another name, or another authority.
+// when the pair can't serve at all: unreadable, another name or role, or another authority.
 func RenewAt(authority, pair Pair, leaf Leaf) time.Time {
 	cert, key, err := parse(pair)
 	if err != nil {
@@ -125,7 +130,7 @@ func RenewAt(authority, pair Pair, leaf Leaf) time.Time {
 	sameKey := key.PublicKey.Equal(cert.PublicKey)
 	sameNames := slices.Equal(cert.DNSNames, leaf.DNSNames) && cert.Subject.CommonName == leaf.CommonName
 	sameUse := slices.Contains(cert.ExtKeyUsage, x509.ExtKeyUsageServerAuth) == leaf.Server
-	if !sameKey || !sameNames || !sameUse {
+	if !sameKey || !sameNames || !sameUse || roles.Of(cert) != leaf.Role {
 		return time.Time{}
 	}
 	return cert.NotAfter.Add(-leafRenewal)

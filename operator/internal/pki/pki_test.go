@@ -5,6 +5,8 @@ import (
 	"crypto/x509"
 	"testing"
 	"time"
+
+	"weir.dev/weir/engine/proto/management/roles"
 )
 
 var (
@@ -66,6 +68,23 @@ func TestLeavesVerify(t *testing.T) {
 				t.Errorf("verify: %v", err)
 			}
 		})
+	}
+}
+
+func TestACertificateOfAnotherRoleIsReplaced(t *testing.T) {
+	ca := authority(t)
+	role := func(name roles.Name) Leaf { return Leaf{CommonName: "client", Role: roles.Role{Name: name}} }
+	pair := issue(t, ca, role(roles.Provisioner), start)
+	if renewAt := RenewAt(ca, pair, role(roles.Provisioner)); !renewAt.After(start) {
+		t.Errorf("a good certificate is to be renewed at %s", renewAt)
+	}
+	for _, other := range []Leaf{role(roles.Operator), {CommonName: "client"}} {
+		if renewAt := RenewAt(ca, pair, other); !renewAt.IsZero() {
+			t.Errorf("it serves as %q until %s", other.Role, renewAt)
+		}
+	}
+	if renewAt := RenewAt(ca, issue(t, ca, Leaf{CommonName: "client"}, start), role(roles.Operator)); !renewAt.IsZero() {
+		t.Errorf("one without a role serves until %s", renewAt)
 	}
 }
 

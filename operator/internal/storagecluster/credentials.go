@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"weir.dev/weir/engine/proto/management/roles"
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/apply"
 	"weir.dev/weir/operator/internal/manifest"
@@ -57,6 +58,10 @@ func (r *Reconciler) ensureCredentials(ctx context.Context, cluster *v1alpha1.St
 	}
 	leaf := pki.Leaf{CommonName: cluster.Name + "-engine", DNSNames: manifest.ServerNames(cluster), Server: true}
 	if _, renewAt, err = r.ensureLeaf(ctx, engineSecret, authority, leaf, nil); err != nil {
+		return result, err
+	}
+	result.renewAt = earlier(result.renewAt, renewAt)
+	if renewAt, err = r.ensureManagementSecrets(ctx, cluster, authority); err != nil {
 		return result, err
 	}
 	result.renewAt = earlier(result.renewAt, renewAt)
@@ -201,6 +206,32 @@ func (r *Reconciler) ensureLeaf(ctx context.Context, secret *corev1.Secret, auth
 	return current, renewAt, apply.Object(ctx, r.client, r.live, secret)
 }
 
+// ensureManagementSecrets writes the Secrets of those who ask the engines' management and have no part in the data path: of the
+// operator and administrators, and of those who read figures. They are in the cluster's namespace alone.
+func (r *Reconciler) ensureManagementSecrets(ctx context.Context, cluster *v1alpha1.StorageCluster, authority pki.Pair) (time.Time, error) {
+	attach, err := manifest.ManagementFile(cluster)
+	if err != nil {
+		return time.Time{}, err
+	}
+	extra := map[string][]byte{manifest.KeyClient: attach}
+	var first time.Time
+	for name, role := range map[string]roles.Name{
+		manifest.ManagementName(cluster.Name): roles.Operator,
+		manifest.MetricsName(cluster.Name):    roles.Metrics,
+	} {
+		secret := &corev1.Secret{
+			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+			ObjectMeta: manifest.Meta(cluster, name),
+		}
+		_, renewAt, err := r.ensureLeaf(ctx, secret, authority, pki.Leaf{CommonName: name, Role: roles.Role{Name: role}}, extra)
+		if err != nil {
+			return time.Time{}, err
+		}
+		first = earlier(first, renewAt)
+	}
+	return first, nil
+}
+
 // ensureClientSecrets writes the Secret that clients attach with, in the cluster's namespace and in the operator's,
 // where CSI driver and mount daemon read it.
 func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.StorageCluster, c *credentials) (time.Time, error) {
@@ -224,7 +255,8 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 	}
 	secret := clientSecret(cluster)
 	extra := map[string][]byte{manifest.KeyClient: attach, manifest.KeySystemKey: c.systemKey}
-	_, renewAt, err := r.ensureLeaf(ctx, secret, c.authority, pki.Leaf{CommonName: cluster.Name + "-client"}, extra)
+	leaf := pki.Leaf{CommonName: cluster.Name + "-client", Role: roles.Role{Name: roles.Provisioner}}
+	_, renewAt, err := r.ensureLeaf(ctx, secret, c.authority, leaf, extra)
 	if err != nil {
 		return renewAt, err
 	}

@@ -16,6 +16,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"weir.dev/weir/engine/proto/management/roles"
 )
 
 // authority issues the certificates of one test system.
@@ -50,8 +52,8 @@ func newAuthority() (*authority, error) {
 	return &authority{certificate: certificate, key: key, pem: block("CERTIFICATE", der)}, nil
 }
 
-// issue returns a certificate for name and its key, both as PEM.
-func (a *authority) issue(serial int64, name string, usage x509.ExtKeyUsage) (certificate, private []byte, err error) {
+// issue returns a certificate of a role for name and its key, both as PEM.
+func (a *authority) issue(serial int64, name string, role roles.Role, usage x509.ExtKeyUsage) (certificate, private []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, nil, err
@@ -65,6 +67,7 @@ func (a *authority) issue(serial int64, name string, usage x509.ExtKeyUsage) (ce
 		ExtKeyUsage:  []x509.ExtKeyUsage{usage},
 		DNSNames:     []string{"localhost", name},
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+		URIs:         role.URIs(),
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
 	if err != nil {
@@ -79,7 +82,7 @@ func (a *authority) issue(serial int64, name string, usage x509.ExtKeyUsage) (ce
 
 // serverTLS returns the configuration of an engine: it demands a client certificate of this authority.
 func (a *authority) serverTLS() (*tls.Config, error) {
-	certificate, key, err := a.issue(2, "engine", x509.ExtKeyUsageServerAuth)
+	certificate, key, err := a.issue(2, "engine", roles.Role{}, x509.ExtKeyUsageServerAuth)
 	if err != nil {
 		return nil, err
 	}
@@ -97,9 +100,9 @@ func (a *authority) serverTLS() (*tls.Config, error) {
 	}, nil
 }
 
-// writeClient writes ca.crt, tls.crt and tls.key of a client to folder.
-func (a *authority) writeClient(folder, name string) error {
-	certificate, key, err := a.issue(3, name, x509.ExtKeyUsageClientAuth)
+// writeClient writes ca.crt, tls.crt and tls.key of a client of a role to folder.
+func (a *authority) writeClient(folder string, role roles.Role) error {
+	certificate, key, err := a.issue(3, "client", role, x509.ExtKeyUsageClientAuth)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,9 +16,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"weir.dev/weir/engine/proto/management/dial"
+	"weir.dev/weir/engine/proto/management/roles"
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 )
 
@@ -63,7 +66,7 @@ func Start(t testing.TB, engines int, options ...Option) *System {
 		t.Fatalf("make the test authority: %v", err)
 	}
 	s := &System{t: t, folder: t.TempDir(), authority: authority, state: newState(engines), calls: map[string]int{}}
-	if err := authority.writeClient(s.folder, "client"); err != nil {
+	if err := authority.writeClient(s.folder, roles.Role{Name: roles.Operator}); err != nil {
 		t.Fatal(err)
 	}
 	if s.tls, err = authority.serverTLS(); err != nil {
@@ -224,12 +227,30 @@ func (s *System) observe(ctx context.Context, request any, info *grpc.UnaryServe
 	s.calls[info.FullMethod]++
 	intercept := s.intercept
 	s.mu.Unlock()
+	if err := checkRole(ctx, info.FullMethod); err != nil {
+		return nil, err
+	}
 	if intercept != nil {
 		if err := intercept(ctx, info.FullMethod, request); err != nil {
 			return nil, err
 		}
 	}
 	return handler(ctx, request)
+}
+
+// checkRole refuses a call that the role in the caller's certificate may not make.
+func checkRole(ctx context.Context, method string) error {
+	var role roles.Role
+	if caller, ok := peer.FromContext(ctx); ok {
+		if shown, ok := caller.AuthInfo.(credentials.TLSInfo); ok && len(shown.State.PeerCertificates) > 0 {
+			role = roles.Of(shown.State.PeerCertificates[0])
+		}
+	}
+	call := strings.TrimPrefix(method, "/weir.management.v1.")
+	if err := role.Check(call); err != nil {
+		return fail(codes.PermissionDenied, dial.DERNoPermission, call, "%v", err)
+	}
+	return nil
 }
 
 // fail makes the error of an engine: a code, a DER number, the object and what to say.

@@ -1,0 +1,68 @@
+package roles_test
+
+import (
+	"crypto/x509"
+	"net/url"
+	"strings"
+	"testing"
+
+	managementv1 "weir.dev/weir/engine/proto/management/v1"
+
+	"weir.dev/weir/engine/proto/management/roles"
+)
+
+func TestACertificateHasTheRoleThatItsNamesSay(t *testing.T) {
+	for _, role := range []roles.Role{
+		{Name: roles.Operator}, {Name: roles.Provisioner}, {Name: roles.Metrics}, {Name: roles.TenantReader, Tenant: 1 << 50}, {},
+	} {
+		if got := roles.Of(&x509.Certificate{URIs: role.URIs()}); got != role {
+			t.Errorf("got %v, want %v", got, role)
+		}
+	}
+	for _, text := range []string{"weir:role:tenant-reader", "weir:tenant:7", "other:role:operator", "https://role:operator"} {
+		uri, err := url.Parse(text)
+		if err == nil && roles.Of(&x509.Certificate{URIs: []*url.URL{uri}}) != (roles.Role{}) {
+			t.Errorf("%s gives a role", text)
+		}
+	}
+}
+
+func TestEveryCallIsInTheTable(t *testing.T) {
+	services := managementv1.File_management_v1_management_proto.Services()
+	for s := range services.Len() {
+		methods := services.Get(s).Methods()
+		for m := range methods.Len() {
+			call := string(services.Get(s).Name()) + "/" + string(methods.Get(m).Name())
+			if err := (roles.Role{Name: roles.Operator}).Check(call); err != nil {
+				t.Error(err)
+			}
+			if err := (roles.Role{}).Check(call); err == nil || !strings.Contains(err.Error(), "no role") {
+				t.Errorf("%s without a role: %v", call, err)
+			}
+		}
+	}
+}
+
+func TestARefusalNamesRoleAndCall(t *testing.T) {
+	tests := map[string]struct {
+		role roles.Role
+		call string
+		want string
+	}{
+		"the CSI driver makes no pools":      {roles.Role{Name: roles.Provisioner}, "Pools/Create", "role provisioner may not call Pools/Create"},
+		"a reader changes nothing":           {roles.Role{Name: roles.TenantReader, Tenant: 7}, "Containers/Destroy", "tenant-reader of tenant 7 may not call Containers/Destroy"},
+		"figures are no data":                {roles.Role{Name: roles.Metrics}, "Containers/SetQuota", "role metrics"},
+		"an unknown call is nobody's":        {roles.Role{Name: roles.Operator}, "Pools/Burn", "Pools/Burn"},
+		"the CSI driver makes containers":    {roles.Role{Name: roles.Provisioner}, "Containers/Create", ""},
+		"a reader reads what is its own":     {roles.Role{Name: roles.TenantReader, Tenant: 7}, "Containers/List", ""},
+		"figures are read by their own role": {roles.Role{Name: roles.Metrics}, "System/Query", ""},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := tc.role.Check(tc.call)
+			if (err == nil) != (tc.want == "") || (err != nil && !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
