@@ -73,6 +73,10 @@ opcodes! {
     /// [`crate::object::ReserveRequest`] → [`crate::object::ReserveReply`].
     OBJECT_RESERVE = 0x0111,
 
+    /// [`crate::replica::ByLeader`] of an [`OBJECT_UPDATE`] + data → as that. To the leader of the dkey's group.
+    REPLICA_UPDATE = 0x0112,
+    /// [`crate::replica::ByLeader`] of an [`OBJECT_PUNCH`] → as that. To the leader of the keys' group.
+    REPLICA_PUNCH = 0x0113,
     /// [`crate::pool::ConnectRequest`] → [`crate::pool::ConnectReply`].
     POOL_CONNECT = 0x0201,
     /// [`crate::pool::PoolRequest`] → [`crate::pool::PoolQueryReply`].
@@ -139,6 +143,11 @@ opcodes! {
     /// Target → leader of a transaction: [`crate::transaction::OutcomeRequest`] → [`crate::transaction::Outcome`], or
     /// nothing while it isn't known. Engines only.
     TARGET_TRANSACTION_OUTCOME = 0x040e,
+    /// Leader of a group of replicas → another member: [`crate::replica::ReplicaForward`] → empty, once it is stored. Engines
+    /// only.
+    TARGET_REPLICA_FORWARD = 0x0420,
+    /// Leader of groups of replicas → another member: [`crate::replica::SettledNotice`] → empty. Engines only.
+    TARGET_REPLICA_SETTLED = 0x0421,
     /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
     /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,
@@ -158,10 +167,11 @@ pub const fn is_urgent(opcode: u16) -> bool {
 }
 
 /// Whether requests of this opcode are part of what a target has admitted already, and others wait for: those that
-/// prepare and decide transactions. They are served past a full server, which may be full of those that wait for them.
+/// prepare and decide transactions, and those between replicas. They are served past a full server, which may be full of those that wait for them.
 #[must_use]
 pub const fn is_awaited(opcode: u16) -> bool {
-    opcode == TARGET_TRANSACTION_PREPARE || is_decision(opcode)
+    matches!(opcode, TARGET_TRANSACTION_PREPARE | TARGET_REPLICA_FORWARD | TARGET_REPLICA_SETTLED)
+        || is_decision(opcode)
 }
 
 /// Whether requests of this opcode decide transactions, or ask for the decision: they go before those that begin
@@ -197,6 +207,8 @@ pub const fn is_change(opcode: u16) -> bool {
         opcode,
         OBJECT_UPDATE
             | OBJECT_PUNCH
+            | REPLICA_UPDATE
+            | REPLICA_PUNCH
             | CONTAINER_CREATE
             | CONTAINER_DESTROY
             | CONTAINER_SET_ATTRIBUTES

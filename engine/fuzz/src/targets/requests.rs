@@ -30,6 +30,7 @@ use weir_proto::pool::{
     TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
 };
 use weir_proto::probe::ProbeListener;
+use weir_proto::replica::{ByLeader, ChangeId, ForwardedChange, ReplicaForward, SettledNotice};
 use weir_proto::transaction::{
     Change, CommitRequest, DecideRequest, Declined, Outcome, OutcomeRequest, Part, PrepareRequest, Read,
 };
@@ -161,6 +162,10 @@ types![
     Outcome,
     DecideRequest,
     OutcomeRequest,
+    ChangeId,
+    ForwardedChange,
+    ReplicaForward,
+    SettledNotice,
     ProbeListener,
     PoolSecret,
     Rights,
@@ -175,6 +180,8 @@ types![
     Key,
     Epoch,
     Der,
+    ByLeader<UpdateRequest>,
+    ByLeader<PunchRequest>,
     Read<FetchRequest>,
     Read<ListRequest>,
     Read<SearchKeyRequest>,

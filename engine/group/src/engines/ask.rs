@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use weir_fabric::Buffer;
 use weir_proto::{Der, Rank, TargetIndex, codec, opcode};
 use weir_rpc::{Bulk, CallOptions, Peer, RpcError, Status};
 
@@ -119,10 +120,25 @@ impl Engines {
         limit: Duration,
     ) -> Result<Rep, AskError> {
         let answer = self.ask_encoded(rank, index.0, opcode, codec::encode(request), limit).await?;
-        codec::decode_message(&answer).map_err(|error| {
-            let refusal = Refusal { der: Der::PROTO, object: String::new(), message: error.to_string() };
-            AskError::Refused { rank, index: index.0, refusal }
-        })
+        decode_answer((rank, index.0), &answer)
+    }
+
+    /// As [`Engines::ask`] of another target, which may read the memory until it answers; see [`Engines::serve_lent`].
+    ///
+    /// # Errors
+    /// As [`Engines::ask`].
+    pub async fn ask_lending<Req: Serialize, Rep: DeserializeOwned>(
+        &self,
+        rank: Rank,
+        index: TargetIndex,
+        opcode: u16,
+        request: &Req,
+        memory: Option<&Buffer>,
+        limit: Duration,
+    ) -> Result<Rep, AskError> {
+        let (payload, options) = (codec::encode(request), CallOptions::within(&self.rt, limit));
+        let answer = self.send(rank, index.0, opcode, (&payload, memory), options).await?;
+        decode_answer((rank, index.0), &answer)
     }
 
     /// The same with request and answer as they travel.
@@ -142,7 +158,7 @@ impl Engines {
             let refused = |refusal| AskError::Refused { rank, index, refusal };
             answer.map_err(|_| late())?.map_err(refused)
         } else {
-            self.send(rank, index, opcode, &payload, CallOptions::within(&self.rt, limit)).await
+            self.send(rank, index, opcode, (&payload, None), CallOptions::within(&self.rt, limit)).await
         }
     }
 
@@ -151,13 +167,13 @@ impl Engines {
         rank: Rank,
         index: u32,
         opcode: u16,
-        payload: &[u8],
+        (payload, memory): (&[u8], Option<&Buffer>),
         options: CallOptions,
     ) -> Result<Vec<u8>, AskError> {
         let mut settled = 0;
         loop {
             let peer = self.roster.peer(rank, index).ok_or(AskError::Unknown { rank, index })?;
-            match self.exchange(&peer, opcode, payload, options).await {
+            match self.exchange_lending(&peer, opcode, (payload, memory), options).await {
                 Err(RpcError::Remote(Status { der: Der::GRPVER, message })) => {
                     settled += 1;
                     if settled > SETTLEMENTS_MAX || !self.settle(&peer, options.deadline).await {
@@ -183,6 +199,17 @@ impl Engines {
         payload: &[u8],
         options: CallOptions,
     ) -> Result<Vec<u8>, RpcError> {
+        self.exchange_lending(peer, opcode, (payload, None), options).await
+    }
+
+    /// The same, with memory that the target may read.
+    async fn exchange_lending(
+        &self,
+        peer: &Peer,
+        opcode: u16,
+        (payload, memory): (&[u8], Option<&Buffer>),
+        options: CallOptions,
+    ) -> Result<Vec<u8>, RpcError> {
         let options = match opcode {
             _ if opcode::is_urgent(opcode) => options.urgent(),
             _ if opcode::is_decision(opcode) => options.early(),
@@ -191,7 +218,7 @@ impl Engines {
         let group = self.roster.version();
         let sealed = seal(&self.key, opcode, self.own, group, self.rt.wall_ns(), payload.to_vec());
         let body = codec::encode(&sealed);
-        match self.rpc.call(peer, opcode, &body, None, options).await {
+        match self.rpc.call(peer, opcode, &body, memory.map(Bulk::read), options).await {
             // Only now is the size of the reply known; lists are asked for again with memory for a long one.
             Err(RpcError::Remote(Status { der: Der::OVERFLOW, .. })) => {
                 self.call_long(peer, opcode, &body, options).await
@@ -215,4 +242,11 @@ impl Engines {
         let broken = || RpcError::Remote(Status::new(Der::PROTO, "a long reply without its length"));
         read_long_reply(&room).map(<[u8]>::to_vec).ok_or_else(broken)
     }
+}
+
+fn decode_answer<Rep: DeserializeOwned>((rank, index): (Rank, u32), answer: &[u8]) -> Result<Rep, AskError> {
+    codec::decode(answer).map_err(|error| {
+        let refusal = Refusal { der: Der::PROTO, object: String::new(), message: error.to_string() };
+        AskError::Refused { rank, index, refusal }
+    })
 }

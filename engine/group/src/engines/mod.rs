@@ -14,11 +14,12 @@ use std::rc::Rc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use weir_fabric::Buffer;
 use weir_proto::capability::SystemKey;
 use weir_proto::group::{EngineInfo, GroupList};
 use weir_proto::pool::SealedRequest;
 use weir_proto::{Der, Rank, TargetIndex, codec, opcode};
-use weir_rpc::{Request, Rpc, Status};
+use weir_rpc::{Request, Rpc, RpcError, Status};
 use weir_runtime::{Handle, LocalBoxFuture};
 
 use crate::refusal::{Refusal, Rejection};
@@ -109,6 +110,22 @@ impl Engines {
         &self.rt
     }
 
+    /// Memory that other targets can read, with a copy of these bytes one behind the other.
+    ///
+    /// # Errors
+    /// When none is left.
+    pub fn lend(&self, parts: &[&[u8]]) -> Result<Buffer, RpcError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        let mut memory = self.rpc.alloc(len)?;
+        memory.set_len(len);
+        let mut at = 0;
+        for part in parts {
+            memory[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        Ok(memory)
+    }
+
     /// Takes note of a request whose seal, handle or credential was wrong.
     pub fn count_forged(&self) {
         self.forged.set(self.forged.get() + 1);
@@ -157,6 +174,32 @@ impl Engines {
         } else {
             self.rpc.serve(opcode, Rc::new(serve));
         }
+    }
+
+    /// As [`Engines::serve`], for requests of other targets that lend memory to their receiver ([`Engines::ask_lending`]). Their
+    /// handler reads it by the request.
+    pub fn serve_lent<Req, Rep, E, F, Fut>(self: &Rc<Self>, opcode: u16, handler: F)
+    where
+        Req: DeserializeOwned + 'static,
+        Rep: Serialize + 'static,
+        E: Into<Refusal> + 'static,
+        F: Fn(Rank, Req, Rc<Request>) -> Fut + 'static,
+        Fut: Future<Output = Result<Rep, E>> + 'static,
+    {
+        let (engines, handler) = (Rc::downgrade(self), Rc::new(handler));
+        let serve = move |request: Request| {
+            let (engines, handler) = (engines.clone(), Rc::clone(&handler));
+            async move {
+                let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
+                let (rank, payload) = engines.upgrade().ok_or_else(stopping)?.open(opcode, request.body())?;
+                let wanted: Req = codec::decode(&payload)
+                    .map_err(|error| Status { der: Der::PROTO, message: error.to_string() })?;
+                let request = Rc::new(request);
+                let answer = handler(rank, wanted, Rc::clone(&request)).await;
+                reply(&request, codec::encode(&answer.map_err(Into::into)?)).await
+            }
+        };
+        self.rpc.serve_urgent(opcode, Rc::new(serve));
     }
 
     fn open(&self, opcode: u16, body: &[u8]) -> Result<(Rank, Vec<u8>), Status> {

@@ -55,6 +55,22 @@ impl Shard {
         self.punch_at(container, object, scope, Clock::Running(clock), conditions, along).await
     }
 
+    /// Removes what the leader of a group of replicas has removed at this epoch; see [`Shard::update_as_replica`].
+    ///
+    /// # Errors
+    /// [`UpdateError::Restart`]: the leader leads no more. Otherwise see [`UpdateError`].
+    pub async fn punch_as_replica(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        scope: &PunchScope,
+        (epoch, holds): (Epoch, &dyn Fn() -> bool),
+        along: Along<'_>,
+    ) -> Result<Epoch, UpdateError> {
+        let clock = Clock::Leader(epoch, holds);
+        self.punch_at(container, object, scope, clock, Conditions::NONE, along).await
+    }
+
     async fn punch_at(
         &self,
         container: ContainerId,
@@ -136,8 +152,11 @@ impl Shard {
                 let epoch = clock.now();
                 check_epoch(epoch)?;
                 self.check_aggregated(touched, clock)?;
-                for scope in scopes_of_punch(scope) {
-                    self.check_write(touched, scope, epoch.0)?;
+                clock.check_leader()?;
+                if !clock.is_judged() {
+                    for scope in scopes_of_punch(scope) {
+                        self.check_write(touched, scope, epoch.0)?;
+                    }
                 }
                 let changes = self.plan_punch(tree, touched.1, touched.2, scope, epoch.0, conditions)?;
                 tree.reach(changes.iter().map(Change::key))?;

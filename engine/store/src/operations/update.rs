@@ -187,6 +187,27 @@ impl Shard {
         Update::new(self, container, request, Clock::Running(clock), data, along).run()
     }
 
+    /// Stores what the leader of a group of replicas has stored at this epoch, whatever conditions held there: in any order
+    /// with other updates, also behind what transactions and aggregation have seen. It commits if `holds` says at that moment
+    /// that the leader still leads. Otherwise as [`Shard::update_by_clock`].
+    ///
+    /// # Errors
+    /// [`UpdateError::Restart`]: the leader leads no more. Otherwise see [`UpdateError`]; nothing is stored then.
+    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
+    pub fn update_as_replica<'a>(
+        &'a self,
+        container: ContainerId,
+        object: ObjectId,
+        dkey: &'a Key,
+        (epoch, holds): (Epoch, &'a dyn Fn() -> bool),
+        akeys: &'a [AkeyUpdate],
+        data: Data<'a>,
+        along: Along<'a>,
+    ) -> impl Future<Output = Result<Epoch, UpdateError>> + use<'a> {
+        let request = Request::new(self.number, object, dkey, Conditions::NONE, akeys);
+        Update::new(self, container, request, Clock::Leader(epoch, holds), data, along).run()
+    }
+
     /// Compares data that isn't large with its checksums.
     pub(crate) fn seal_all(
         &self,
@@ -205,13 +226,28 @@ pub(crate) enum Clock<'a> {
     /// It always has the same.
     Stopped(Epoch),
     Running(&'a dyn Fn() -> Epoch),
+    /// The leader of a group of replicas has chosen it. The function tells whether that one still leads.
+    Leader(Epoch, &'a dyn Fn() -> bool),
 }
 
 impl Clock<'_> {
     pub(crate) fn now(self) -> Epoch {
         match self {
-            Self::Stopped(epoch) => epoch,
+            Self::Stopped(epoch) | Self::Leader(epoch, _) => epoch,
             Self::Running(clock) => clock(),
+        }
+    }
+
+    /// Whether the change was judged elsewhere, by the leader of a group of replicas.
+    pub(crate) const fn is_judged(self) -> bool {
+        matches!(self, Self::Leader(..))
+    }
+
+    /// Refuses what a leader has chosen that leads no more.
+    pub(crate) fn check_leader(self) -> Result<(), UpdateError> {
+        match self {
+            Self::Leader(epoch, holds) if !holds() => Err(UpdateError::Restart { epoch, newest: Epoch::MAX }),
+            _ => Ok(()),
         }
     }
 }
@@ -428,8 +464,11 @@ impl<'a> Update<'a> {
         self.request.epoch = self.clock.now().0;
         let epoch = self.request.epoch;
         check_epoch(Epoch(epoch))?;
-        let newest = core.timestamps.limit_of_write_at(self.hashes);
-        self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
+        self.clock.check_leader()?;
+        if !self.clock.is_judged() {
+            let newest = core.timestamps.limit_of_write_at(self.hashes);
+            self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
+        }
         self.shard.check_aggregated(&object, self.clock)?;
         let (known, spot) = core.existences.newest(tree, &object, hash, epoch);
         let pieces = (&self.pieces[..], self.data.bytes());
@@ -493,7 +532,7 @@ impl<'a> Update<'a> {
         self.draft_along(draft);
         let is_near_quota = self.take_space(draft)?;
         debug_assert!(
-            epoch > core.timestamps.limit_of_write_at(self.hashes),
+            self.clock.is_judged() || epoch > core.timestamps.limit_of_write_at(self.hashes),
             "epoch {epoch:#x} comes too late"
         );
         let before = core.tree.borrow().version();

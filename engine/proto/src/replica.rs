@@ -1,0 +1,85 @@
+//! Changes of objects with replicas: a client sends each to the leader of a group, which tells the other members.
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use crate::object::{AkeyUpdate, PunchScope};
+use crate::{ContainerId, Epoch, Key, ObjectId, PoolId, TargetIndex};
+
+/// Most bytes of an encoded [`ForwardedChange`] with its data that travel in the message. With seal, header and the rest of
+/// a [`ReplicaForward`] they fit [`crate::limits::INLINE_MAX`]; the receiver fetches what is longer.
+pub const FORWARD_INLINE_MAX: usize = 15 * 1024;
+
+/// Names a change of a client: the same however often it is sent, and to whichever target.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+pub struct ChangeId {
+    /// One run of a client, drawn at random.
+    pub client: u64,
+    /// Number among the changes of that client, ascending from 1.
+    pub number: u64,
+}
+
+/// A change on its way to the leader of a group.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ByLeader<T> {
+    /// Its name.
+    pub id: ChangeId,
+    /// The client sends no change below this number again.
+    pub acked: u64,
+    /// What it asks for.
+    pub wanted: T,
+}
+
+/// What a member of a group carries out as its leader has, without conditions.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum ForwardedChange {
+    /// Stores values of akeys of one dkey. The data follows the encoded change.
+    Update {
+        /// The dkey.
+        dkey: Key,
+        /// The akeys.
+        akeys: Vec<AkeyUpdate>,
+    },
+    /// Removes an object, dkeys or akeys.
+    Punch {
+        /// What goes.
+        scope: PunchScope,
+    },
+}
+
+/// Leader of a group → another member: store this.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReplicaForward {
+    /// The target that leads, of the engine that has sealed the request.
+    pub leader: TargetIndex,
+    /// The pool.
+    pub pool: PoolId,
+    /// The container.
+    pub container: ContainerId,
+    /// Version of the pool map by which the leader leads. A member with a newer one refuses.
+    pub map_version: u32,
+    /// The object.
+    pub object: ObjectId,
+    /// Epoch of the change.
+    pub epoch: Epoch,
+    /// Its name, which is stored with it.
+    pub id: ChangeId,
+    /// Wall time, in nanoseconds since 1970, until which the name is kept.
+    pub until: u64,
+    /// Numbers of the same client whose names are kept no longer.
+    pub forgotten: Vec<u64>,
+    /// An encoded [`ForwardedChange`], and its data. Empty: longer than [`FORWARD_INLINE_MAX`], the receiver fetches it from
+    /// the sender's memory.
+    pub change: ByteBuf,
+}
+
+/// Leader of groups → another member: these changes are stored at all members.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SettledNotice {
+    /// The target that leads.
+    pub leader: TargetIndex,
+    /// The pool.
+    pub pool: PoolId,
+    /// Epochs of the changes.
+    pub epochs: Vec<Epoch>,
+}
