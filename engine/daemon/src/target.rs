@@ -185,6 +185,18 @@ impl Target {
         self.membership.as_ref()
     }
 
+    /// The pools that it has shards of.
+    #[must_use]
+    pub const fn pools(&self) -> &Rc<TargetPools> {
+        &self.pools
+    }
+
+    /// Its I/O service.
+    #[must_use]
+    pub const fn io(&self) -> &Rc<IoService> {
+        &self.io
+    }
+
     /// The list of engines that it goes by.
     #[must_use]
     pub fn roster(&self) -> &Roster {

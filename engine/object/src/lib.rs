@@ -6,8 +6,12 @@
 mod admission;
 mod operations;
 mod repeats;
+mod replication;
 mod service;
 mod transaction;
+mod unsettled;
 
 pub use admission::{BOUNDS_US, IoMetrics, LatencyCounts};
 pub use service::IoService;
+#[doc(hidden)]
+pub use unsettled::PlantedBug;

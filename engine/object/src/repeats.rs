@@ -16,7 +16,7 @@ use weir_pool::TargetPool;
 use weir_proto::hlc::SKEW_MAX_NS;
 use weir_proto::{Epoch, PoolId};
 use weir_rpc::Request;
-use weir_runtime::Handle;
+use weir_runtime::{Handle, Instant};
 use weir_store::{AttributeChange, Shard};
 
 /// Scope of the attributes that hold identities.
@@ -45,7 +45,7 @@ const KEPT_BRIEFLY: Duration = Duration::from_mins(2);
 const GRACE: Duration = Duration::from_nanos(2 * SKEW_MAX_NS);
 
 /// A request of a client: incarnation of the client, and its number.
-type Identity = (u64, u64);
+pub type Identity = (u64, u64);
 
 /// What is known of an executed change.
 #[derive(Clone, Copy)]
@@ -140,9 +140,11 @@ pub struct Repeats {
 
 /// What a change stores and forgets beside its own effect.
 pub struct Marks {
-    identity: Identity,
-    until: u64,
-    forgotten: Vec<u64>,
+    pub identity: Identity,
+    /// Wall time, in nanoseconds, until which the identity is kept.
+    pub until: u64,
+    /// Numbers of the same client that go.
+    pub forgotten: Vec<u64>,
 }
 
 impl Marks {
@@ -168,19 +170,33 @@ impl Repeats {
     /// The result of a change that was executed before the target was restarted, or before its client was silent for so
     /// long that the RPC layer has forgotten it. `None`: it was not executed, or no client may send it again.
     pub fn executed(&self, pool: &TargetPool, request: &Request) -> Option<Executed> {
-        let kept = self.with(pool, |repeats| repeats.get(identity(request)))?;
+        self.executed_as(pool, identity(request))
+    }
+
+    /// The same of a change that has an identity of its own.
+    pub fn executed_as(&self, pool: &TargetPool, identity: Identity) -> Option<Executed> {
+        let kept = self.with(pool, |repeats| repeats.get(identity))?;
         Some(Executed { epoch: kept.epoch.map(|epoch| Epoch(epoch.get())) })
     }
 
     /// What to store with the change that `request` asks for.
     pub fn marks(&self, rt: &Handle, pool: &TargetPool, request: &Request) -> Marks {
-        let identity = identity(request);
-        let left = request.deadline().saturating_duration_since(rt.now()) + GRACE;
+        self.marks_as(rt, pool, (identity(request), request.acked()), request.deadline())
+    }
+
+    /// The same of a change that has an identity of its own. Its client is done with all numbers below `acked`.
+    pub fn marks_as(
+        &self,
+        rt: &Handle,
+        pool: &TargetPool,
+        (identity, acked): (Identity, u64),
+        deadline: Instant,
+    ) -> Marks {
+        let left = deadline.saturating_duration_since(rt.now()) + GRACE;
         let now = rt.wall_ns();
         let until = now.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-        let (until, forgotten) = self.with(pool, |repeats| {
-            (repeats.kept_until(now, until), repeats.superfluous(identity.0, request.acked()))
-        });
+        let (until, forgotten) = self
+            .with(pool, |repeats| (repeats.kept_until(now, until), repeats.superfluous(identity.0, acked)));
         Marks { identity, until, forgotten }
     }
 

@@ -11,7 +11,10 @@ use weir_runtime::Handle;
 
 use crate::admission::{Admission, IoMetrics};
 use crate::operations::Operations;
+use crate::repeats::Repeats;
+use crate::replication::Replication;
 use crate::transaction::Transactions;
+use crate::unsettled::{PlantedBug, Unsettled};
 
 /// How often identities of old requests are looked for: they are few, and kept for a minute anyway.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
@@ -20,6 +23,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(10);
 pub struct IoService {
     rt: Handle,
     operations: Operations,
+    replication: Rc<Replication>,
     transactions: Rc<Transactions>,
     metrics: IoMetrics,
 }
@@ -31,13 +35,18 @@ impl IoService {
         let rt = pools.engines().runtime().clone();
         let admission = Admission::new(rt.clone(), pools);
         let transactions = Transactions::new(admission.clone());
-        let (operations, metrics) = (Operations::new(admission), IoMetrics::default());
-        let service = Rc::new(Self { rt, operations, transactions, metrics });
+        let (repeats, unsettled) = (Rc::new(Repeats::default()), Rc::new(Unsettled::default()));
+        let replication = Replication::new(admission.clone(), Rc::clone(&repeats), Rc::clone(&unsettled));
+        let operations = Operations::new(admission, repeats, unsettled);
+        let metrics = IoMetrics::default();
+        let service = Rc::new(Self { rt, operations, replication, transactions, metrics });
         service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
         service.serve(rpc, opcode::OBJECT_FETCH_TO_COMPARE, Operation::Fetch);
         service.serve(rpc, opcode::OBJECT_PUNCH, Operation::Punch);
+        service.serve(rpc, opcode::REPLICA_UPDATE, Operation::Update);
+        service.serve(rpc, opcode::REPLICA_PUNCH, Operation::Punch);
         service.serve(rpc, opcode::OBJECT_RESERVE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_LIST, Operation::List);
         service.serve(rpc, opcode::OBJECT_QUERY_KEY, Operation::Query);
@@ -49,6 +58,7 @@ impl IoService {
         service.serve(rpc, opcode::TRANSACTION_LIST, Operation::List);
         service.serve(rpc, opcode::TRANSACTION_SEARCH_KEY, Operation::Query);
         service.serve(rpc, opcode::TRANSACTION_COMMIT, Operation::Commit);
+        service.replication.start();
         service.transactions.start();
         service
     }
@@ -57,6 +67,12 @@ impl IoService {
     #[must_use]
     pub const fn metrics(&self) -> &IoMetrics {
         &self.metrics
+    }
+
+    /// Plants a fault, for tests of the harness that looks for it.
+    #[doc(hidden)]
+    pub fn plant(&self, bug: PlantedBug) {
+        self.replication.plant(bug);
     }
 
     fn serve(self: &Rc<Self>, rpc: &Rpc, opcode: u16, operation: Operation) {
@@ -77,6 +93,12 @@ impl IoService {
         let answer = match operation {
             Operation::Update if request.opcode() == opcode::OBJECT_RESERVE => {
                 self.operations.reserve(&request).await
+            }
+            Operation::Update if request.opcode() == opcode::REPLICA_UPDATE => {
+                self.replication.update(request).await
+            }
+            Operation::Punch if request.opcode() == opcode::REPLICA_PUNCH => {
+                self.replication.punch(&request).await
             }
             Operation::Update => self.operations.update(request).await,
             Operation::Fetch => self.operations.fetch(request).await,

@@ -26,10 +26,11 @@ pub(crate) struct Admission {
 /// A container whose handle a client has shown.
 pub(crate) struct Permit {
     pub(crate) pool: Rc<TargetPool>,
-    container: ContainerId,
+    pub(crate) container: ContainerId,
 }
 
-/// An operation on a container that its client may perform.
+/// An operation on a container that its client may perform. Cheap to clone.
+#[derive(Clone)]
 pub(crate) struct Access {
     pub(crate) pool: Rc<TargetPool>,
     pub(crate) container: Rc<TargetContainer>,

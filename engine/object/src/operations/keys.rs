@@ -54,7 +54,9 @@ impl Operations {
             let page = self.when_decided(request, wanted.epoch, async |epoch| {
                 list(access, wanted, epoch, reader, limit).await
             });
-            let page = page.await.map_err(|error| refusal::fetch(&error, place))?;
+            let page = page.await;
+            self.when_settled(request, access, (wanted.object, None), wanted.epoch).await?;
+            let page = page.map_err(|error| refusal::fetch(&error, place))?;
             let count = page.entries.len();
             let mut reply = ListReply { entries: page.entries, next: page.next.map(Into::into) };
             let mut encoded = codec::encode(&reply);
@@ -119,7 +121,9 @@ impl Operations {
             let found = self.when_decided(request, query.epoch, async |epoch| {
                 shard.measure(container, query.object, epoch, &query.query, anchor, wanted.below).await
             });
-            Ok(codec::encode(&found.await.map_err(|error| refusal::fetch(&error, place))?))
+            let found = found.await;
+            self.when_settled(request, access, (query.object, None), query.epoch).await?;
+            Ok(codec::encode(&found.map_err(|error| refusal::fetch(&error, place))?))
         })
         .await
     }
@@ -138,7 +142,9 @@ impl Operations {
             let found = self.when_decided(request, wanted.epoch, async |epoch| {
                 shard.runs(container, *object, epoch, akey, *from, *below, *limit).await
             });
-            let found = found.await.map_err(|error| refusal::fetch(&error, place))?;
+            let found = found.await;
+            self.when_settled(request, &access, (*object, None), wanted.epoch).await?;
+            let found = found.map_err(|error| refusal::fetch(&error, place))?;
             Ok((codec::encode(&found), 0))
         });
         counted.await
@@ -161,7 +167,9 @@ impl Operations {
             }
             shard.query_key(container, wanted.object, epoch, &wanted.query, anchor).await
         });
-        found.await.map_err(|error| refusal::fetch(&error, place))
+        let found = found.await;
+        self.when_settled(request, access, (wanted.object, None), wanted.epoch).await?;
+        found.map_err(|error| refusal::fetch(&error, place))
     }
 
     async fn queried(

@@ -7,10 +7,15 @@ mod keys;
 mod punch;
 mod quota;
 mod reserve;
+mod settled;
 mod undecided;
 mod update;
 
+pub(crate) use punch::check_punch;
 pub(crate) use quota::within_quota;
+pub(crate) use update::{check as check_update, pull};
+
+use std::rc::Rc;
 
 use weir_proto::codec;
 use weir_proto::object::{Conditions, UpdateReply};
@@ -18,16 +23,19 @@ use weir_rpc::{Body, Request, Status};
 
 use crate::admission::{Admission, Permit, refusal};
 use crate::repeats::Repeats;
+use crate::unsettled::Unsettled;
 
 /// Performs the operations on objects of one target.
 pub(crate) struct Operations {
     admission: Admission,
-    repeats: Repeats,
+    repeats: Rc<Repeats>,
+    /// What reads of objects with replicas wait for.
+    unsettled: Rc<Unsettled>,
 }
 
 impl Operations {
-    pub(crate) fn new(admission: Admission) -> Self {
-        Self { admission, repeats: Repeats::default() }
+    pub(crate) const fn new(admission: Admission, repeats: Rc<Repeats>, unsettled: Rc<Unsettled>) -> Self {
+        Self { admission, repeats, unsettled }
     }
 
     /// Forgets identities whose requests can't come again.

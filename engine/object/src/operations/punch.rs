@@ -40,7 +40,8 @@ impl Operations {
     }
 }
 
-fn check_punch(punch: &PunchRequest) -> Result<(), Status> {
+/// Checks a punch's limits.
+pub(crate) fn check_punch(punch: &PunchRequest) -> Result<(), Status> {
     let keys = match &punch.scope {
         PunchScope::Object => 1,
         PunchScope::Dkeys(keys) | PunchScope::Akeys(_, keys) | PunchScope::DkeyWith(_, keys) => keys.len(),

@@ -74,18 +74,7 @@ impl Operations {
         if inline.len() as u64 == len {
             return Ok(UpdateData::Inline(inline));
         }
-        if !inline.is_empty() || request.bulk_len() < len {
-            return Err(refusal::invalid(format!(
-                "{len} bytes of data are described, {} came with the message and {} are offered",
-                inline.len(),
-                request.bulk_len()
-            )));
-        }
-        let size = usize::try_from(len).map_err(refusal::invalid)?;
-        let mut payload = request.payload(size).await?;
-        request.pull(0, &mut payload, size).await?;
-        let outside = || refusal::invalid("its data was pulled short");
-        Slice::new(Rc::new(payload), 0..size).map(UpdateData::Pulled).ok_or_else(outside)
+        pull(request, inline, len).await.map(UpdateData::Pulled)
     }
 
     /// Stores the update. When the container's share of its quota is used up here, a greater one is asked for.
@@ -116,8 +105,24 @@ impl Operations {
     }
 }
 
+/// Gets data that isn't behind the message from the client's memory.
+pub(crate) async fn pull(request: &Request, inline: &[u8], len: u64) -> Result<Slice, Status> {
+    if !inline.is_empty() || request.bulk_len() < len {
+        return Err(refusal::invalid(format!(
+            "{len} bytes of data are described, {} came with the message and {} are offered",
+            inline.len(),
+            request.bulk_len()
+        )));
+    }
+    let size = usize::try_from(len).map_err(refusal::invalid)?;
+    let mut payload = request.payload(size).await?;
+    request.pull(0, &mut payload, size).await?;
+    let outside = || refusal::invalid("its data was pulled short");
+    Slice::new(Rc::new(payload), 0..size).ok_or_else(outside)
+}
+
 /// Checks an update's limits; returns its bytes of data.
-fn check(update: &UpdateRequest) -> Result<u64, Status> {
+pub(crate) fn check(update: &UpdateRequest) -> Result<u64, Status> {
     let akeys = update.akeys.iter().map(|akey| (&akey.akey, &akey.value));
     let len = validate(akeys).map_err(refusal::invalid)?;
     let fetching = Conditions::DKEY_FETCH.union(Conditions::AKEY_FETCH).union(Conditions::PUNCH);

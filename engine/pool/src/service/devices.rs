@@ -61,6 +61,31 @@ impl PoolService {
         Ok(())
     }
 
+    /// Takes the targets of an engine out of the map, since it doesn't answer. The map is durable before this returns, and told in
+    /// the background.
+    ///
+    /// # Errors
+    /// When the map can't be stored.
+    pub async fn exclude(&self, rank: Rank) -> Result<(), Failed> {
+        let _permit = self.mapping.acquire().await;
+        let Some(pool) = self.pool.upgrade() else { return Ok(()) };
+        let mut map = pool.record.borrow().map.clone();
+        let version = map.version.saturating_add(1);
+        let mut lost = 0;
+        for target in map.targets.iter_mut().filter(|target| target.rank == rank && !target.state.is_lost()) {
+            lost += u32::from(target.enter(TargetState::Down, version));
+        }
+        if lost == 0 {
+            return Ok(());
+        }
+        map.version = version;
+        pool.set_map(map).await?;
+        tracing::error!(pool = pool.label(), %rank, targets = lost, version, "an engine is out of the pool map");
+        self.gathered.borrow_mut().take();
+        self.mapped.notify_one();
+        Ok(())
+    }
+
     /// Whether a target says that it has no shard of the pool.
     async fn has_lost(&self, rank: Rank, index: TargetIndex) -> bool {
         let request = TargetPool { pool: self.shard.id() };

@@ -145,6 +145,19 @@ impl TargetPool {
         record.map.targets.iter().any(|target| (target.rank, target.index) == place)
     }
 
+    /// Looks at the newest map of the pool that this target has.
+    pub fn with_map<T>(&self, look: impl FnOnce(&PoolMap) -> T) -> T {
+        look(&self.record.borrow().map)
+    }
+
+    /// Whether a target serves by the newest map here.
+    #[must_use]
+    pub fn is_served_by(&self, place: (Rank, TargetIndex)) -> bool {
+        let record = self.record.borrow();
+        let mut serving = record.map.targets.iter().filter(|target| target.state.serves());
+        serving.any(|target| (target.rank, target.index) == place)
+    }
+
     /// Takes over a newer pool map.
     ///
     /// # Errors

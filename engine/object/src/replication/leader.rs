@@ -1,0 +1,366 @@
+//! What the leader of a group does: it judges a change, stores it, and has the other members store it.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use weir_layout::Layout;
+use weir_pool::{Operation, TargetPool};
+use weir_proto::object::{PunchRequest, UpdateReply, UpdateRequest};
+use weir_proto::replica::{ByLeader, ChangeId, FORWARD_INLINE_MAX, ForwardedChange, ReplicaForward};
+use weir_proto::{Der, Epoch, Key, ObjectId, Rights, codec, opcode};
+use weir_rpc::{Body, Request, Status};
+use weir_runtime::{Instant, join_all};
+
+use super::{Claim, OwnData, Replication};
+use crate::admission::refusal::{self, ErrorSite};
+use crate::admission::{Access, Permit};
+use crate::operations::{check_punch, check_update, pull, within_quota};
+use crate::repeats::{Executed, Identity, Marks};
+use crate::unsettled::{Pending, Place, PlantedBug, dkeys_of};
+
+/// Longest wait for a member's answer before it is asked again: it pulls and flushes some MiB.
+const FORWARD_LIMIT: Duration = Duration::from_secs(2);
+
+/// Pause before a member that has refused, or not answered, is asked again.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// A change that this target leads.
+struct Led {
+    access: Access,
+    object: ObjectId,
+    group: usize,
+    marks: Marks,
+    change: LedChange,
+}
+
+enum LedChange {
+    Update(UpdateRequest, OwnData),
+    Punch(PunchRequest),
+}
+
+impl LedChange {
+    /// What the other members carry out.
+    fn forwarded(&self) -> (ForwardedChange, &[u8]) {
+        match self {
+            Self::Update(update, data) => {
+                let (dkey, akeys) = (update.dkey.clone(), update.akeys.clone());
+                (ForwardedChange::Update { dkey, akeys }, data.bytes())
+            }
+            Self::Punch(punch) => (ForwardedChange::Punch { scope: punch.scope.clone() }, &[]),
+        }
+    }
+
+    /// Whether it removes, and the dkeys that it concerns; `None`: the whole object.
+    fn touched(&self) -> (bool, Option<Vec<Key>>) {
+        match self {
+            Self::Update(update, _) => (false, Some(vec![update.dkey.clone()])),
+            Self::Punch(punch) => (true, dkeys_of(&punch.scope)),
+        }
+    }
+}
+
+fn stopping<E>(_: E) -> Status {
+    Status::new(Der::SHUTDOWN, "the engine is stopping")
+}
+
+impl Replication {
+    pub(crate) async fn update(self: &Rc<Self>, request: Request) -> Result<Body, Status> {
+        let (asked, inline) =
+            codec::decode_prefix::<ByLeader<UpdateRequest>>(request.body()).map_err(refusal::malformed)?;
+        let ByLeader { id, acked, wanted: update } = asked;
+        let len = check_update(&update)?;
+        let permit = self.admission.permit(&request, &update.capability, Rights::WRITE).await?;
+        let identity = (id.client, id.number);
+        let claim = self.claim(permit.pool.id(), identity, request.deadline()).await?;
+        let dkeys = Some(vec![update.dkey.clone()]);
+        if let Some(executed) = self.repeats.executed_as(&permit.pool, identity) {
+            return self.answer_again(&permit, executed, (update.object, dkeys), request.deadline()).await;
+        }
+        let access = self.admission.reach(permit, update.map_version, request.deadline()).await?;
+        let group = self.led_group(&access.pool, update.object, dkeys.as_deref())?;
+        let counted = self.admission.counted(Operation::Update, &access, async |place| {
+            if access.container.is_short_of_room() {
+                let check = async || access.pool.shard().check_room_for(access.container.id, len);
+                within_quota((&access.pool, &access.container), len, place, check).await?;
+            }
+            let data = if inline.len() as u64 == len {
+                OwnData::Inline(inline.into())
+            } else {
+                OwnData::Pulled(pull(&request, inline, len).await?)
+            };
+            let marks = self.marks(&access.pool, (identity, acked), request.deadline());
+            let object = update.object;
+            let change = LedChange::Update(update, data);
+            let led = Led { access: access.clone(), object, group, marks, change };
+            let epoch = self.run(led, claim).await?;
+            access.container.has_found_room(len);
+            Ok((codec::encode(&UpdateReply { epoch }), len))
+        });
+        counted.await
+    }
+
+    pub(crate) async fn punch(self: &Rc<Self>, request: &Request) -> Result<Body, Status> {
+        let asked: ByLeader<PunchRequest> = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let ByLeader { id, acked, wanted: punch } = asked;
+        check_punch(&punch)?;
+        let permit = self.admission.permit(request, &punch.capability, Rights::WRITE).await?;
+        let identity = (id.client, id.number);
+        let claim = self.claim(permit.pool.id(), identity, request.deadline()).await?;
+        let dkeys = dkeys_of(&punch.scope);
+        if let Some(executed) = self.repeats.executed_as(&permit.pool, identity) {
+            return self.answer_again(&permit, executed, (punch.object, dkeys), request.deadline()).await;
+        }
+        let access = self.admission.reach(permit, punch.map_version, request.deadline()).await?;
+        let group = self.led_group(&access.pool, punch.object, dkeys.as_deref())?;
+        let counted = self.admission.counted(Operation::Punch, &access, async |_| {
+            let marks = self.marks(&access.pool, (identity, acked), request.deadline());
+            let object = punch.object;
+            let change = LedChange::Punch(punch);
+            let led = Led { access: access.clone(), object, group, marks, change };
+            let epoch = self.run(led, claim).await?;
+            Ok((codec::encode(&UpdateReply { epoch }), 0))
+        });
+        counted.await
+    }
+
+    fn marks(&self, pool: &TargetPool, named: (Identity, u64), deadline: Instant) -> Marks {
+        self.repeats.marks_as(&self.admission.rt, pool, named, deadline)
+    }
+
+    /// The answer to a change that was made before, perhaps by another leader: it is settled first.
+    async fn answer_again(
+        &self,
+        permit: &Permit,
+        executed: Executed,
+        (object, dkeys): (ObjectId, Option<Vec<Key>>),
+        deadline: Instant,
+    ) -> Result<Body, Status> {
+        let object = (permit.pool.id(), permit.container, object);
+        self.settle_all(&permit.pool, &object, dkeys.as_deref(), deadline).await?;
+        let epoch = executed.epoch.unwrap_or_else(|| self.admission.epoch());
+        Ok(codec::encode(&UpdateReply { epoch }))
+    }
+
+    /// Waits until nothing is unsettled of some dkeys, or of the whole object.
+    async fn settle_all(
+        &self,
+        pool: &TargetPool,
+        object: &crate::unsettled::ObjectName,
+        dkeys: Option<&[Key]>,
+        until: Instant,
+    ) -> Result<(), Status> {
+        let dkey = match dkeys {
+            Some([dkey]) => Some(dkey),
+            _ => None,
+        };
+        let (rt, here) = (&self.admission.rt, (pool, self.own()));
+        if self.unsettled.wait(rt, here, object, (dkey, Epoch::MAX), until).await {
+            return Ok(());
+        }
+        Err(Status::new(Der::INPROGRESS, "changes of it are not stored at all replicas yet"))
+    }
+
+    /// The group that holds some dkeys of an object, or all of it.
+    pub(super) fn group_of(
+        pool: &TargetPool,
+        object: ObjectId,
+        dkeys: Option<&[Key]>,
+    ) -> Result<usize, Status> {
+        let layout = pool.with_map(|map| Layout::of(object, map)).map_err(refusal::invalid)?;
+        if layout.replicas != 2 {
+            return Err(refusal::invalid(format!(
+                "objects with {} replicas are not served",
+                layout.replicas
+            )));
+        }
+        let mut groups = dkeys.unwrap_or_default().iter().map(|dkey| layout.group_index(dkey.hash()));
+        let group = groups.next();
+        if groups.any(|other| Some(other) != group) || (group.is_none() && layout.group_count() > 1) {
+            return Err(refusal::invalid("the change concerns several groups of replicas"));
+        }
+        Ok(group.unwrap_or(0))
+    }
+
+    /// The same, where this target leads it.
+    fn led_group(&self, pool: &TargetPool, object: ObjectId, dkeys: Option<&[Key]>) -> Result<usize, Status> {
+        let group = Self::group_of(pool, object, dkeys)?;
+        match self.members(pool, object, group) {
+            Some(_) => Ok(group),
+            None => Err(self.leads_not(pool)),
+        }
+    }
+
+    fn leads_not(&self, pool: &TargetPool) -> Status {
+        let (rank, index) = self.own();
+        let version = pool.with_map(|map| map.version);
+        let message = format!(
+            "target {index} of rank {rank} does not lead the group of replicas by version {version} of the map of pool {}",
+            pool.label()
+        );
+        Status::new(Der::STALE, message)
+    }
+
+    /// Makes the change, which goes on when the client's request is dropped.
+    async fn run(self: &Rc<Self>, led: Led, claim: Claim) -> Result<Epoch, Status> {
+        let replication = Rc::clone(self);
+        let task = self.admission.rt.spawn(async move {
+            let _claim = claim;
+            replication.make(&Rc::new(led)).await
+        });
+        task.await.unwrap_or_else(|ended| Err(stopping(ended)))
+    }
+
+    async fn make(self: &Rc<Self>, led: &Rc<Led>) -> Result<Epoch, Status> {
+        let Led { access, object, .. } = &**led;
+        let begun = RefCell::new(None);
+        let made = self.store(led, &begun).await;
+        let Some(pending) = begun.take().filter(|_| made.is_ok()) else {
+            // What was found may be what isn't stored at all members.
+            let name = (access.pool.id(), access.container.id, *object);
+            let (_, dkeys) = led.change.touched();
+            let until = self.admission.rt.now() + FORWARD_LIMIT;
+            self.settle_all(&access.pool, &name, dkeys.as_deref(), until).await?;
+            return made;
+        };
+        pending.stored.wait().await;
+        if pending.is_withdrawn() {
+            return Err(self.leads_not(&access.pool));
+        }
+        self.repeats.committed(&access.pool, &led.marks, pending.epoch);
+        self.unsettled.settle(&pending);
+        if let Some(members) = self.members(&access.pool, *object, led.group) {
+            members.others.into_iter().for_each(|member| self.tell(&pending, member));
+        }
+        made
+    }
+
+    /// Stores it here, where its epoch is chosen and its conditions are judged. From the moment at which it is in the index on it
+    /// is unsettled, and forwarded.
+    async fn store(
+        self: &Rc<Self>,
+        led: &Rc<Led>,
+        begun: &RefCell<Option<Rc<Pending>>>,
+    ) -> Result<Epoch, Status> {
+        let Led { access, object, marks, change, .. } = &**led;
+        let label = access.container.label.borrow().clone();
+        let place = ErrorSite { pools: &self.admission.pools, pool: access.pool.id(), container: &label };
+        let (shard, container) = (access.pool.shard(), access.container.id);
+        let clock = || self.admission.epoch();
+        let along = |epoch| {
+            begun.replace(Some(self.begin(led, epoch)));
+            marks.along(epoch)
+        };
+        let attempt = async || {
+            let done = match change {
+                LedChange::Update(update, data) => {
+                    let UpdateRequest { dkey, conditions, akeys, .. } = update;
+                    let data = data.data();
+                    shard
+                        .update_by_clock(container, *object, dkey, &clock, *conditions, akeys, data, &along)
+                        .await
+                }
+                LedChange::Punch(PunchRequest { scope, conditions, .. }) => {
+                    shard.punch_by_clock(container, *object, scope, &clock, *conditions, &along).await
+                }
+            };
+            if done.is_err()
+                && let Some(pending) = begun.take()
+            {
+                self.unsettled.withdraw(&pending);
+            }
+            done
+        };
+        let len = match change {
+            LedChange::Update(_, data) => data.bytes().len() as u64,
+            LedChange::Punch(_) => 0,
+        };
+        within_quota((&access.pool, &access.container), len, &place, attempt).await
+    }
+
+    /// The change is about to be in the index.
+    fn begin(self: &Rc<Self>, led: &Rc<Led>, epoch: Epoch) -> Rc<Pending> {
+        let name = (led.access.pool.id(), led.access.container.id, led.object);
+        let pending = Pending::new(name, epoch, (self.own(), led.group), led.change.touched());
+        self.unsettled.add(&pending);
+        let (replication, led, forwarded) = (Rc::clone(self), Rc::clone(led), Rc::clone(&pending));
+        // It begins when this task lets others run: by then the change is in the index, or withdrawn.
+        self.admission.rt.spawn(async move {
+            if !forwarded.is_withdrawn() {
+                replication.forward(&led, &forwarded).await;
+            }
+        });
+        pending
+    }
+
+    /// Has all other members store it. Goes on until they have, or are out of the map.
+    async fn forward(&self, led: &Led, pending: &Pending) {
+        if self.unsettled.has_planted(PlantedBug::LostForward) {
+            return pending.stored.open();
+        }
+        for ahead in self.unsettled.ahead_of(pending) {
+            ahead.stored.wait().await;
+        }
+        let (change, data) = led.change.forwarded();
+        let encoded = codec::encode(&change);
+        let is_long = encoded.len() + data.len() > FORWARD_INLINE_MAX;
+        let mut done: Vec<Place> = Vec::new();
+        loop {
+            let Some(members) = self.members(&led.access.pool, led.object, led.group) else {
+                tracing::warn!(epoch = %pending.epoch, "a change is not acknowledged, since another target leads now");
+                self.unsettled.withdraw(pending);
+                return;
+            };
+            let left: Vec<Place> = members.others.into_iter().filter(|one| !done.contains(one)).collect();
+            if left.is_empty() {
+                break;
+            }
+            let inline = if is_long { Vec::new() } else { [&encoded, data].concat() };
+            let request = self.forward_request(led, pending, members.version, inline);
+            let parts: &[&[u8]] = &[&encoded, data];
+            let asked = left.iter().map(|member| self.ask(*member, &request, is_long.then_some(parts)));
+            for (member, stored) in left.iter().zip(join_all(asked).await) {
+                match stored {
+                    Ok(()) => done.push(*member),
+                    Err(error) => {
+                        tracing::debug!(rank = %member.0, target = %member.1, error, "a replica has not stored a change");
+                    }
+                }
+            }
+            if left.iter().any(|member| !done.contains(member)) {
+                self.admission.rt.sleep(PAUSE).await;
+            }
+        }
+        pending.stored.open();
+    }
+
+    fn forward_request(&self, led: &Led, pending: &Pending, version: u32, inline: Vec<u8>) -> ReplicaForward {
+        let (client, number) = led.marks.identity;
+        ReplicaForward {
+            leader: self.own().1,
+            pool: led.access.pool.id(),
+            container: led.access.container.id,
+            map_version: version,
+            object: led.object,
+            epoch: pending.epoch,
+            id: ChangeId { client, number },
+            until: led.marks.until,
+            forgotten: led.marks.forgotten.clone(),
+            change: inline.into(),
+        }
+    }
+
+    async fn ask(
+        &self,
+        (rank, index): Place,
+        request: &ReplicaForward,
+        parts: Option<&[&[u8]]>,
+    ) -> Result<(), String> {
+        let engines = self.admission.pools.engines();
+        let memory = parts.map(|parts| engines.lend(parts)).transpose().map_err(|error| error.to_string())?;
+        let opcode = opcode::TARGET_REPLICA_FORWARD;
+        let asked =
+            engines.ask_lending::<_, ()>(rank, index, opcode, request, memory.as_ref(), FORWARD_LIMIT);
+        asked.await.map_err(|error| error.to_string())
+    }
+}

@@ -1,0 +1,165 @@
+//! What a member of a group does that doesn't lead: it stores what the leader has stored.
+
+use std::rc::Rc;
+
+use weir_media::Slice;
+use weir_pool::{TargetContainer, TargetPool};
+use weir_proto::object::PunchScope;
+use weir_proto::replica::{ForwardedChange, ReplicaForward};
+use weir_proto::{Der, Rank, codec, opcode};
+use weir_rpc::{Request, Status};
+
+use super::{OwnData, Replication};
+use crate::admission::refusal::{self, ErrorSite};
+use crate::operations::within_quota;
+use crate::repeats::Marks;
+use crate::unsettled::{Pending, dkeys_of};
+
+/// A change as it came.
+struct Forwarded {
+    pool: Rc<TargetPool>,
+    container: Rc<TargetContainer>,
+    request: ReplicaForward,
+    change: ForwardedChange,
+    data: OwnData,
+    pending: Rc<Pending>,
+}
+
+impl Replication {
+    /// Stores what leaders forward from now on.
+    pub(super) fn serve_members(self: &Rc<Self>) {
+        let weak = Rc::downgrade(self);
+        let handler = move |rank: Rank, forward: ReplicaForward, request: Rc<Request>| {
+            let replication = weak.upgrade();
+            async move {
+                let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
+                let refused =
+                    |Status { der, message }| weir_group::Refusal { der, object: String::new(), message };
+                let replication = replication.ok_or_else(stopping).map_err(refused)?;
+                replication.follow(rank, forward, &request).await.map_err(refused)
+            }
+        };
+        self.admission.pools.engines().serve_lent(opcode::TARGET_REPLICA_FORWARD, handler);
+    }
+
+    async fn follow(
+        self: &Rc<Self>,
+        rank: Rank,
+        forward: ReplicaForward,
+        request: &Rc<Request>,
+    ) -> Result<(), Status> {
+        let (leader, epoch) = ((rank, forward.leader), forward.epoch);
+        let observed = self.admission.pools.clock().observe(epoch, self.admission.rt.wall_ns());
+        observed.map_err(|skew| Status::new(Der::HLC_SYNC, skew.to_string()))?;
+        let pool = self.admission.pool(forward.pool)?;
+        let container = pool.container(forward.container).await?;
+        self.admission.check_placed(&pool, forward.map_version)?;
+        if let Some(known) = self.unsettled.find(forward.pool, leader, epoch) {
+            known.stored.wait().await;
+            let failed = || Status::new(Der::AGAIN, "it could not be stored; it is to be sent again");
+            return if known.is_withdrawn() { Err(failed()) } else { Ok(()) };
+        }
+        let identity = (forward.id.client, forward.id.number);
+        if self.repeats.executed_as(&pool, identity).is_some_and(|known| known.epoch == Some(epoch)) {
+            return Ok(());
+        }
+        let bytes = Self::fetch_change(&forward, request).await?;
+        let (change, data) =
+            codec::decode_prefix::<ForwardedChange>(bytes.bytes()).map_err(refusal::malformed)?;
+        let start = bytes.bytes().len() - data.len();
+        let data = bytes.part(start)?;
+        let (is_punch, dkeys) = match &change {
+            ForwardedChange::Update { dkey, .. } => (false, Some(vec![dkey.clone()])),
+            ForwardedChange::Punch { scope } => (true, dkeys_of(scope)),
+        };
+        // Another request may have come with the same meanwhile.
+        if self.unsettled.find(forward.pool, leader, epoch).is_some() {
+            return Err(Status::new(Der::AGAIN, "it is being stored; it is to be sent again"));
+        }
+        let object = (forward.pool, forward.container, forward.object);
+        let group = Self::group_of(&pool, forward.object, dkeys.as_deref())?;
+        let pending = Pending::new(object, epoch, (leader, group), (is_punch, dkeys));
+        self.unsettled.add(&pending);
+        let forwarded = Forwarded { pool, container, request: forward, change, data, pending };
+        // The request may be dropped in the middle: what has begun ends all the same.
+        let task = self.admission.rt.spawn(Rc::clone(self).store_forwarded(forwarded));
+        task.await.unwrap_or_else(|_| Err(Status::new(Der::SHUTDOWN, "the engine is stopping")))
+    }
+
+    /// The change and its data: in the message, or in the memory of the leader.
+    async fn fetch_change(forward: &ReplicaForward, request: &Request) -> Result<OwnData, Status> {
+        if !forward.change.is_empty() {
+            return Ok(OwnData::Inline(forward.change.as_slice().into()));
+        }
+        let len = usize::try_from(request.bulk_len()).map_err(refusal::invalid)?;
+        let mut payload = request.payload(len).await?;
+        request.pull(0, &mut payload, len).await?;
+        let outside = || refusal::invalid("a change was pulled short");
+        Slice::new(Rc::new(payload), 0..len).map(OwnData::Pulled).ok_or_else(outside)
+    }
+
+    async fn store_forwarded(self: Rc<Self>, forwarded: Forwarded) -> Result<(), Status> {
+        let Forwarded { pool, container, request, change, data, pending } = forwarded;
+        let label = container.label.borrow().clone();
+        let place = ErrorSite { pools: &self.admission.pools, pool: pool.id(), container: &label };
+        let ReplicaForward { id, until, forgotten, object, epoch, map_version, .. } = request;
+        let marks = Marks { identity: (id.client, id.number), until, forgotten };
+        let (shard, along) = (pool.shard(), |epoch| marks.along(epoch));
+        let holds = || pool.check_map(map_version).is_ok();
+        let attempt = async || match &change {
+            ForwardedChange::Update { dkey, akeys } => {
+                let chosen = (epoch, &holds as &dyn Fn() -> bool);
+                shard.update_as_replica(container.id, object, dkey, chosen, akeys, data.data(), &along).await
+            }
+            ForwardedChange::Punch { scope } => {
+                shard.punch_as_replica(container.id, object, &judged(scope), (epoch, &holds), &along).await
+            }
+        };
+        let len = data.bytes().len() as u64;
+        match within_quota((&pool, &container), len, &place, attempt).await {
+            Ok(_) => {
+                self.repeats.committed(&pool, &marks, epoch);
+                pending.stored.open();
+                Ok(())
+            }
+            Err(status) => {
+                self.unsettled.withdraw(&pending);
+                Err(status)
+            }
+        }
+    }
+}
+
+/// A punch whose conditions have been judged.
+fn judged(scope: &PunchScope) -> PunchScope {
+    match scope {
+        PunchScope::DkeyWith(dkey, _) => PunchScope::Dkeys(vec![dkey.clone()]),
+        scope => scope.clone(),
+    }
+}
+
+impl OwnData {
+    /// What is behind the first bytes.
+    fn part(&self, start: usize) -> Result<Self, Status> {
+        let outside = || refusal::invalid("a change has no such data");
+        match self {
+            Self::Inline(bytes) => {
+                bytes.get(start..).map(|rest| Self::Inline(rest.into())).ok_or_else(outside)
+            }
+            Self::Pulled(slice) => {
+                let len = slice.len();
+                let owner: Rc<dyn AsRef<[u8]>> = Rc::new(SliceOwner(slice.clone()));
+                Slice::new(owner, start..len).map(Self::Pulled).ok_or_else(outside)
+            }
+        }
+    }
+}
+
+/// A slice as the owner of its parts.
+struct SliceOwner(Slice);
+
+impl AsRef<[u8]> for SliceOwner {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}

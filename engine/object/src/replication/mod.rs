@@ -1,0 +1,138 @@
+//! Changes of objects with replicas: what the leader of a group does, and what its other members do. The protocol is described in
+//! docs/explanation/replication.md.
+//!
+//! The room judges and stores a change by the operations' means, forwards it to the other members by sealed requests, and keeps
+//! the table of what isn't settled. The service hands it the requests of clients.
+
+mod leader;
+mod member;
+mod notices;
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use weir_layout::Layout;
+use weir_media::Slice;
+use weir_pool::TargetPool;
+use weir_proto::{Der, ObjectId, PoolId};
+use weir_rpc::Status;
+use weir_runtime::Instant;
+use weir_runtime::sync::Gate;
+use weir_store::Data;
+
+use crate::admission::Admission;
+use crate::repeats::{Identity, Repeats};
+use crate::unsettled::{Place, PlantedBug, Unsettled};
+use notices::Notices;
+
+/// Replicates the changes that reach one target.
+pub(crate) struct Replication {
+    admission: Admission,
+    repeats: Rc<Repeats>,
+    unsettled: Rc<Unsettled>,
+    /// Changes that are being made: one with the same name waits for them.
+    running: RefCell<HashMap<(PoolId, Identity), Gate>>,
+    notices: Notices,
+}
+
+/// The right to make a change of a name, until it is dropped.
+struct Claim {
+    replication: Rc<Replication>,
+    name: (PoolId, Identity),
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if let Some(gate) = self.replication.running.borrow_mut().remove(&self.name) {
+            gate.open();
+        }
+    }
+}
+
+/// Data of a change, in memory of its own.
+#[derive(Clone)]
+enum OwnData {
+    Inline(Rc<[u8]>),
+    Pulled(Slice),
+}
+
+impl OwnData {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Inline(bytes) => bytes,
+            Self::Pulled(slice) => slice,
+        }
+    }
+
+    fn data(&self) -> Data<'_> {
+        match self {
+            Self::Inline(bytes) => Data::Borrowed(bytes),
+            Self::Pulled(slice) => Data::Shared(slice.clone()),
+        }
+    }
+}
+
+/// The other members of a group as its leader sees them.
+struct Members {
+    /// Version of the map.
+    version: u32,
+    others: Vec<Place>,
+}
+
+impl Replication {
+    pub(crate) fn new(admission: Admission, repeats: Rc<Repeats>, unsettled: Rc<Unsettled>) -> Rc<Self> {
+        let (running, notices) = (RefCell::default(), Notices::default());
+        Rc::new(Self { admission, repeats, unsettled, running, notices })
+    }
+
+    /// Answers leaders of groups from now on.
+    pub(crate) fn start(self: &Rc<Self>) {
+        self.serve_members();
+        self.serve_notices();
+    }
+
+    /// Plants a fault, for tests of the harness that looks for it.
+    pub(crate) fn plant(&self, bug: PlantedBug) {
+        self.unsettled.plant(bug);
+    }
+
+    /// This target.
+    fn own(&self) -> Place {
+        let engines = self.admission.pools.engines();
+        (engines.own_rank(), engines.own_index())
+    }
+
+    /// The other members of a group that serve; `None`: this target doesn't lead it.
+    fn members(&self, pool: &TargetPool, object: ObjectId, group: usize) -> Option<Members> {
+        let own = self.own();
+        pool.with_map(|map| {
+            let layout = Layout::of(object, map).ok()?;
+            let place = |id: u32| map.target(id).map(|target| (target.rank, target.index));
+            let mut serving = layout.serving(group, map).filter_map(place);
+            if group >= layout.group_count() || serving.next() != Some(own) {
+                return None;
+            }
+            Some(Members { version: map.version, others: serving.collect() })
+        })
+    }
+
+    /// Claims a name, once nobody else has it.
+    async fn claim(
+        self: &Rc<Self>,
+        pool: PoolId,
+        identity: Identity,
+        deadline: Instant,
+    ) -> Result<Claim, Status> {
+        let name = (pool, identity);
+        loop {
+            let running = self.running.borrow().get(&name).cloned();
+            let Some(gate) = running else {
+                self.running.borrow_mut().insert(name, Gate::new());
+                return Ok(Claim { replication: Rc::clone(self), name });
+            };
+            let ended = self.admission.rt.timeout_at(deadline, gate.wait()).await;
+            ended.map_err(|_| Status::new(Der::TIMEDOUT, "the same change is still being made"))?;
+        }
+    }
+}
