@@ -127,11 +127,11 @@ impl Array {
 
 /// The first chunks of those up to `last` whose dkeys each shard takes in one request.
 fn part_of(layout: &Layout, first: u64, last: u64) -> ReservedPart {
-    let mut dkeys: Vec<DkeyRuns> = vec![DkeyRuns::new(); layout.shards.len()];
-    let mut counts = vec![0; layout.shards.len()];
+    let mut dkeys: Vec<DkeyRuns> = vec![DkeyRuns::new(); layout.group_count()];
+    let mut counts = vec![0; layout.group_count()];
     let mut chunk = first;
     while chunk < last {
-        let shard = layout.shard_index(dkey_of(chunk).hash());
+        let shard = layout.group_index(dkey_of(chunk).hash());
         let Ok(at) = u32::try_from(chunk - first) else { break };
         if counts[shard] == RESERVED_DKEYS_MAX {
             break;

@@ -44,11 +44,11 @@ impl Array {
     pub async fn next_hole(&self, context: &Context, from: u64) -> Result<Option<u64>> {
         let layout = self.object.layout(&context.map_of(self.object.container().pool()))?;
         let mut streams: Vec<Stream> =
-            (0..layout.shards.len()).map(|shard| self.stream(shard, from)).collect();
+            (0..layout.group_count()).map(|shard| self.stream(shard, from)).collect();
         let mut at = from;
         loop {
             let dkey = dkey_of(at / self.attributes.chunk_cells);
-            let Some(stream) = streams.get_mut(layout.shard_index(dkey.hash())) else { return Ok(Some(at)) };
+            let Some(stream) = streams.get_mut(layout.group_index(dkey.hash())) else { return Ok(Some(at)) };
             if self.advance(context, stream, RUNS_MAX, at).await?.is_none() {
                 return Ok(None);
             }

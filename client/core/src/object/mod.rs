@@ -4,6 +4,7 @@
 mod fetch;
 mod key;
 mod list;
+mod replicas;
 mod reserve;
 pub(crate) mod update;
 
@@ -87,13 +88,25 @@ impl Object {
         &self.container
     }
 
-    /// Number of shards with the pool map that `context` knows.
+    /// The same without asking whether its class is served yet.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn open_unchecked(container: &Container, oid: ObjectId) -> Self {
+        Self { container: container.clone(), oid, epoch: Epoch::MAX, reader: None }
+    }
+
+    /// Whether groups of replicas hold it.
+    pub(crate) fn is_replicated(&self) -> bool {
+        ObjectClass::of(self.oid).is_ok_and(|class| class.replicas() > 1)
+    }
+
+    /// Number of shards, or of groups of replicas, with the pool map that `context` knows.
     ///
     /// # Errors
     /// When the object can't be placed.
     pub fn shard_count(&self, context: &Context) -> Result<usize> {
         let map = context.map_of(self.container.pool());
-        Ok(self.layout(&map)?.shards.len())
+        Ok(self.layout(&map)?.group_count())
     }
 
     pub(crate) fn layout(&self, map: &PoolMap) -> Result<Layout> {
@@ -123,6 +136,11 @@ impl Object {
         payload: &crate::operation::Payload<'_>,
         build: &dyn Fn(u32) -> Vec<u8>,
     ) -> core::result::Result<Exchange, Refusal> {
+        if self.is_replicated() {
+            // Boxed, so that the future of the others is small.
+            let replicas = self.exchange_with_replicas(context, deadline, info, place, payload, build);
+            return Box::pin(replicas).await;
+        }
         let pool = self.container.pool();
         loop {
             let map = context.map_of(self.container.pool());

@@ -5,6 +5,7 @@ use weir_proto::limits::AKEYS_MAX;
 use weir_proto::object::{
     AkeyUpdate, Conditions, Extent, PunchRequest, PunchScope, UpdateReply, UpdateRequest, Value,
 };
+use weir_proto::replica::ByLeader;
 use weir_proto::{Der, Epoch, Key, codec, opcode};
 use weir_runtime::join_all;
 
@@ -12,7 +13,7 @@ use super::{Object, ShardChoice};
 use crate::Result;
 use crate::error::Error;
 use crate::operation::{Payload, RequestInfo, checksum::crc32c_of_runs, scatter};
-use crate::session::Context;
+use crate::session::{Context, NamedChange};
 
 /// One akey of an update.
 #[derive(Clone, Debug)]
@@ -82,19 +83,22 @@ impl Object {
         conditions: Conditions,
         writes: &[AkeyWrite<'_>],
     ) -> Result<Epoch> {
-        let info = RequestInfo::new("update", self, opcode::OBJECT_UPDATE);
+        let change = self.is_replicated().then(|| context.begin_change());
+        let opcode = if change.is_some() { opcode::REPLICA_UPDATE } else { opcode::OBJECT_UPDATE };
+        let info = RequestInfo::new("update", self, opcode);
         check_conditions(info.operation, conditions, UPDATE_CONDITIONS)?;
         let (akeys, expected) = described(info.operation, writes)?;
         let pieces: Vec<&[u8]> = writes.iter().flat_map(|write| write.data.iter().copied()).collect();
         let build = |map_version| {
-            codec::encode(&UpdateRequest {
+            let update = UpdateRequest {
                 capability: self.container.state.capability.clone(),
                 object: self.oid,
                 dkey: dkey.clone(),
                 map_version,
                 conditions,
                 akeys: akeys.clone(),
-            })
+            };
+            encode_change(change.as_ref(), update)
         };
         let payload = Payload::Send { pieces: &pieces, len: expected };
         match self.exchange(context, &info, ShardChoice::Dkey(dkey), &payload, &build).await {
@@ -128,7 +132,7 @@ impl Object {
         let layout = self.layout(&map)?;
         let mut by_shard: std::collections::BTreeMap<usize, Vec<Key>> = std::collections::BTreeMap::new();
         for dkey in dkeys {
-            by_shard.entry(layout.shard_index(dkey.hash())).or_default().push(dkey.clone());
+            by_shard.entry(layout.group_index(dkey.hash())).or_default().push(dkey.clone());
         }
         let all = by_shard.into_iter().flat_map(|(shard, dkeys)| {
             punch_batches(dkeys).into_iter().map(move |batch| {
@@ -169,21 +173,32 @@ impl Object {
         scope: PunchScope,
         conditions: Conditions,
     ) -> Result<()> {
-        let info = RequestInfo::new("punch", self, opcode::OBJECT_PUNCH);
+        let change = self.is_replicated().then(|| context.begin_change());
+        let opcode = if change.is_some() { opcode::REPLICA_PUNCH } else { opcode::OBJECT_PUNCH };
+        let info = RequestInfo::new("punch", self, opcode);
         check_conditions(info.operation, conditions, Conditions::PUNCH)?;
         let build = |map_version| {
-            codec::encode(&PunchRequest {
+            let punch = PunchRequest {
                 capability: self.container.state.capability.clone(),
                 object: self.oid,
                 map_version,
                 conditions,
                 scope: scope.clone(),
-            })
+            };
+            encode_change(change.as_ref(), punch)
         };
         match self.exchange(context, &info, place, &Payload::None, &build).await {
             Ok(exchange) => exchange.decode::<UpdateReply>(&info).map(|_| ()),
             Err(refusal) => Err(refusal.error),
         }
+    }
+}
+
+/// Encodes a change, with its name if it goes to the leader of a group of replicas.
+fn encode_change<T: serde::Serialize>(change: Option<&NamedChange>, wanted: T) -> Vec<u8> {
+    match change {
+        Some(change) => codec::encode(&ByLeader { id: change.id(), acked: change.acked(), wanted }),
+        None => codec::encode(&wanted),
     }
 }
 

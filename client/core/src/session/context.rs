@@ -13,6 +13,7 @@ use weir_proto::{ContainerId, Epoch, PoolId, Rank};
 use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
 use weir_runtime::{Handle, Instant, real};
 
+use super::changes::{Changes, NamedChange};
 use super::endpoint::open_endpoint;
 use crate::attach::Attach;
 use crate::error::{Error, Result};
@@ -93,6 +94,8 @@ struct Inner {
     maps: RefCell<HashMap<PoolId, Rc<PoolMap>>>,
     /// When a newer map was asked for because a target is out of service.
     looked: RefCell<HashMap<PoolId, Instant>>,
+    /// Names of changes of objects with replicas.
+    changes: Rc<Changes>,
     oids: RefCell<HashMap<ContainerId, Range<u64>>>,
     traffic: Cell<Traffic>,
     lender: RefCell<Option<Rc<dyn Lender>>>,
@@ -147,6 +150,7 @@ impl Context {
         let config = RpcConfig { keys: Some(Keys::Tenant(attach.key.clone())), ..RpcConfig::default() };
         let rpc = Rpc::new(runtime.clone(), endpoint, config);
         Self(Rc::new(Inner {
+            changes: Rc::default(),
             runtime,
             rpc,
             attach: attach.clone(),
@@ -259,6 +263,11 @@ impl Context {
         let traffic = self.0.traffic.get();
         let (requests, bulk) = (traffic.requests + 1, traffic.bulk + u64::from(bulk));
         self.0.traffic.set(Traffic { requests, bulk, ..traffic });
+    }
+
+    /// Names a change of an object with replicas.
+    pub(crate) fn begin_change(&self) -> NamedChange {
+        self.0.changes.begin(|| self.runtime().random_u64())
     }
 
     pub(crate) fn count_altered(&self) {

@@ -197,6 +197,10 @@ impl Transaction {
     fn parts(&self, info: &RequestInfo<'_>, map: &PoolMap) -> Result<Vec<Part>> {
         let mut parts: Vec<Part> = Vec::new();
         for (object, change) in self.plan.changes(OPERATION)? {
+            if object.is_replicated() {
+                let message = "transactions don't change objects with replicas yet".to_owned();
+                return Err(Error::refused(OPERATION, object.to_string(), Der::NOTSUPPORTED, message));
+            }
             let layout = object.layout(map)?;
             let ids = match &change {
                 Change::Update { dkey, .. } => vec![layout.target_of(dkey)],

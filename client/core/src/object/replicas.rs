@@ -1,0 +1,88 @@
+//! Requests about objects with replicas: changes go to the leader of a group, fetches to any member that serves.
+
+use core::time::Duration;
+
+use weir_proto::{Der, opcode};
+use weir_runtime::Instant;
+
+use super::{Object, ShardChoice, is_stale, no_shard, out_of_service};
+use crate::error::Error;
+use crate::operation::{Exchange, PAUSE, Payload, Reach, Refusal, RequestInfo};
+use crate::session::Context;
+
+/// First and longest wait for one member: the first passes over a member that has died, and is longer than most fetches take.
+const FETCH_TRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Longest wait for the leader before it is asked whether another target leads by now.
+const LEADER_TRY: Duration = Duration::from_secs(1);
+
+impl Object {
+    /// As `exchange_until`. A change is sent under the same name until it is answered, whoever leads.
+    pub(super) async fn exchange_with_replicas(
+        &self,
+        context: &Context,
+        deadline: Instant,
+        info: &RequestInfo<'_>,
+        place: ShardChoice<'_>,
+        payload: &Payload<'_>,
+        build: &dyn Fn(u32) -> Vec<u8>,
+    ) -> core::result::Result<Exchange, Refusal> {
+        if self.reader.is_some() {
+            let message = "transactions don't read objects with replicas yet";
+            return Err(Error::refused(info.operation, self, Der::NOTSUPPORTED, message.to_owned()).into());
+        }
+        let (pool, now) = (self.container.pool(), || context.runtime().now());
+        let spreads = matches!(info.opcode, opcode::OBJECT_FETCH | opcode::OBJECT_FETCH_TO_COMPARE);
+        let mut wait = if spreads { FETCH_TRY.0 } else { LEADER_TRY };
+        let mut passed: Vec<u32> = Vec::new();
+        loop {
+            let map = context.map_of(pool);
+            let layout = self.layout(&map)?;
+            let group = match place {
+                ShardChoice::Dkey(dkey) => layout.group_index(dkey.hash()),
+                ShardChoice::Shard(group) if group < layout.group_count() => group,
+                ShardChoice::Shard(group) => return Err(no_shard(info, group).into()),
+            };
+            let serving: Vec<u32> = layout.serving(group, &map).filter(|id| !passed.contains(id)).collect();
+            let choice = if spreads { context.runtime().random_u64() } else { 0 };
+            let chosen = usize::try_from(choice % serving.len().max(1) as u64);
+            let id = chosen.ok().and_then(|chosen| serving.get(chosen)).copied();
+            let Some(target) = id.and_then(|id| map.target(id)) else {
+                // All have been asked, or none serves.
+                let has_newer = context.look_for_map(pool, map.version).await;
+                if passed.is_empty() && !has_newer && now() + PAUSE.1 >= deadline {
+                    let first = layout.group(group).first().and_then(|id| map.target(*id));
+                    let error =
+                        first.map_or_else(|| no_shard(info, group), |one| out_of_service(info, pool, one));
+                    return Err(error.into());
+                }
+                if passed.is_empty() && !has_newer {
+                    context.runtime().sleep(PAUSE.1).await;
+                }
+                passed.clear();
+                continue;
+            };
+            let until = (now() + wait).min(deadline);
+            let reach = Reach::Target(target.rank, target.index);
+            match context.exchange(reach, info, &build(map.version), payload, until).await {
+                Err(refusal) if is_stale(refusal.error.der()) && now() < deadline => {
+                    context.refresh_map(pool, map.version, target.rank, deadline).await?;
+                }
+                Err(refusal) if may_be_answered_elsewhere(&refusal) && now() < deadline => {
+                    if spreads {
+                        passed.push(target.id);
+                        wait = (wait * 2).min(FETCH_TRY.1);
+                    } else {
+                        context.look_for_map(pool, map.version).await;
+                    }
+                }
+                answered => return answered,
+            }
+        }
+    }
+}
+
+/// Whether another member may answer, or the same one later.
+fn may_be_answered_elsewhere(refusal: &Refusal) -> bool {
+    matches!(refusal.error, Error::Unavailable { .. }) || refusal.error.is(Der::NVME_IO)
+}
