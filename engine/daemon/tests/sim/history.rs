@@ -48,6 +48,11 @@ impl History {
         self.keys.values().map(Vec::len).sum()
     }
 
+    /// Whether those of each key are linearizable.
+    pub fn is_linearizable(&self) -> bool {
+        self.keys.values().all(|entries| is_linearizable(entries))
+    }
+
     /// Panics with the history of a key that is not linearizable.
     pub fn check(&self, seed: u64) {
         for (key, entries) in &self.keys {

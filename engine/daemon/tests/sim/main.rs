@@ -16,6 +16,7 @@ mod history;
 mod kept;
 mod learning;
 mod maps;
+mod replicas;
 mod saturation;
 mod seeds;
 mod snapshots;
@@ -27,6 +28,7 @@ use std::time::Duration;
 
 use cluster::{Cluster, Shape};
 use seeds::for_each_seed;
+use weir_object::PlantedBug;
 use workload::Mix;
 
 /// Seeds by default: about half a minute on one core without optimisation.
@@ -60,6 +62,34 @@ fn conditional_operations_have_one_winner_whoever_misses_requests_and_replies() 
         faults::inject(cluster, &run);
         faults::bring_back(cluster);
         run.finish(cluster).check(cluster.world.seed());
+    });
+}
+
+#[test]
+fn replicated_writes_survive_the_loss_of_an_engine_and_histories_are_linearizable() {
+    for (seeds, mix) in [(SEEDS / 3, Mix::All), (SEEDS / 6, Mix::Conditional)] {
+        for_each_pool(seeds, replicas::SHAPE, |cluster| {
+            replicas::lose_an_engine(cluster, mix).check(cluster.world.seed());
+        });
+    }
+}
+
+#[test]
+fn histories_show_forwards_that_are_lost_and_reads_of_what_others_do_not_have() {
+    for bug in [PlantedBug::LostForward, PlantedBug::NewThenOld] {
+        let shows = |seed: u64| {
+            let cluster = Cluster::start(seed, replicas::SHAPE);
+            cluster.create_pool("tank");
+            replicas::shows(&cluster, bug)
+        };
+        assert!((1..=SEEDS).any(shows), "no history of {SEEDS} shows {bug:?}");
+    }
+}
+
+#[test]
+fn replicas_that_can_not_reach_each_other_acknowledge_nothing_alone() {
+    for_each_pool(SEEDS / 6, replicas::SHAPE, |cluster| {
+        replicas::part_engines(cluster, Mix::All).check(cluster.world.seed());
     });
 }
 

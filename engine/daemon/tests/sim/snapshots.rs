@@ -21,10 +21,15 @@ const SETTLED: Duration = Duration::from_secs(15);
 
 /// Rank of a pool's service, and the other one.
 pub fn service_of(cluster: &Cluster, pool: &str) -> (u32, u32) {
+    let service = service_rank(cluster, pool);
+    (service, 1 - service)
+}
+
+/// The rank of a pool's service.
+pub fn service_rank(cluster: &Cluster, pool: &str) -> u32 {
     let request = v1::PoolQueryRequest { pool: pool.to_owned() };
     let answer: v1::PoolQueryResponse = cluster.manage(0, "Pools/Query", &request).expect("engines are up");
-    let service = answer.pool.expect("an answer").service_ranks[0];
-    (service, 1 - service)
+    answer.pool.expect("an answer").service_ranks[0]
 }
 
 /// A container with an object whose keys lie on all targets.

@@ -63,6 +63,13 @@ pub struct Run {
     mix: Mix,
 }
 
+/// A key-value object of any class, also of one that isn't served yet.
+fn open(container: &Container, oid: ObjectId) -> Kv {
+    let plain =
+        Kv::open(container, ObjectClass::S1.encode(oid, oid.kind())).expect("a class without redundancy");
+    plain.with_object(Object::open_unchecked(container, oid))
+}
+
 fn properties(label: &str, quota: u64) -> ContainerProperties {
     ContainerProperties {
         label: label.to_owned(),
@@ -85,12 +92,17 @@ pub async fn make_container(context: &Context, pool: &str, label: &str, quota: u
 
 /// Creates a container, and has every client work on one object of it.
 pub fn start(cluster: &Cluster, pool: &str, mix: Mix) -> Run {
+    start_in(cluster, pool, mix, None)
+}
+
+/// The same with an object of a class.
+pub fn start_in(cluster: &Cluster, pool: &str, mix: Mix, class: Option<ObjectClass>) -> Run {
     let context = cluster.context(cluster.admin(), Duration::from_secs(10));
     let label = pool.to_owned();
     let (container, oid) = cluster.world.block_on(cluster.admin(), async move {
         let container = make_container(&context, &label, "box", 0).await.expect("no faults yet");
         let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("no faults yet");
-        (container, oid)
+        (container, class.map_or(oid, |class| class.encode(oid, kind::KV_HASHED)))
     });
     let run = Run {
         history: Rc::default(),
@@ -101,7 +113,7 @@ pub fn start(cluster: &Cluster, pool: &str, mix: Mix) -> Run {
     };
     for (client, node) in (0..).zip(cluster.clients.iter()) {
         let context = cluster.context(node, PATIENCE);
-        let kv = Kv::open(&container, oid).expect("a class without redundancy");
+        let kv = open(&container, oid);
         let (history, left) = (Rc::clone(&run.history), Rc::clone(&run.left));
         node.handle().spawn(async move {
             work(&context, &kv, (client, mix), &history).await;
@@ -224,7 +236,7 @@ impl Run {
                 Container::open(&context, &pool, "box", BOTH).await.expect("the container is there");
             let found = pool.containers(&context).await.expect("all engines are back");
             assert_eq!(found.len(), 1, "seed {seed}");
-            let kv = Kv::open(&container, oid).expect("a class without redundancy");
+            let kv = open(&container, oid);
             for key in 0..keys {
                 let began = context.runtime().now().as_nanos();
                 let found = kv.get(&context, &key.to_le_bytes()).await.expect("all engines are back");
