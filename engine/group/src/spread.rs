@@ -213,7 +213,8 @@ impl CollectiveHandler for Query {
     }
 
     fn merge(&self, one: Vec<u8>, other: Vec<u8>) -> Vec<u8> {
-        let (Ok(mut sum), Ok(more)) = (codec::decode_message::<PoolSum>(&one), codec::decode_message(&other)) else {
+        let (Ok(mut sum), Ok(more)) = (codec::decode_message::<PoolSum>(&one), codec::decode_message(&other))
+        else {
             return one;
         };
         sum.add(more);

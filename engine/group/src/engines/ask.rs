@@ -245,7 +245,7 @@ impl Engines {
 }
 
 fn decode_answer<Rep: DeserializeOwned>((rank, index): (Rank, u32), answer: &[u8]) -> Result<Rep, AskError> {
-    codec::decode(answer).map_err(|error| {
+    codec::decode_message(answer).map_err(|error| {
         let refusal = Refusal { der: Der::PROTO, object: String::new(), message: error.to_string() };
         AskError::Refused { rank, index, refusal }
     })

@@ -192,7 +192,7 @@ impl Engines {
             async move {
                 let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
                 let (rank, payload) = engines.upgrade().ok_or_else(stopping)?.open(opcode, request.body())?;
-                let wanted: Req = codec::decode(&payload)
+                let wanted: Req = codec::decode_message(&payload)
                     .map_err(|error| Status { der: Der::PROTO, message: error.to_string() })?;
                 let request = Rc::new(request);
                 let answer = handler(rank, wanted, Rc::clone(&request)).await;
@@ -203,8 +203,8 @@ impl Engines {
     }
 
     fn open(&self, opcode: u16, body: &[u8]) -> Result<(Rank, Vec<u8>), Status> {
-        let sealed: SealedRequest =
-            codec::decode_message(body).map_err(|error| Status { der: Der::PROTO, message: error.to_string() })?;
+        let sealed: SealedRequest = codec::decode_message(body)
+            .map_err(|error| Status { der: Der::PROTO, message: error.to_string() })?;
         if !open_seal(&self.key, opcode, &sealed, self.rt.wall_ns()) {
             self.count_forged();
             return Err(Rejection::NotSealed.into());

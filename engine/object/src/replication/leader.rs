@@ -101,7 +101,8 @@ impl Replication {
     }
 
     pub(crate) async fn punch(self: &Rc<Self>, request: &Request) -> Result<Body, Status> {
-        let asked: ByLeader<PunchRequest> = codec::decode(request.body()).map_err(refusal::malformed)?;
+        let asked: ByLeader<PunchRequest> =
+            codec::decode_message(request.body()).map_err(refusal::malformed)?;
         let ByLeader { id, acked, wanted: punch } = asked;
         check_punch(&punch)?;
         let permit = self.admission.permit(request, &punch.capability, Rights::WRITE).await?;

@@ -83,7 +83,8 @@ fn recorded_messages_say_what_they_said() {
         for line in text.lines() {
             let parts: Vec<&str> = line.splitn(3, '\t').collect();
             let [name, hex, said] = parts[..] else { panic!("{}: {line}", file.path().display()) };
-            let (_, read) = READERS.iter().find(|(listed, _)| *listed == name).expect("a type of the protocol");
+            let (_, read) =
+                READERS.iter().find(|(listed, _)| *listed == name).expect("a type of the protocol");
             let (_, says) = read(&bytes_of(hex)).unwrap_or_else(|error| panic!("{hex}: {error}"));
             assert_eq!(says, said, "a {name}");
             // What a later release puts behind it changes nothing.
