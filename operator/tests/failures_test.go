@@ -96,7 +96,7 @@ func TestNamesakesDoNotShareTheClientSecret(t *testing.T) {
 		"weir-client belongs to StorageCluster "+i.namespace+"/weir")
 	home.apply(object("Pool", "tank", goodPool))
 	home.condition(&v1alpha1.Pool{}, "tank", v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonClusterNotReady,
-		"belongs to StorageCluster "+i.namespace+"/weir")
+		"waiting for an engine of StorageCluster weir")
 	if err := home.get(&after, "weir-client"); err != nil || after.ResourceVersion != before.ResourceVersion {
 		t.Errorf("the Secret of the first cluster was written: %v", err)
 	}

@@ -55,8 +55,11 @@ fn record() -> String {
         for seed in 0..1000 {
             let Some((bytes, says)) = drawn(*read, seed) else { continue };
             if lengths.insert(bytes.len()) {
-                let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-                writeln!(lines, "{name}\t{hex}\t{says}").expect("text");
+                write!(lines, "{name}\t").expect("text");
+                for byte in bytes {
+                    write!(lines, "{byte:02x}").expect("text");
+                }
+                writeln!(lines, "\t{says}").expect("text");
             }
             if lengths.len() == SAMPLES {
                 break;
