@@ -53,8 +53,8 @@ const ERASURE: [(u8, u16, u16); 11] = [
 ];
 
 /// Whether engines and clients serve objects with replicas. The one switch: as long as it is false,
-/// [`ObjectClass::ensure_supported`] refuses their classes, and with it pools, containers and objects of theirs, and
-/// redundancy factors above 0. Layouts are computed either way.
+/// [`ObjectClass::ensure_supported`] refuses their classes, and with it pools, containers and objects of theirs.
+/// Layouts are computed either way. `engine/pool` refuses redundancy factors above 0 by a check of its own.
 pub const SERVES_REPLICAS: bool = false;
 
 /// Why an object class can't be used.
