@@ -69,6 +69,7 @@ system_up() {
 }
 
 system_down() {
+    # Before the first run and after a failed start there is no system to stop.
     "$weir" dev down --wipe >/dev/null 2>&1 || true
 }
 

@@ -167,5 +167,5 @@ pub(crate) fn replace(salt: u64, replicas: usize, seats: &[Seat], out: &[usize],
 /// A number below `count`, evenly from a hash; 0 for 0.
 pub(crate) fn reduce(hash: u64, count: usize) -> usize {
     let product = u128::from(hash) * (count as u128);
-    usize::try_from(product >> 64).unwrap_or(0)
+    usize::try_from(product >> 64).expect("invariant: the quotient is below a usize")
 }

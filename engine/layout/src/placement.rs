@@ -246,7 +246,7 @@ fn jump(key: u64, buckets: usize) -> usize {
         let uniform = (state >> 32) + 1;
         next = ((bucket + 1) << 32) / uniform;
     }
-    usize::try_from(bucket).unwrap_or(0)
+    usize::try_from(bucket).expect("invariant: a bucket is below a usize")
 }
 
 #[cfg(test)]

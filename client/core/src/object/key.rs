@@ -11,10 +11,10 @@ use weir_runtime::join_all;
 
 use super::{Anchor, Page};
 use super::{Object, ShardChoice};
-use crate::Result;
 use crate::handles::Container;
 use crate::operation::{Payload, RequestInfo};
 use crate::session::Context;
+use crate::{Error, Result};
 
 /// The greatest or smallest key or record of an object.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -89,10 +89,18 @@ impl Object {
         let (place, limit) = (ShardChoice::Shard(target), weir_proto::limits::LIST_KEYS_MAX);
         let (entries, next) =
             object.list_page(context, place, ListScope::Objects, &anchor.inner, limit, None).await?;
-        let oids = entries.iter().filter_map(|entry| <[u8; 16]>::try_from(&entry.key[..]).ok());
+        let oid_of = |key: &[u8]| {
+            let bytes = <[u8; 16]>::try_from(key).map_err(|_| Error::Protocol {
+                operation: "list objects",
+                subject: format!("target {target}"),
+                reason: format!("an object id has 16 bytes, not {}", key.len()),
+            })?;
+            Ok(ObjectId::from_bytes(bytes))
+        };
+        let oids: Result<Vec<_>> = entries.iter().map(|entry| oid_of(&entry.key)).collect();
         let ended = next.is_none();
         let next = Anchor { shard: anchor.shard, inner: next.unwrap_or_default(), ended };
-        Ok(Some((oids.map(ObjectId::from_bytes).collect(), next)))
+        Ok(Some((oids?, next)))
     }
 
     /// Lists the dkeys that one shard holds, all of them.

@@ -84,7 +84,7 @@ fn local(principal: *const c_char) -> Result<CString, Der> {
     if !is_valid_name(&name) {
         return Err(Der::INVAL);
     }
-    let local = name.split('@').next().unwrap_or_default();
+    let local = name.split_once('@').map_or(&*name, |(local, _)| local);
     CString::new(local).map_err(|_| Der::INVAL)
 }
 

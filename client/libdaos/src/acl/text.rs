@@ -93,7 +93,7 @@ pub fn shown(entry: &Entry) -> Result<String, Der> {
     }
     let about = entry.permissions.iter().zip([ALLOW, AUDIT, ALARM]);
     let mut about = about.filter(|(_, kind)| entry.accesses & kind != 0).map(|(bits, _)| *bits);
-    let bits = about.next().unwrap_or_default();
+    let bits = about.next().ok_or(Der::INVAL)?;
     if about.any(|other| other != bits) {
         return Err(Der::INVAL);
     }
@@ -253,7 +253,7 @@ pub extern "C" fn daos_acl_dump(acl: *mut c_void) {
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_ace_dump(ace: *mut c_void, tabs: u32) {
     let text = Entry::at(ace.cast::<u8>()).map(|entry| verbose(&entry));
-    let indent = "\t".repeat(usize::try_from(tabs.min(16)).unwrap_or_default());
+    let indent = (0..tabs.min(16)).map(|_| '\t').collect::<String>();
     println!("{indent}{}", text.unwrap_or_else(|_| "no entry".to_owned()));
 }
 

@@ -181,7 +181,7 @@ pub fn may(mounted: &Mounted, node: &Node, mask: c_int) -> Checked<()> {
         let runs = record.mode & 0o111 != 0 || node.is_directory();
         libc::R_OK | libc::W_OK | if runs { libc::X_OK } else { 0 }
     } else {
-        let shift = match (record.uid == uid, record.gid == gid || groups().contains(&record.gid)) {
+        let shift = match (record.uid == uid, record.gid == gid || groups()?.contains(&record.gid)) {
             (true, _) => 6,
             (false, true) => 3,
             (false, false) => 0,
@@ -193,14 +193,16 @@ pub fn may(mounted: &Mounted, node: &Node, mask: c_int) -> Checked<()> {
 }
 
 /// Supplementary groups of this process.
-fn groups() -> Vec<libc::gid_t> {
+fn groups() -> Checked<Vec<libc::gid_t>> {
+    // A negative number says that the call failed: the groups have changed between the two, or there is no memory.
+    let counted = |result: c_int| usize::try_from(result).map_err(|_| Errno(libc::EIO));
     // SAFETY: with no room the call only counts.
     let count = unsafe { libc::getgroups(0, core::ptr::null_mut()) };
-    let mut found = vec![0; usize::try_from(count).unwrap_or_default()];
+    let mut found = vec![0; counted(count)?];
     // SAFETY: there is room for as many as the call was told of.
-    let written = unsafe { libc::getgroups(count.max(0), found.as_mut_ptr()) };
-    found.truncate(usize::try_from(written).unwrap_or_default());
-    found
+    let written = unsafe { libc::getgroups(count, found.as_mut_ptr()) };
+    found.truncate(counted(written)?);
+    Ok(found)
 }
 
 /// Sets permission bits; a link is followed.

@@ -221,8 +221,9 @@ pub extern "C" fn dfs_iterate(
         let (mounted, request) = (mounted(dfs)?, Request::read(obj, anchor, nr)?);
         let op = op.ok_or(Errno(libc::EINVAL))?;
         let Some(from) = request.from()? else { return Ok(()) };
-        let names = u32::try_from(size / (weir_dfs::NAME_MAX + 1)).unwrap_or(u32::MAX).max(1);
-        let limit = request.count.get().min(names);
+        let names = (size / (weir_dfs::NAME_MAX + 1)).max(1);
+        // More names than the caller can ask for are no bound.
+        let limit = u32::try_from(names).map_or(request.count.get(), |names| request.count.get().min(names));
         let (nodes, next) =
             wait(async |context| page(context, &mounted.fs, &request.directory, from, limit).await)?;
         for (index, node) in nodes.iter().enumerate() {

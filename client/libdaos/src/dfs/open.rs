@@ -9,7 +9,7 @@ use weir_dfs::{Error, FileLayout, Kind, Node, Ownership};
 use super::attributes::{filled, named};
 use super::mount::copy_text;
 use super::{Mounted, class_of, directory, handle_of, layout_of, mounted, object, ownership};
-use crate::boundary::{bytes_of, optional, required};
+use crate::boundary::{ArgumentPtr, bytes_of, optional, required};
 use crate::errno::{Checked, Errno, checked, wait};
 use crate::handle;
 use crate::types::{daos_obj_id_t, dfs_obj_info_t};
@@ -281,17 +281,21 @@ pub extern "C" fn dfs_get_chunk_size(obj: *mut c_void, chunk_size: *mut u64) -> 
 pub extern "C" fn dfs_get_symlink_value(obj: *mut c_void, buf: *mut c_char, size: *mut u64) -> c_int {
     checked(|| {
         let (object, place) = (object(obj)?, required(size)?);
-        let node = object.node();
-        if node.record.kind != Kind::Symlink {
-            return Err(Errno(libc::EINVAL));
-        }
-        let room = usize::try_from(place.get()).unwrap_or(usize::MAX);
-        place.set(node.record.target.len() as u64 + 1);
-        if !buf.is_null() {
-            copy_text(&node.record.target, buf, room);
-        }
-        Ok(())
+        give_link(&object.node(), buf, place)
     })
+}
+
+/// Gives a caller the target of a symbolic link, as [`dfs_get_symlink_value`] does.
+pub(super) fn give_link(link: &Node, buf: *mut c_char, place: ArgumentPtr<u64>) -> Checked<()> {
+    if link.record.kind != Kind::Symlink {
+        return Err(Errno(libc::EINVAL));
+    }
+    let room = usize::try_from(place.get()).map_err(|_| Errno(libc::EINVAL))?;
+    place.set(link.record.target.len() as u64 + 1);
+    if !buf.is_null() {
+        copy_text(&link.record.target, buf, room);
+    }
+    Ok(())
 }
 
 /// How an open object is stored.

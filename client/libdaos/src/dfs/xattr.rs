@@ -117,7 +117,7 @@ pub extern "C" fn dfs_listxattr(
         let (mounted, object, place) = (mounted(dfs)?, object(obj)?, required(size)?);
         let node = object.node();
         let found = wait(async |context| names(context, &mounted.fs, &node).await)?;
-        let room = usize::try_from(place.get()).unwrap_or(usize::MAX);
+        let room = usize::try_from(place.get()).map_err(|_| Errno(libc::EINVAL))?;
         place.set(found.len() as u64);
         if !list.is_null() {
             let fits = found[..found.len().min(room)].iter().rposition(|byte| *byte == 0);

@@ -442,6 +442,7 @@ pub extern "C" fn d_hash_rec_addref(htable: *mut Table, link: *mut Link) {
 /// One user of a record less. Without any, one that the table doesn't count itself a user of leaves it, and is freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn d_hash_rec_decref(htable: *mut Table, link: *mut Link) {
+    // The call has no result: it does nothing without a table or a record.
     let _ = drop_users(htable, 1, link);
 }
 

@@ -271,6 +271,7 @@ pub fn wake_dependents(task: usize) {
             (dependent, ends && !is_cancelled)
         };
         if ends && after(dependent) {
+            // A task that is gone needs no completion.
             let _ = tables().complete(dependent);
         }
         tables().release(dependent);

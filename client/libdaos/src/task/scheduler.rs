@@ -118,6 +118,7 @@ fn process_ready(scheduler: usize) -> usize {
             let mut tables = tables();
             if tables.scheduler(scheduler).is_ok_and(|known| known.is_cancelled) {
                 set_result(*task, code(Der::CANCELED));
+                // A task that is gone needs no completion.
                 let _ = tables.complete(*task);
                 continue;
             }
@@ -231,6 +232,7 @@ fn end_running(scheduler: usize) {
     let Ok(known) = tables.scheduler(scheduler) else { return };
     for task in core::mem::take(&mut known.running) {
         set_result(task, code(Der::CANCELED));
+        // A task that is gone needs no completion.
         let _ = tables.complete(task);
     }
 }

@@ -13,7 +13,7 @@ mod update;
 
 pub(crate) use punch::check_punch;
 pub(crate) use quota::within_quota;
-pub(crate) use update::{check as check_update, pull};
+pub(crate) use update::{UpdateData, check as check_update, pull};
 
 use std::rc::Rc;
 

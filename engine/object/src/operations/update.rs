@@ -1,5 +1,6 @@
 //! Updates.
 
+use std::ops::Deref;
 use std::rc::Rc;
 
 use weir_media::Slice;
@@ -16,20 +17,22 @@ use crate::admission::refusal::{self, ErrorSite};
 use crate::repeats::Marks;
 
 /// Data of an update, where it arrived.
-enum UpdateData<'a> {
-    Inline(&'a [u8]),
+#[derive(Clone)]
+pub(crate) enum UpdateData<Inline> {
+    /// In the message, or copied from it.
+    Inline(Inline),
     Pulled(Slice),
 }
 
-impl UpdateData<'_> {
-    fn bytes(&self) -> &[u8] {
+impl<Inline: Deref<Target = [u8]>> UpdateData<Inline> {
+    pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Inline(bytes) => bytes,
             Self::Pulled(slice) => slice,
         }
     }
 
-    fn data(&self) -> Data<'_> {
+    pub(crate) fn data(&self) -> Data<'_> {
         match self {
             Self::Inline(bytes) => Data::Borrowed(bytes),
             Self::Pulled(slice) => Data::Shared(slice.clone()),
@@ -70,7 +73,7 @@ impl Operations {
         request: &Request,
         inline: &'a [u8],
         len: u64,
-    ) -> Result<UpdateData<'a>, Status> {
+    ) -> Result<UpdateData<&'a [u8]>, Status> {
         if inline.len() as u64 == len {
             return Ok(UpdateData::Inline(inline));
         }
@@ -82,7 +85,7 @@ impl Operations {
         &self,
         access: &Access,
         update: &UpdateRequest,
-        data: &UpdateData<'_>,
+        data: &UpdateData<&[u8]>,
         marks: &Marks,
         place: &ErrorSite<'_>,
     ) -> Result<Epoch, Status> {

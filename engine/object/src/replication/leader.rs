@@ -176,11 +176,12 @@ impl Replication {
             )));
         }
         let mut groups = dkeys.unwrap_or_default().iter().map(|dkey| layout.group_index(dkey.hash()));
-        let group = groups.next();
-        if groups.any(|other| Some(other) != group) || (group.is_none() && layout.group_count() > 1) {
-            return Err(refusal::invalid("the change concerns several groups of replicas"));
+        match groups.next() {
+            Some(group) if groups.all(|other| other == group) => Ok(group),
+            // All of an object that has one group.
+            None if layout.group_count() == 1 => Ok(0),
+            _ => Err(refusal::invalid("the change concerns several groups of replicas")),
         }
-        Ok(group.unwrap_or(0))
     }
 
     /// The same, where this target leads it.

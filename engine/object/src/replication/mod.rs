@@ -13,15 +13,14 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use weir_layout::Layout;
-use weir_media::Slice;
 use weir_pool::TargetPool;
 use weir_proto::{Der, ObjectId, PoolId};
 use weir_rpc::Status;
 use weir_runtime::Instant;
 use weir_runtime::sync::Gate;
-use weir_store::Data;
 
 use crate::admission::Admission;
+use crate::operations::UpdateData;
 use crate::repeats::{Identity, Repeats};
 use crate::unsettled::{Place, PlantedBug, Unsettled};
 use notices::Notices;
@@ -51,27 +50,7 @@ impl Drop for Claim {
 }
 
 /// Data of a change, in memory of its own.
-#[derive(Clone)]
-enum OwnData {
-    Inline(Rc<[u8]>),
-    Pulled(Slice),
-}
-
-impl OwnData {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Inline(bytes) => bytes,
-            Self::Pulled(slice) => slice,
-        }
-    }
-
-    fn data(&self) -> Data<'_> {
-        match self {
-            Self::Inline(bytes) => Data::Borrowed(bytes),
-            Self::Pulled(slice) => Data::Shared(slice.clone()),
-        }
-    }
-}
+type OwnData = UpdateData<Rc<[u8]>>;
 
 /// The other members of a group as its leader sees them.
 struct Members {

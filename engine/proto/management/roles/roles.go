@@ -78,18 +78,26 @@ func (r Role) URIs() []*url.URL {
 	return uris
 }
 
-// Of is the role of a certificate; the zero Role if it has none.
+// Of is the role of a certificate; the zero Role if it has none or several, or a tenant that is no number. As Role::of_uris of the
+// engines.
 func Of(certificate *x509.Certificate) Role {
 	var role Role
+	roles, tenants := 0, 0
 	for _, uri := range certificate.URIs {
 		if name, is := strings.CutPrefix(uri.Opaque, rolePrefix); is && uri.Scheme == scheme {
 			role.Name = Name(name)
+			roles++
 		}
 		if number, is := strings.CutPrefix(uri.Opaque, tenantPrefix); is && uri.Scheme == scheme {
-			role.Tenant, _ = strconv.ParseUint(number, 10, 64)
+			tenant, err := strconv.ParseUint(number, 10, 64)
+			if err != nil {
+				return Role{}
+			}
+			role.Tenant = tenant
+			tenants++
 		}
 	}
-	if (role.Name == TenantReader) != (role.Tenant != 0) {
+	if roles != 1 || tenants > 1 || (role.Name == TenantReader) != (role.Tenant != 0) {
 		return Role{}
 	}
 	return role

@@ -66,3 +66,36 @@ func TestARefusalNamesRoleAndCall(t *testing.T) {
 		})
 	}
 }
+
+func TestACertificateOfSeveralRolesOrTenantsHasNone(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		uris []string
+		want roles.Role
+	}{
+		"one":                        {[]string{"weir:role:operator"}, roles.Role{Name: roles.Operator}},
+		"a tenant's":                 {[]string{"weir:role:tenant-reader", "weir:tenant:7"}, roles.Role{Name: roles.TenantReader, Tenant: 7}},
+		"none":                       {nil, roles.Role{}},
+		"two":                        {[]string{"weir:role:metrics", "weir:role:operator"}, roles.Role{}},
+		"no tenant":                  {[]string{"weir:role:tenant-reader"}, roles.Role{}},
+		"two tenants":                {[]string{"weir:role:tenant-reader", "weir:tenant:7", "weir:tenant:8"}, roles.Role{}},
+		"a tenant that is no number": {[]string{"weir:role:tenant-reader", "weir:tenant:-1"}, roles.Role{}},
+		"a tenant out of range":      {[]string{"weir:role:tenant-reader", "weir:tenant:18446744073709551616"}, roles.Role{}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var certificate x509.Certificate
+			for _, text := range tc.uris {
+				uri, err := url.Parse(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				certificate.URIs = append(certificate.URIs, uri)
+			}
+			if got := roles.Of(&certificate); got != tc.want {
+				t.Errorf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}

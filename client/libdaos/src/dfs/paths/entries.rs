@@ -6,8 +6,7 @@ use weir_client::Context;
 use weir_dfs::{Change, Error, Kind, SetAttributes};
 
 use super::super::attributes::{changes, filled, may, owners, time};
-use super::super::mount::copy_text;
-use super::super::open::OpenRequest;
+use super::super::open::{OpenRequest, give_link};
 use super::super::{Mounted, class_of, data, layout_of, names, open, ownership, xattr};
 use super::{arguments, change_arguments, found, parent};
 use crate::boundary::{bytes_of, element, optional, required};
@@ -240,15 +239,7 @@ pub extern "C" fn dfs_sys_readlink(
     checked(|| {
         let ((mounted, path), place) = (arguments(dfs_sys, path)?, required(size)?);
         let node = wait(async |context| found(context, &mounted, &path, libc::O_NOFOLLOW).await)?;
-        if node.record.kind != Kind::Symlink {
-            return Err(Errno(libc::EINVAL));
-        }
-        let room = usize::try_from(place.get()).unwrap_or(usize::MAX);
-        place.set(node.record.target.len() as u64 + 1);
-        if !buf.is_null() {
-            copy_text(&node.record.target, buf, room);
-        }
-        Ok(())
+        give_link(&node, buf, place)
     })
 }
 
