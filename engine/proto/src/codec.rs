@@ -4,7 +4,7 @@
 //! the tail ([`decode_message`]); a later one that gets a message without it takes the tail's default
 //! ([`decode_with_tail`]). So each side has to give what the other doesn't send its meaning of before. Fields, variants and
 //! their order never change: what can't be said by a tail is a message of its own, or another form that a side
-//! sends only where the [version](crate::PROTOCOL_MAX) that both speak has it. A body with data behind it
+//! sends only where the [version](crate::limits::PROTOCOL_MAX) that both speak has it. A body with data behind it
 //! ([`decode_prefix`]) has no room for a tail.
 
 use serde::{Serialize, de::DeserializeOwned};
