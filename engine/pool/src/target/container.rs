@@ -146,8 +146,8 @@ pub struct TargetContainer {
     pub(crate) setting: Semaphore,
     /// Counts what the service said of the grant unasked.
     pub(crate) told: Cell<u64>,
-    /// Until then a greater grant is not asked for again, since it was refused.
-    pub(crate) refused_until: Cell<Option<Instant>>,
+    /// Until then no grant for so many bytes or more is asked for again, since it was refused.
+    refused: Cell<Option<(Instant, u64)>>,
     shortage: Cell<Option<Shortage>>,
 }
 
@@ -177,6 +177,17 @@ impl TargetContainer {
         self.shortage.set(None);
     }
 
+    /// A grant for so many bytes was refused, and is not asked for again until then.
+    pub(crate) fn note_refusal(&self, wanted: u64, until: Instant) {
+        self.refused.set(Some((until, wanted)));
+    }
+
+    /// Whether a grant for so many bytes would be refused, since one for as many or fewer was a moment ago. One for fewer may be
+    /// given.
+    pub(crate) fn is_refused(&self, wanted: u64, now: Instant) -> bool {
+        self.refused.get().is_some_and(|(until, refused)| now < until && refused <= wanted)
+    }
+
     /// A client uses it now.
     pub fn touch(&self, now: Instant) {
         self.used_at.set(Some(now));
@@ -192,7 +203,7 @@ impl TargetContainer {
             asking: Semaphore::new(1),
             setting: Semaphore::new(1),
             told: Cell::new(0),
-            refused_until: Cell::new(None),
+            refused: Cell::new(None),
             shortage: Cell::new(None),
         }
     }

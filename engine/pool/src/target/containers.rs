@@ -17,8 +17,8 @@ use crate::record::{self, SCOPE_LABEL};
 /// patience for one request, and longer than a restart of the service's engine takes to be noticed.
 const SERVICE_LIMIT: Duration = Duration::from_secs(5);
 
-/// After a refused grant, writers are refused without asking again for this long: quota that is freed is found
-/// soon, and a full container costs the service two requests a second.
+/// After a refused grant, writers of as much are refused without asking again for this long: quota that is freed is found
+/// soon, and writers of equal pieces to a full container cost the service two requests a second.
 const REFUSAL_PAUSE: Duration = Duration::from_millis(500);
 
 /// Room asked for beyond a payload: keys, index and log of one request.
@@ -149,7 +149,7 @@ impl TargetPool {
             return Ok(true);
         }
         let now = self.engines.runtime().now();
-        if container.refused_until.get().is_some_and(|until| now < until) {
+        if container.is_refused(wanted, now) {
             return Ok(false);
         }
         let told = container.told.get();
@@ -166,7 +166,7 @@ impl TargetPool {
                 Ok(larger)
             }
             Err(Failed::Target { der: Der::NOSPACE, .. }) => {
-                container.refused_until.set(Some(now + REFUSAL_PAUSE));
+                container.note_refusal(wanted, now + REFUSAL_PAUSE);
                 Ok(false)
             }
             Err(error) => Err(error),

@@ -13,7 +13,7 @@ use weir_proto::pool::{PoolMap, TargetContainerState};
 use weir_proto::{ContainerId, Epoch, PoolId, Rank, TargetIndex, TenantId};
 use weir_rpc::{Rpc, RpcConfig};
 use weir_runtime::sim::{Node, World};
-use weir_runtime::{Handle, LocalBoxFuture, join_all};
+use weir_runtime::{Handle, Instant, LocalBoxFuture, join_all};
 use weir_store::{FormatOptions, Owner, Store, StoreConfig};
 
 use super::{TargetContainer, TargetPool};
@@ -111,4 +111,18 @@ fn a_map_and_a_size_that_come_together_are_both_stored() {
         assert_eq!((stored.map.version, stored.size), (2, 32 << 20));
         assert_eq!(stored, *pool.record.borrow());
     });
+}
+
+/// A change of a few bytes was refused although the quota had megabytes, since a reservation of more than that was refused before.
+#[test]
+fn a_refused_grant_refuses_none_for_less() {
+    let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+    let container = TargetContainer::new(ContainerId(uuid::Uuid::from_u128(8)), "box".to_owned(), Some(0));
+    assert!(!container.is_refused(1000, at(0)), "nothing was refused");
+    container.note_refusal(1000, at(500));
+    assert!(container.is_refused(1000, at(499)) && container.is_refused(1001, at(0)));
+    assert!(!container.is_refused(999, at(0)), "there may be room for less");
+    assert!(!container.is_refused(1000, at(500)), "the pause is over");
+    container.note_refusal(10, at(700));
+    assert!(container.is_refused(10, at(600)) && container.is_refused(1000, at(600)));
 }
