@@ -53,7 +53,7 @@ check_absent "unfinished" '\b(todo!|unimplemented!|TODO|FIXME|XXX|[Ss]tub|[Ff]or
 # Determinism is won by structure: above floor 2 only the runtime's handle gives time, randomness, tasks and files.
 check_absent "the runtime's handle is the only source of time, randomness and threads here" \
     'Instant::now|SystemTime::now|std::thread::spawn|std::fs::|std::net::|getrandom|rand::' \
-    'engine/rpc/src' 'engine/format/src' 'engine/store/src' 'engine/inspect/src' 'engine/group/src' 'engine/pool/src' \
+    'engine/rpc/src' 'engine/format/src' 'engine/store/src' 'engine/inspect/src' 'engine/group/src' 'engine/raft/src' 'engine/pool/src' \
     'engine/object/src' 'engine/layout/src' 'engine/proto/src'
 
 # A small request takes no lock of ours: bench/src/counted.rs counts those of the C library, and Rust's make no call that could be

@@ -16,6 +16,7 @@ pub mod object;
 pub mod opcode;
 pub mod pool;
 pub mod probe;
+pub mod raft;
 pub mod replica;
 pub mod tenant;
 pub mod transaction;

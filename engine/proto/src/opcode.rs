@@ -148,6 +148,8 @@ opcodes! {
     TARGET_REPLICA_FORWARD = 0x0420,
     /// Leader of groups of replicas → another member: [`crate::replica::SettledNotice`] → empty. Engines only.
     TARGET_REPLICA_SETTLED = 0x0421,
+    /// Replica of a pool's service → another one: [`crate::raft::RaftBatch`] → empty. Engines only.
+    POOL_RAFT = 0x0422,
     /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
     /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,
@@ -167,10 +169,10 @@ pub const fn is_urgent(opcode: u16) -> bool {
 }
 
 /// Whether requests of this opcode are part of what a target has admitted already, and others wait for: those that
-/// prepare and decide transactions, and those between replicas. They are served past a full server, which may be full of those that wait for them.
+/// prepare and decide transactions, and those between replicas, of objects and of pool services. They are served past a full server, which may be full of those that wait for them.
 #[must_use]
 pub const fn is_awaited(opcode: u16) -> bool {
-    matches!(opcode, TARGET_TRANSACTION_PREPARE | TARGET_REPLICA_FORWARD | TARGET_REPLICA_SETTLED)
+    matches!(opcode, TARGET_TRANSACTION_PREPARE | TARGET_REPLICA_FORWARD | TARGET_REPLICA_SETTLED | POOL_RAFT)
         || is_decision(opcode)
 }
 

@@ -30,6 +30,7 @@ use weir_proto::pool::{
     TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
 };
 use weir_proto::probe::ProbeListener;
+use weir_proto::raft::{RaftBatch, RaftMessage};
 use weir_proto::replica::{ByLeader, ChangeId, ForwardedChange, ReplicaForward, SettledNotice};
 use weir_proto::transaction::{
     Change, CommitRequest, DecideRequest, Declined, Outcome, OutcomeRequest, Part, PrepareRequest, Read,
@@ -166,6 +167,8 @@ types![
     ForwardedChange,
     ReplicaForward,
     SettledNotice,
+    RaftBatch,
+    RaftMessage,
     ProbeListener,
     PoolSecret,
     Rights,

@@ -1,0 +1,166 @@
+//! A replica as its service sees it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use raft::eraftpb::Message;
+use weir_proto::{PoolId, Rank};
+use weir_runtime::Instant;
+use weir_runtime::sync::{Notify, oneshot};
+use weir_store::Shard;
+
+use crate::command::{COMMAND_MAX, Command, CommandId, Done};
+use crate::error::Lost;
+
+/// The scopes of the shard that commands change; one whose attributes tell which others there are comes before those.
+pub type Scopes = Rc<dyn Fn(&Shard) -> Vec<Vec<u8>>>;
+
+/// That a replica leads. It has applied all that earlier leaders have committed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leadership {
+    /// The term, of which there is one leader.
+    pub term: u64,
+    /// Since when, on this engine's monotonic clock.
+    pub since: Instant,
+}
+
+/// What became of a command.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// It has taken effect.
+    Applied,
+    /// It took effect when it was proposed before; what was kept of that.
+    Repeated(Vec<u8>),
+}
+
+pub(crate) type Answer<T> = oneshot::Sender<Result<T, Lost>>;
+
+/// What a replica's driver is given.
+pub(crate) enum Input {
+    Messages(Vec<Message>),
+    /// A message to a member has not arrived.
+    Unreachable(u64),
+    /// A snapshot for a member has arrived, or not.
+    SnapshotSent(u64, bool),
+    Propose {
+        term: u64,
+        id: Option<CommandId>,
+        command: Vec<u8>,
+        answer: Answer<Outcome>,
+    },
+    Confirm {
+        term: u64,
+        answer: Answer<()>,
+    },
+}
+
+/// What a replica and its driver have in common.
+pub(crate) struct Shared {
+    pub(crate) group: PoolId,
+    pub(crate) inputs: RefCell<VecDeque<Input>>,
+    pub(crate) wake: Notify,
+    pub(crate) leadership: Cell<Option<Leadership>>,
+    pub(crate) leader: Cell<Option<Rank>>,
+    pub(crate) changed: Notify,
+    pub(crate) done: RefCell<Done>,
+    pub(crate) failed: RefCell<Option<String>>,
+    pub(crate) stopped: Cell<bool>,
+}
+
+impl Shared {
+    pub(crate) fn new(group: PoolId, done: Done) -> Rc<Self> {
+        Rc::new(Self {
+            group,
+            inputs: RefCell::default(),
+            wake: Notify::new(),
+            leadership: Cell::new(None),
+            leader: Cell::new(None),
+            changed: Notify::new(),
+            done: RefCell::new(done),
+            failed: RefCell::default(),
+            stopped: Cell::new(false),
+        })
+    }
+
+    pub(crate) fn give(&self, input: Input) {
+        self.inputs.borrow_mut().push_back(input);
+        self.wake.notify_one();
+    }
+}
+
+/// One replica of a group. It takes part until it is dropped.
+pub struct Replica {
+    pub(crate) shared: Rc<Shared>,
+}
+
+impl Replica {
+    /// Whether this replica leads, in which term and since when.
+    #[must_use]
+    pub fn leadership(&self) -> Option<Leadership> {
+        self.shared.leadership.get()
+    }
+
+    /// The engine whose replica leads, as far as is known here.
+    #[must_use]
+    pub fn leader(&self) -> Option<Rank> {
+        self.shared.leader.get()
+    }
+
+    /// Why the replica takes no part any more, if so.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.shared.failed.borrow().clone()
+    }
+
+    /// Waits until the leader is another one, or this replica's leadership another, than at this call.
+    pub fn changed(&self) -> impl Future<Output = ()> + use<> {
+        self.shared.changed.notified()
+    }
+
+    /// What was kept of a command that has taken effect, by what this replica knows.
+    #[must_use]
+    pub fn result_of(&self, id: &CommandId) -> Option<Vec<u8>> {
+        self.shared.done.borrow().get(id).cloned()
+    }
+
+    /// Has a command take effect in the term in which this replica leads, or not at all. The command was judged by the state of that
+    /// term; one of the same name that has taken effect takes none again.
+    ///
+    /// # Errors
+    /// When this replica doesn't lead in that term, or ceases to before the outcome is known.
+    pub async fn propose(&self, term: u64, command: Command) -> Result<Outcome, Lost> {
+        let (answer, outcome) = oneshot::channel();
+        let id = command.id;
+        let command = command.encode();
+        if command.len() > COMMAND_MAX {
+            return Err(Lost::TooLong { len: command.len(), limit: COMMAND_MAX });
+        }
+        self.check()?;
+        self.shared.give(Input::Propose { term, id, command, answer });
+        outcome.await.unwrap_or(Err(Lost::InDoubt))
+    }
+
+    /// Makes sure that no other replica has led at the time of this call: what this one has applied then is all that was
+    /// acknowledged before.
+    ///
+    /// # Errors
+    /// When this replica doesn't lead in that term any more.
+    pub async fn confirm(&self, term: u64) -> Result<(), Lost> {
+        let (answer, outcome) = oneshot::channel();
+        self.check()?;
+        self.shared.give(Input::Confirm { term, answer });
+        outcome.await.unwrap_or_else(|_| Err(Lost::NotLeader(self.leader())))
+    }
+
+    fn check(&self) -> Result<(), Lost> {
+        self.failure().map_or(Ok(()), |reason| Err(Lost::Failed(reason)))
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.shared.stopped.set(true);
+        self.shared.wake.notify_one();
+    }
+}
