@@ -1,8 +1,8 @@
 //! Wakers without `unsafe` and without a lock on the owner's thread.
 //!
-//! A [`Waker`] must be `Send`, but nearly every wake happens on the thread that owns the task. Each executor
-//! registers its run queue in a thread-local table; a wake that finds it there pushes directly, any other goes
-//! through the executor's [`RemoteQueue`].
+//! A [`Waker`] must be `Send`, but nearly every wake happens on the thread that runs the task's executor. A thread has the
+//! run queues of the executors that it runs in a thread-local table; a wake that finds its queue there pushes directly,
+//! any other goes through the executor's [`RemoteQueue`].
 
 use crate::task::TaskId;
 use core::cell::RefCell;
@@ -24,15 +24,32 @@ pub(crate) struct RunQueue {
     pub(crate) ready: RefCell<VecDeque<TaskId>>,
 }
 
+/// Has a thread run a queue's executor, until this is dropped.
+pub(crate) struct Running<'a>(&'a RunQueue);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.unregister();
+    }
+}
+
 impl RunQueue {
+    /// A queue that no thread runs.
+    pub(crate) fn new() -> Rc<Self> {
+        Rc::new(Self { id: NEXT_QUEUE.fetch_add(1, Ordering::Relaxed), ready: RefCell::new(VecDeque::new()) })
+    }
+
     /// A queue registered with the current thread.
     pub(crate) fn register() -> Rc<Self> {
-        let queue = Rc::new(Self {
-            id: NEXT_QUEUE.fetch_add(1, Ordering::Relaxed),
-            ready: RefCell::new(VecDeque::new()),
-        });
+        let queue = Self::new();
         QUEUES.with(|queues| queues.borrow_mut().push(Rc::clone(&queue)));
         queue
+    }
+
+    /// Has the current thread run the queue's executor.
+    pub(crate) fn run_here(self: &Rc<Self>) -> Running<'_> {
+        QUEUES.with(|queues| queues.borrow_mut().push(Rc::clone(self)));
+        Running(self)
     }
 
     /// Removes the queue from the thread's table: later wakes of its tasks go nowhere.
@@ -78,7 +95,7 @@ impl TaskWaker {
         let local = QUEUES.try_with(|queues| {
             let queues = queues.borrow();
             let Some(queue) = queues.iter().find(|queue| queue.id == self.queue) else { return false };
-            // Only the owner's thread gets here, so a plain load and store can't race.
+            // Only the thread that runs the executor gets here, so a plain load and store can't race.
             if !self.queued.load(Ordering::Relaxed) {
                 self.queued.store(true, Ordering::Relaxed);
                 queue.ready.borrow_mut().push_back(self.task);

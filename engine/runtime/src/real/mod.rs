@@ -141,7 +141,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// An executor for the current thread.
+    /// An executor. One thread at a time runs it, by [`Executor::block_on`].
     ///
     /// # Errors
     /// When the process has no file descriptor left, or no randomness.
@@ -161,7 +161,7 @@ impl Executor {
         let readable = epoll::EventFlags::IN;
         epoll::add(&epoll, inbox.fd(), epoll::EventData::new_u64(0), readable)?;
         let core = Core {
-            queue: RunQueue::register(),
+            queue: RunQueue::new(),
             tasks: RefCell::default(),
             timers: RefCell::default(),
             sources: RefCell::default(),
@@ -214,6 +214,7 @@ impl Executor {
     /// Runs tasks until this future has finished.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let core = &self.core;
+        let _running = core.queue.run_here();
         let mut future = pin!(future);
         let flag = TaskWaker::new(&core.queue, TaskId::MAIN, Some(core.inbox.clone()));
         let waker = flag.waker();
@@ -264,7 +265,6 @@ impl Drop for Executor {
         for id in ids {
             self.core.abort(id);
         }
-        self.core.queue.unregister();
         let timers = self.core.timers.borrow_mut().drain();
         drop(timers);
         let sources = core::mem::take(&mut *self.core.sources.borrow_mut());

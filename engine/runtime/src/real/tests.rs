@@ -130,6 +130,23 @@ fn an_idle_executor_sleeps() {
     assert!(stats.sleeps >= 10 && stats.sleeps <= 40, "one or two sleeps for each timer: {stats:?}");
 }
 
+#[test]
+fn what_is_woken_while_nobody_runs_the_executor_goes_on_in_the_next_run() {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let (told, count) = (Notify::new(), Rc::new(Cell::new(0)));
+    let (awaited, counted) = (told.clone(), Rc::clone(&count));
+    rt.spawn(async move {
+        awaited.notified().await;
+        counted.set(counted.get() + 1);
+    });
+    executor.block_on(rt.yield_now());
+    told.notify_one();
+    assert_eq!(count.get(), 0, "nobody runs it");
+    executor.block_on(rt.sleep(Duration::from_millis(1)));
+    assert_eq!(count.get(), 1);
+}
+
 /// Has something happen this long after it happened last.
 struct Rare {
     every: Duration,
