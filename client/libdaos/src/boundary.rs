@@ -7,14 +7,13 @@ use std::pin::Pin;
 use weir_client::{Context, Error};
 use weir_proto::Der;
 
-use crate::event::{self, QueuedOperation};
-use crate::library;
 use crate::types::daos_event_t;
+use crate::{event, library};
 
 /// Outcome of an operation: a DER number says why it failed.
 pub type Outcome = Result<(), Der>;
 
-/// The future of an operation, on the thread of its context. It gives the return code.
+/// The future of an operation, on a context. It gives the return code.
 pub type Operation = Pin<Box<dyn Future<Output = c_int>>>;
 
 /// Starts an operation on a context.
@@ -51,8 +50,8 @@ pub fn guarded_as<E: Failure>(body: impl FnOnce() -> Result<(), E>) -> c_int {
     }
 }
 
-/// Runs an operation: to its end on this thread when `ev` is NULL, else on the thread of the event's queue. `check`
-/// reads the arguments, before anything is started.
+/// Runs an operation: to its end when `ev` is NULL, else until a poll or test of the event. `check` reads the arguments, before
+/// anything is started.
 pub fn run(ev: *mut daos_event_t, check: impl FnOnce() -> Result<Start, Der>) -> c_int {
     run_as(ev, check)
 }
@@ -63,11 +62,10 @@ pub fn run_as<E: Failure>(ev: *mut daos_event_t, check: impl FnOnce() -> Result<
     let result = guarded_as(|| {
         let start = check()?;
         if ev.is_null() {
-            let context = library::context()?;
-            ended = context.block_on(start(context.clone()));
+            ended = library::wait(async |context| start(context.clone()).await)?;
             return Ok(());
         }
-        event::launch(ev, QueuedOperation(start))?;
+        event::launch(ev, start)?;
         Ok::<(), E>(())
     });
     if result == 0 { ended } else { result }

@@ -104,14 +104,14 @@ fn list(
     oids_nr: *mut u32,
     anchor: *mut daos_anchor_t,
     ev: *mut daos_event_t,
-    passes: impl Fn(&Enumeration, ObjectId) -> bool + 'static,
+    passes: impl Fn(&Enumeration, ObjectId) -> bool,
 ) -> c_int {
     run(ev, || {
         let (all, room, anchor) = (handle::enumeration(oh)?, required(oids_nr)?, required(anchor)?);
         required(oids)?;
-        Ok(operation(
-            move |_| async move { deliver(&all, (oids, room), anchor, |object| passes(&all, object)) },
-        ))
+        // Here, because a function of the program may call the library.
+        deliver(&all, (oids, room), anchor, |object| passes(&all, object))?;
+        Ok(operation(|_| async { Ok(()) }))
     })
 }
 
@@ -125,6 +125,13 @@ pub extern "C" fn daos_oit_list(
     ev: *mut daos_event_t,
 ) -> c_int {
     list(oh, oids, oids_nr, anchor, ev, |_, _| true)
+}
+
+impl Enumeration {
+    /// Whether no thread is changing it.
+    pub fn is_settled(&self) -> bool {
+        self.marks.try_lock().is_ok()
+    }
 }
 
 fn marks(all: &Enumeration) -> std::sync::MutexGuard<'_, BTreeMap<ObjectId, Vec<u8>>> {

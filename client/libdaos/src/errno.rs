@@ -51,10 +51,9 @@ pub fn checked(body: impl FnOnce() -> Checked<()>) -> c_int {
     guarded_as(body)
 }
 
-/// Runs an operation to its end, on the calling thread's context.
+/// Runs an operation to its end.
 pub fn wait<T>(body: impl AsyncFnOnce(&Context) -> Checked<T>) -> Checked<T> {
-    let context = library::context()?;
-    context.block_on(body(&context))
+    library::wait(body)?
 }
 
 /// As [`crate::boundary::run`].

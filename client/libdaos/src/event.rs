@@ -6,10 +6,9 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use weir_client::Context;
 use weir_proto::Der;
 
-use crate::boundary::{Operation, Outcome, Start, guarded, required};
+use crate::boundary::{Outcome, Start, guarded, required};
 use crate::queue::Queue;
 use crate::types::{daos_event_t, daos_handle_t};
 use crate::{handle, library, task};
@@ -18,26 +17,6 @@ use crate::{handle, library, task};
 const MARK: u64 = 0x7765_6972_6576_656e;
 
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
-
-/// A number that no event has.
-pub fn next_number() -> u64 {
-    NUMBERS.fetch_add(1, Ordering::Relaxed)
-}
-
-/// An operation on its way to the thread that runs it.
-pub struct QueuedOperation(pub Start);
-
-// SAFETY: an operation holds handles, which are `Send`, and pointers to the caller's memory. By the promise made with
-// an event, nobody touches that memory until the event is complete, so one thread may use it at a time; the hand-over
-// through the queue's mutex orders the accesses.
-unsafe impl Send for QueuedOperation {}
-
-impl QueuedOperation {
-    /// Starts the operation, on the thread of the context.
-    pub fn start(self, context: Context) -> Operation {
-        (self.0)(context)
-    }
-}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Status {
@@ -213,15 +192,15 @@ fn state_of(ev: *mut daos_event_t) -> Result<Arc<EventState>, Der> {
 }
 
 /// Starts an operation for an event.
-pub fn launch(ev: *mut daos_event_t, launch: QueuedOperation) -> Outcome {
+pub fn launch(ev: *mut daos_event_t, start: Start) -> Outcome {
     if let Some(number) = task::launched_by(ev) {
-        return Queue::common()?.run(launch, move |result| task::arrived(number, result));
+        return Queue::common()?.run(start, move |result| task::arrived(number, result));
     }
     let state = state_of(ev)?;
     let queue = state.the_queue()?;
     state.begin()?;
     required(ev)?.change(|event| event.ev_error = 0);
-    let submitted = queue.submit(&state, launch);
+    let submitted = queue.submit(&state, start);
     if submitted.is_err() {
         state.give_up()?;
     }
@@ -277,10 +256,9 @@ pub extern "C" fn daos_event_fini(ev: *mut daos_event_t) -> c_int {
         if state.course().status == Status::Running {
             return Err(Der::BUSY);
         }
-        if let Some(queue) = &state.queue {
-            queue.withdraw(&state);
-        } else if state.is_complete() {
-            Queue::common()?.withdraw(&state);
+        // What a poll has reported is in no queue any more.
+        if state.is_complete() {
+            state.the_queue()?.withdraw(&state);
         }
         required(ev)?.change(|event| event.ev_private = [0; 20]);
         // SAFETY: this is the count that `daos_event_init` gave to the event; the mark that led here is gone now.

@@ -88,6 +88,36 @@ pub struct Table {
     entries: HashMap<u64, Entry>,
 }
 
+impl Table {
+    /// What a forked child takes over: handles that are plain data. Those of pools and containers stay the parent's for the pool
+    /// service. What a thread of the parent was just changing is left out.
+    pub fn inherited(&self) -> Self {
+        let taken = self.entries.iter().filter(|(_, entry)| match &entry.opened {
+            Opened::Queue(_) | Opened::Transaction(_) => false,
+            Opened::FsObject(object) => object.is_settled(),
+            Opened::FileSystem(mounted) => mounted.is_settled(),
+            Opened::Paths(paths) => paths.is_settled(),
+            Opened::Listing(listing) => listing.is_settled(),
+            Opened::Enumeration(all) => all.is_settled(),
+            _ => true,
+        });
+        let mut entries: HashMap<u64, Entry> = taken
+            .map(|(cookie, entry)| {
+                let Entry { opened, within, is_read_only, .. } = entry;
+                let (opened, within, is_read_only) = (opened.clone(), *within, *is_read_only);
+                (*cookie, Entry { opened, within, open: 0, ending: false, is_read_only, is_shared: true })
+            })
+            .collect();
+        let outer: Vec<u64> = entries.values().filter_map(|entry| entry.within).collect();
+        for cookie in outer {
+            if let Some(entry) = entries.get_mut(&cookie) {
+                entry.open += 1;
+            }
+        }
+        Self { entries }
+    }
+}
+
 /// Bits of a cookie that hold the handle's type.
 const KIND_BITS: u32 = 4;
 

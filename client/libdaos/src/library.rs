@@ -1,33 +1,39 @@
-//! Start and end of the library, and the context of each thread.
+//! Start and end of the library.
 //!
 //! A forked child has copies of everything: of endpoints whose sockets its parent goes on using, of handles, and of
 //! locks that threads hold which don't exist in the child. The child must leave all of that untouched: closing its copy
 //! of a socket's registration or of an endpoint would end the parent's. So the library's state is one value for each
 //! life of the process. A fork begins another life, in which nothing is started until `daos_init` or `daos_reinit`
-//! makes a new value.
+//! makes a new value. `daos_reinit` takes over the parent's handles, which are plain data: for that, a fork waits until no
+//! thread has the locks of the handles and of the library's start.
 
-use core::cell::RefCell;
+use core::cell::{Cell, RefCell};
 use core::ffi::c_int;
 use core::ptr::{NonNull, null_mut};
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, RwLock, RwLockWriteGuard};
 
 use weir_client::{Attach, Buffer, Context, Lender};
 use weir_proto::Der;
 
 use crate::boundary::{der_of, guarded};
-use crate::handle::Table;
-use crate::queue::Queues;
-use crate::{handle, queue};
+use crate::handle::{self, Table};
+use crate::queue::{self, Queue};
+use crate::station::{self, Station};
 
 /// The started library.
 struct Library {
     attach: Arc<Attach>,
     /// Calls of `daos_init` that `daos_fini` has not undone.
     starts: usize,
-    /// Distinguishes this start from earlier ones, whose thread contexts are of no use any more.
-    generation: u64,
+    stations: Vec<Arc<Station>>,
+    /// The queue of events that belong to none.
+    common: Arc<Queue>,
+    /// Event queues, which end with the library.
+    queues: Vec<Arc<Queue>>,
+    /// Event queues made so far.
+    queues_made: usize,
 }
 
 /// What the library holds in one life of the process. Never freed: a forked child may look at its parent's.
@@ -36,8 +42,6 @@ pub struct ProcessState {
     library: Mutex<Option<Library>>,
     /// What is open.
     pub handles: RwLock<Table>,
-    /// Event queues.
-    pub queues: Queues,
 }
 
 /// How often the process, from the one on that loaded the library, was forked.
@@ -46,18 +50,36 @@ static LIFE: AtomicU64 = AtomicU64::new(0);
 /// What the library holds; of an earlier life behind a fork, until the library is started again.
 static HELD: AtomicPtr<ProcessState> = AtomicPtr::new(null_mut());
 
-/// Starts so far, in all lives.
-static GENERATIONS: AtomicU64 = AtomicU64::new(0);
+/// What a fork waits for, held by the thread that forks.
+type Held = (MutexGuard<'static, Option<Library>>, RwLockWriteGuard<'static, Table>);
 
 thread_local! {
-    static CONTEXT: RefCell<Option<(u64, Context)>> = const { RefCell::new(None) };
+    static FORKING: RefCell<Option<Held>> = const { RefCell::new(None) };
+    /// Which station the thread uses, once it has found the first one in use.
+    static PLACE: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Threads that were given a place.
+static PLACED: AtomicUsize = AtomicUsize::new(0);
+
+/// Runs before a fork: what a child takes over is in order then.
+extern "C" fn before_fork() {
+    if let Ok(held) = held() {
+        let handles = || held.handles.write().unwrap_or_else(PoisonError::into_inner);
+        // A thread that is ending has no place for it; its child then finds what other threads have left.
+        let _ = FORKING.try_with(|forking| forking.replace(Some((held.library(), handles()))));
+    }
+}
+
+extern "C" fn after_fork() {
+    // As above.
+    let _ = FORKING.try_with(RefCell::take);
 }
 
 /// Runs in a child, on the thread that forked, before `fork` returns: only that thread exists.
 extern "C" fn begin_life() {
+    after_fork();
     LIFE.fetch_add(1, Ordering::SeqCst);
-    // Its end would end the parent's endpoint. (It is borrowed only while it is made.)
-    let _ = CONTEXT.try_with(|slot| slot.try_borrow_mut().map(|mut slot| core::mem::forget(slot.take())));
 }
 
 /// Which life of the process this is.
@@ -77,7 +99,7 @@ fn made() -> Result<&'static ProcessState, Der> {
     static WATCHED: Once = Once::new();
     WATCHED.call_once(|| {
         // SAFETY: the handler is a function of this library, which can be unloaded only when its handlers are gone too.
-        let failed = unsafe { libc::pthread_atfork(None, None, Some(begin_life)) };
+        let failed = unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(begin_life)) };
         debug_assert_eq!(failed, 0, "there is memory for a handler");
     });
     if let Ok(held) = held() {
@@ -88,7 +110,6 @@ fn made() -> Result<&'static ProcessState, Der> {
         life: life(),
         library: Mutex::default(),
         handles: RwLock::default(),
-        queues: Queues::default(),
     }));
     if HELD.compare_exchange(old, fresh, Ordering::SeqCst, Ordering::SeqCst).is_err() {
         // Another thread was faster.
@@ -96,6 +117,13 @@ fn made() -> Result<&'static ProcessState, Der> {
         drop(unsafe { Box::from_raw(fresh) });
     }
     held()
+}
+
+/// What an earlier life held, in a forked child that hasn't started the library.
+fn inherited() -> Option<&'static ProcessState> {
+    // SAFETY: NULL, or what `Box::leak` gave.
+    let held = unsafe { HELD.load(Ordering::SeqCst).as_ref() };
+    held.filter(|held| held.life != life())
 }
 
 impl ProcessState {
@@ -107,23 +135,40 @@ impl ProcessState {
 /// Starts the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_init() -> c_int {
-    guarded(|| {
-        let mut state = made()?.library();
-        if let Some(library) = &mut *state {
-            library.starts += 1;
-            return Ok(());
-        }
-        let attach = Attach::load(None).map_err(|error| der_of(error.into()))?;
-        let generation = GENERATIONS.fetch_add(1, Ordering::SeqCst) + 1;
-        *state = Some(Library { attach: Arc::new(attach), starts: 1, generation });
-        Ok(())
-    })
+    guarded(|| start(1, None))
 }
 
-/// Starts the library in a forked child. Elsewhere there is nothing to do but to start it where it isn't.
+/// Starts the library, or counts one start more. A new start has the handles of `earlier`.
+fn start(starts: usize, earlier: Option<&ProcessState>) -> Result<(), Der> {
+    let held = made()?;
+    let mut state = held.library();
+    if let Some(library) = &mut *state {
+        library.starts += starts;
+        return Ok(());
+    }
+    let attach = Arc::new(Attach::load(None).map_err(|error| der_of(error.into()))?);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let stations: Vec<_> = (0..cores.min(station::COUNT_MAX)).map(|_| Station::new(&attach)).collect();
+    let first = stations.first().ok_or(Der::MISC)?;
+    let common = Queue::new(first);
+    if let Some(earlier) = earlier {
+        let handles = earlier.handles.read().unwrap_or_else(PoisonError::into_inner).inherited();
+        *held.handles.write().unwrap_or_else(PoisonError::into_inner) = handles;
+    }
+    *state = Some(Library { attach, starts, stations, common, queues: Vec::new(), queues_made: 0 });
+    Ok(())
+}
+
+/// Starts the library in a forked child, as often as its parent had, with its parent's handles. Elsewhere there is nothing to do
+/// but to start it where it isn't.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_reinit() -> c_int {
-    if held().is_ok_and(|held| held.library().is_some()) { 0 } else { daos_init() }
+    if held().is_ok_and(|held| held.library().is_some()) {
+        return 0;
+    }
+    let earlier = inherited();
+    let starts = earlier.and_then(|earlier| earlier.library().as_ref().map(|library| library.starts));
+    guarded(|| start(starts.unwrap_or(1), earlier))
 }
 
 /// Undoes one start.
@@ -131,19 +176,19 @@ pub extern "C" fn daos_reinit() -> c_int {
 pub extern "C" fn daos_fini() -> c_int {
     guarded(|| {
         let held = held()?;
-        {
+        let ended = {
             let mut state = held.library();
             let library = state.as_mut().ok_or(Der::UNINIT)?;
             library.starts -= 1;
             if library.starts > 0 {
                 return Ok(());
             }
-            *state = None;
-        }
-        // Outside the lock: the queues' threads end, and their operations may still look at the library.
-        queue::end_all(&held.queues);
+            state.take().ok_or(Der::UNINIT)?
+        };
+        // Outside the lock: operations may still look at the library.
+        queue::end_all(ended.queues.iter().chain([&ended.common]));
+        ended.stations.iter().for_each(|station| station.end());
         handle::forget_all(&held.handles);
-        CONTEXT.with_borrow_mut(|context| *context = None);
         Ok(())
     })
 }
@@ -176,21 +221,45 @@ pub fn attach() -> Result<Arc<Attach>, Der> {
     held()?.library().as_ref().map(|library| Arc::clone(&library.attach)).ok_or(Der::UNINIT)
 }
 
-/// The calling thread's context, made at its first use.
-pub fn context() -> Result<Context, Der> {
-    let (attach, generation) = {
-        let guard = held()?.library();
-        let library = guard.as_ref().ok_or(Der::UNINIT)?;
-        (Arc::clone(&library.attach), library.generation)
-    };
-    CONTEXT.with_borrow_mut(|slot| {
-        if let Some((of, context)) = slot
-            && *of == generation
-        {
-            return Ok(context.clone());
-        }
-        let context = new_context(&attach)?;
-        *slot = Some((generation, context.clone()));
-        Ok(context)
-    })
+/// The station that the calling thread uses.
+fn station() -> Result<Arc<Station>, Der> {
+    let state = held()?.library();
+    let stations = &state.as_ref().ok_or(Der::UNINIT)?.stations;
+    let first = stations.first().ok_or(Der::MISC)?;
+    let place = PLACE.get().or_else(|| {
+        let place = first.is_busy().then(|| PLACED.fetch_add(1, Ordering::Relaxed) + 1);
+        PLACE.set(place);
+        place
+    });
+    let station = place.and_then(|place| stations.get(place % stations.len())).unwrap_or(first);
+    Ok(Arc::clone(station))
+}
+
+/// Runs an operation to its end.
+pub fn wait<T>(body: impl AsyncFnOnce(&Context) -> T) -> Result<T, Der> {
+    station()?.run(body)
+}
+
+/// The queue of events that belong to none.
+pub fn common_queue() -> Result<Arc<Queue>, Der> {
+    held()?.library().as_ref().map(|library| Arc::clone(&library.common)).ok_or(Der::UNINIT)
+}
+
+/// Makes an event queue, at one station after another.
+pub fn new_queue() -> Result<Arc<Queue>, Der> {
+    let mut state = held()?.library();
+    let library = state.as_mut().ok_or(Der::UNINIT)?;
+    let station = library.stations.get(library.queues_made % library.stations.len()).ok_or(Der::MISC)?;
+    let queue = Queue::new(station);
+    library.queues_made += 1;
+    library.queues.push(Arc::clone(&queue));
+    Ok(queue)
+}
+
+/// A queue needs no end with the library any more.
+pub fn forget_queue(queue: &Arc<Queue>) -> Result<(), Der> {
+    let mut state = held()?.library();
+    let library = state.as_mut().ok_or(Der::UNINIT)?;
+    library.queues.retain(|other| !Arc::ptr_eq(other, queue));
+    Ok(())
 }

@@ -180,7 +180,7 @@ pub extern "C" fn daos_obj_list_recx(
 
 /// Number of parts that an object can be enumerated in: its shards.
 fn parts(object: &Object) -> Result<u32, Der> {
-    let shards = object.shard_count(&library::context()?).map_err(der_of)?;
+    let shards = library::wait(async |context| object.shard_count(context))?.map_err(der_of)?;
     u32::try_from(shards).map_err(|_| Der::OVERFLOW)
 }
 

@@ -1,25 +1,25 @@
-//! Event queues. Each has a thread with a context of its own, on which its operations progress whether the queue is
-//! polled or not.
+//! Event queues. The operations of one progress at its station.
 
-use core::cell::RefCell;
 use core::ffi::c_int;
+use core::task::Waker;
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use weir_client::Context;
 use weir_proto::Der;
-use weir_runtime::{JoinHandle as TaskHandle, real::Remote, sync::Notify};
 
-use crate::boundary::{code, element, guarded, required};
-use crate::event::{self, EventState, QueuedOperation};
+use crate::boundary::{Start, element, guarded, required};
+use crate::event::EventState;
+use crate::station::{Station, Told};
 use crate::types::{daos_event_t, daos_handle_t};
 use crate::{handle, library};
 
 /// Waits for ever.
 const WAIT: i64 = -1;
+
+/// Looks once.
+const NO_WAIT: i64 = 0;
 
 /// Completed events are taken, whatever else is asked.
 const QUERY_COMPLETED: c_int = 1;
@@ -31,54 +31,15 @@ struct Progress {
     running: HashMap<u64, Arc<EventState>>,
     /// Complete, not yet taken by a poll.
     completed: VecDeque<Arc<EventState>>,
+    /// Who waits for a change.
+    waiting: Vec<Waker>,
     ended: bool,
 }
 
 /// An event queue.
 pub struct Queue {
     progress: Mutex<Progress>,
-    changed: Condvar,
-    remote: Remote,
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-thread_local! {
-    /// On a queue's thread: its context, what ends it, and the tasks of its operations.
-    static STATION: RefCell<Option<Station>> = const { RefCell::new(None) };
-}
-
-struct Station {
-    context: Context,
-    end: Notify,
-    tasks: HashMap<u64, TaskHandle<()>>,
-}
-
-/// Who is told how an operation has ended, also when it is dropped.
-struct Told(Option<Box<dyn FnOnce(c_int) + Send>>);
-
-impl Told {
-    fn tell(mut self, result: c_int) {
-        if let Some(told) = self.0.take() {
-            told(result);
-        }
-    }
-}
-
-impl Drop for Told {
-    fn drop(&mut self) {
-        if let Some(told) = self.0.take() {
-            told(code(Der::CANCELED));
-        }
-    }
-}
-
-/// The queues of a started library.
-#[derive(Default)]
-pub struct Queues {
-    /// The queue of events that belong to none, made at its first use.
-    common: Mutex<Option<Arc<Queue>>>,
-    /// Queues whose threads have to end with the library.
-    all: Mutex<Vec<Arc<Queue>>>,
+    station: Arc<Station>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -86,56 +47,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Queue {
-    /// Starts a queue's thread.
-    pub fn start() -> Result<Arc<Self>, Der> {
-        let (attach, queues) = (library::attach()?, &library::held()?.queues);
-        let (started, starting) = mpsc::channel();
-        let thread = std::thread::Builder::new()
-            .name("daos-eq".into())
-            .spawn(move || {
-                let context = match library::new_context(&attach) {
-                    Ok(context) => context,
-                    Err(error) => {
-                        drop(started.send(Err(error)));
-                        return;
-                    }
-                };
-                let end = Notify::new();
-                let station = Station { context: context.clone(), end: end.clone(), tasks: HashMap::new() };
-                STATION.set(Some(station));
-                drop(started.send(context.remote().ok_or(Der::MISC)));
-                context.block_on(end.notified());
-                // Tasks hold the context that runs them: end them first.
-                let station = STATION.take();
-                for task in station.iter().flat_map(|station| station.tasks.values()) {
-                    task.abort();
-                }
-            })
-            .map_err(|_| Der::NOMEM)?;
-        let remote = starting.recv().map_err(|_| Der::MISC)??;
-        let queue = Arc::new(Self {
-            progress: Mutex::default(),
-            changed: Condvar::new(),
-            remote,
-            thread: Mutex::new(Some(thread)),
-        });
-        lock(&queues.all).push(Arc::clone(&queue));
-        Ok(queue)
+    /// A queue of a station.
+    pub fn new(station: &Arc<Station>) -> Arc<Self> {
+        Arc::new(Self { progress: Mutex::default(), station: Arc::clone(station) })
     }
 
     /// The queue of events that belong to none.
     pub fn common() -> Result<Arc<Self>, Der> {
-        let mut common = lock(&library::held()?.queues.common);
-        if let Some(queue) = &*common {
-            return Ok(Arc::clone(queue));
-        }
-        let queue = Self::start()?;
-        *common = Some(Arc::clone(&queue));
-        Ok(queue)
+        library::common_queue()
     }
 
-    /// Starts an operation on the queue's thread; its end completes the event.
-    pub fn submit(self: &Arc<Self>, event: &Arc<EventState>, launch: QueuedOperation) -> Result<(), Der> {
+    /// Starts an operation; its end completes the event.
+    pub fn submit(self: &Arc<Self>, event: &Arc<EventState>, start: Start) -> Result<(), Der> {
         {
             let mut progress = lock(&self.progress);
             if progress.ended {
@@ -143,61 +66,17 @@ impl Queue {
             }
             progress.running.insert(event.number(), Arc::clone(event));
         }
-        let (queue, event_there) = (Arc::clone(self), Arc::clone(event));
-        let job = move |runtime: &weir_runtime::Handle| {
-            let context =
-                STATION.with_borrow(|station| station.as_ref().map(|station| station.context.clone()));
-            let Some(context) = context else { return queue.complete(&event_there, code(Der::CANCELED)) };
-            let number = event_there.number();
-            let task = runtime.spawn(async move {
-                let result = launch.start(context).await;
-                STATION.with_borrow_mut(|station| {
-                    if let Some(station) = station {
-                        station.tasks.remove(&number);
-                    }
-                });
-                queue.complete(&event_there, result);
-            });
-            STATION.with_borrow_mut(|station| {
-                if let Some(station) = station {
-                    station.tasks.insert(number, task);
-                }
-            });
-        };
-        if self.remote.spawn(Box::new(job)).is_err() {
-            lock(&self.progress).running.remove(&event.number());
-            return Err(Der::NO_HDL);
-        }
-        Ok(())
+        let (queue, completed) = (Arc::clone(self), Arc::clone(event));
+        let told = Told::new(move |result| queue.complete(&completed, result));
+        self.station.launch(start, told)
     }
 
-    /// Runs an operation on the queue's thread and tells its return code, `-DER_CANCELED` when the queue ends before.
-    pub fn run(&self, launch: QueuedOperation, told: impl FnOnce(c_int) + Send + 'static) -> Result<(), Der> {
+    /// Runs an operation and tells its return code, `-DER_CANCELED` when the queue ends before.
+    pub fn run(&self, start: Start, told: impl FnOnce(c_int) + Send + 'static) -> Result<(), Der> {
         if lock(&self.progress).ended {
             return Err(Der::NO_HDL);
         }
-        let ending = Told(Some(Box::new(told)));
-        let job = move |runtime: &weir_runtime::Handle| {
-            let context =
-                STATION.with_borrow(|station| station.as_ref().map(|station| station.context.clone()));
-            let Some(context) = context else { return drop(ending) };
-            let number = event::next_number();
-            let task = runtime.spawn(async move {
-                let result = launch.start(context).await;
-                STATION.with_borrow_mut(|station| {
-                    if let Some(station) = station {
-                        station.tasks.remove(&number);
-                    }
-                });
-                ending.tell(result);
-            });
-            STATION.with_borrow_mut(|station| {
-                if let Some(station) = station {
-                    station.tasks.insert(number, task);
-                }
-            });
-        };
-        self.remote.spawn(Box::new(job)).map_err(|_| Der::NO_HDL)
+        self.station.launch(start, Told::new(told))
     }
 
     /// Puts an event that needs no operation among the completed ones.
@@ -211,7 +90,7 @@ impl Queue {
             }
         }
         drop(progress);
-        self.changed.notify_all();
+        self.wake();
     }
 
     /// Takes an event that will not be polled for any more from the completed ones.
@@ -219,23 +98,61 @@ impl Queue {
         lock(&self.progress).completed.retain(|other| other.number() != event.number());
     }
 
+    /// Does what can be done now.
+    pub fn progress(&self) {
+        self.station.progress();
+    }
+
+    /// Wakes whoever waits for a change.
+    pub fn wake(&self) {
+        let waiting = core::mem::take(&mut lock(&self.progress).waiting);
+        waiting.into_iter().for_each(Waker::wake);
+    }
+
     /// Waits until `ready` gives something, at most until `timeout` microseconds have passed.
     fn wait<T>(&self, timeout: i64, mut ready: impl FnMut(&mut Progress) -> Option<T>) -> Option<T> {
-        let wait = u64::try_from(timeout).map(Duration::from_micros).ok();
-        let start = Instant::now();
-        let mut progress = lock(&self.progress);
-        loop {
-            if let Some(found) = ready(&mut progress) {
-                return Some(found);
-            }
-            progress = match wait {
-                None => self.changed.wait(progress).unwrap_or_else(PoisonError::into_inner),
-                Some(wait) => {
-                    let left = wait.checked_sub(start.elapsed()).filter(|left| !left.is_zero())?;
-                    self.changed.wait_timeout(progress, left).unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
+        let found = ready(&mut lock(&self.progress));
+        if found.is_some() {
+            return found;
         }
+        if timeout == NO_WAIT {
+            self.progress();
+            return ready(&mut lock(&self.progress));
+        }
+        // What no clock can say is for ever.
+        let until = u64::try_from(timeout).ok().map(Duration::from_micros);
+        self.wait_until(until.and_then(|wait| Instant::now().checked_add(wait)), ready)
+    }
+
+    /// Drives the station until `ready` gives something, at most until a moment. [`Self::wake`] has it asked again.
+    fn wait_until<T>(
+        &self,
+        until: Option<Instant>,
+        mut ready: impl FnMut(&mut Progress) -> Option<T>,
+    ) -> Option<T> {
+        let mut last: Option<Waker> = None;
+        let found = self.station.wait(until, |waker| {
+            let mut progress = lock(&self.progress);
+            let found = ready(&mut progress);
+            if found.is_none() && !progress.waiting.iter().any(|other| other.will_wake(waker)) {
+                progress.waiting.push(waker.clone());
+                last = Some(waker.clone());
+            }
+            found
+        });
+        if let Some(last) = last {
+            lock(&self.progress).waiting.retain(|other| !other.will_wake(&last));
+        }
+        found
+    }
+
+    /// Drives the station until something gives a value that is no part of the queue, at most until a moment.
+    pub fn wait_for_other<T>(
+        &self,
+        until: Option<Instant>,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        self.wait_until(until, |_| ready())
     }
 
     /// Waits for one event; whether it is complete.
@@ -255,33 +172,23 @@ impl Queue {
         self.wait(timeout, ready).unwrap_or_default()
     }
 
-    /// Ends the queue's thread; operations under way are dropped where they stand.
+    /// Ends the queue: nothing more is launched, and nobody waits.
     fn end(&self) {
         lock(&self.progress).ended = true;
-        let ended = self.remote.spawn(Box::new(|_| {
-            STATION.with_borrow(|station| {
-                if let Some(station) = station {
-                    station.end.notify_one();
-                }
-            });
-        }));
-        let thread = lock(&self.thread).take();
-        if let (Ok(()), Some(thread)) = (ended, thread) {
-            drop(thread.join());
+        self.wake();
+    }
+
+    /// Waits until nothing is under way: then the memory of its operations is the caller's again.
+    fn drain(&self) {
+        while self.wait(WAIT, |progress| progress.running.is_empty().then_some(())).is_none() {
+            // Its station has ended, and completes what is left.
+            std::thread::yield_now();
         }
-        // What was under way is complete now: its memory is the caller's again.
-        let left: Vec<_> = lock(&self.progress).running.drain().map(|(_, event)| event).collect();
-        for event in left {
-            self.complete(&event, code(Der::CANCELED));
-        }
-        self.changed.notify_all();
     }
 }
 
-/// Ends all queues.
-pub fn end_all(queues: &Queues) {
-    *lock(&queues.common) = None;
-    let queues = core::mem::take(&mut *lock(&queues.all));
+/// Ends queues.
+pub fn end_all<'a>(queues: impl Iterator<Item = &'a Arc<Queue>>) {
     for queue in queues {
         queue.end();
     }
@@ -292,12 +199,13 @@ pub fn end_all(queues: &Queues) {
 pub extern "C" fn daos_eq_create(eqh: *mut daos_handle_t) -> c_int {
     guarded(|| {
         let place = required(eqh)?;
-        place.set(handle::issue(handle::Opened::Queue(Queue::start()?))?);
+        place.set(handle::issue(handle::Opened::Queue(library::new_queue()?))?);
         Ok(())
     })
 }
 
-/// Destroys an event queue.
+/// Destroys an event queue. By force, that waits for the operations under way: until they have ended, an engine may read and write
+/// the memory that was given to them.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_eq_destroy(eqh: daos_handle_t, flags: c_int) -> c_int {
     const FORCE: c_int = 1;
@@ -311,8 +219,9 @@ pub extern "C" fn daos_eq_destroy(eqh: daos_handle_t, flags: c_int) -> c_int {
             return Err(Der::BUSY);
         }
         handle::forget(eqh)?;
-        lock(&library::held()?.queues.all).retain(|other| !Arc::ptr_eq(other, &queue));
+        library::forget_queue(&queue)?;
         queue.end();
+        queue.drain();
         Ok(())
     })
 }

@@ -74,6 +74,11 @@ impl Mounted {
         Self { fs, is_read_only, pool, container, is_connected, prefix: Mutex::default() }
     }
 
+    /// Whether no thread is changing it.
+    pub fn is_settled(&self) -> bool {
+        self.prefix.try_lock().is_ok()
+    }
+
     /// Refuses changes through a mount that is for reading.
     pub fn ensure_changes(&self) -> Checked<()> {
         if self.is_read_only { Err(Errno(libc::EPERM)) } else { Ok(()) }
@@ -120,6 +125,11 @@ impl Mounted {
 const PATH_MAX: usize = 4096;
 
 impl FsObject {
+    /// Whether no thread is changing it.
+    pub fn is_settled(&self) -> bool {
+        self.node.try_lock().is_ok() && self.mounted.is_settled()
+    }
+
     /// The inode, as it was seen last.
     pub fn node(&self) -> Node {
         lock(&self.node).clone()

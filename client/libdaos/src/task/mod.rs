@@ -12,7 +12,7 @@ pub use operation::{arrived, launched_by};
 
 use core::ffi::{c_int, c_void};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use weir_proto::Der;
@@ -80,9 +80,6 @@ struct Tables {
 }
 
 static TABLES: LazyLock<Mutex<Tables>> = LazyLock::new(Mutex::default);
-
-/// Something has arrived.
-static ARRIVAL: Condvar = Condvar::new();
 
 fn tables() -> MutexGuard<'static, Tables> {
     TABLES.lock().unwrap_or_else(PoisonError::into_inner)

@@ -5,8 +5,9 @@ use core::ffi::{c_char, c_int, c_void};
 use weir_proto::Der;
 
 use super::body::{arguments, complete, create, reset, tse_task_register_deps};
-use super::{ARRIVAL, tables};
+use super::tables;
 use crate::boundary::{code, guarded, required};
+use crate::queue::Queue;
 use crate::types::{
     d_iov_t, d_sg_list_t, daos_anchor_t, daos_cont_info_t, daos_event_t, daos_handle_t, daos_iod_t,
     daos_iom_t, daos_key_desc_t, daos_obj_id_t, daos_pool_info_t, daos_prop_t,
@@ -151,7 +152,9 @@ pub fn arrived(task: usize, result: c_int) {
     if let Ok(scheduler) = tables().scheduler_of(task) {
         scheduler.arrived.push_back((task, result));
     }
-    ARRIVAL.notify_all();
+    if let Ok(queue) = Queue::common() {
+        queue.wake();
+    }
 }
 
 /// Starts the operation of a task.

@@ -3,14 +3,14 @@
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::sync::PoisonError;
 use std::time::Instant;
 
 use weir_proto::Der;
 
 use super::body::{before, complete, wake_dependents};
-use super::{ARRIVAL, Scheduler, SchedulerCallback, result_of, set_result, tables};
+use super::{Scheduler, SchedulerCallback, result_of, set_result, tables};
 use crate::boundary::{code, guarded, required};
+use crate::queue::Queue;
 
 /// Bytes of a `tse_sched_t`.
 const SCHEDULER_BYTES: usize = 400;
@@ -164,6 +164,14 @@ pub fn process_complete(scheduler: usize) -> usize {
     }
 }
 
+/// Has operations progress whose results may arrive by that.
+fn drive() {
+    // Tasks that need no engine run without the library, too.
+    if let Ok(queue) = Queue::common() {
+        queue.progress();
+    }
+}
+
 /// Does all that can be done now.
 fn progress(scheduler: usize) {
     loop {
@@ -186,6 +194,7 @@ fn is_done(scheduler: usize) -> bool {
 /// Does all that can be done now.
 #[unsafe(no_mangle)]
 pub extern "C" fn tse_sched_progress(sched: *mut c_void) {
+    drive();
     progress(sched as usize);
 }
 
@@ -239,28 +248,39 @@ fn end_running(scheduler: usize) {
 
 /// Waits for an arrival, or until a sleeping task is to begin, or until a moment. Whether that moment has come.
 fn wait(scheduler: usize, until: Option<Instant>) -> bool {
-    let mut tables = tables();
     loop {
-        let Ok(known) = tables.scheduler(scheduler) else { return true };
-        let woken = known.sleeping.iter().map(|(until, _)| *until).min();
-        let (has_arrived, waiting) = (!known.arrived.is_empty(), known.waiting.clone());
-        let can_begin = waiting.iter().any(|task| tables.task(*task).is_ok_and(|known| known.waits == 0));
-        let now = Instant::now();
-        if has_arrived || can_begin || woken.is_some_and(|woken| woken <= now) {
-            return false;
-        }
-        if until.is_some_and(|until| until <= now) {
-            return true;
-        }
+        let woken = match look(scheduler, until) {
+            Ok(is_late) => return is_late,
+            Err(woken) => woken,
+        };
         // A task that another thread ends tells nobody: it is looked at from time to time.
-        let most = Duration::from_millis(1);
-        let next = [until, woken].into_iter().flatten().min().map_or(most, |next| (next - now).min(most));
-        let (guard, _) = ARRIVAL.wait_timeout(tables, next).unwrap_or_else(PoisonError::into_inner);
-        tables = guard;
-        if tables.scheduler(scheduler).is_ok_and(|known| !known.complete.is_empty() || known.in_flight == 0) {
-            return false;
+        let often = Instant::now() + Duration::from_millis(1);
+        let next = [until, woken].into_iter().flatten().min().map_or(often, |next| next.min(often));
+        match Queue::common() {
+            Ok(queue) => {
+                queue.wait_for_other(Some(next), || look(scheduler, until).ok());
+            }
+            // Tasks that need no engine run without the library, too.
+            Err(_) => std::thread::sleep(next.saturating_duration_since(Instant::now())),
         }
     }
+}
+
+/// Whether a scheduler has nothing more to wait for: something has arrived, or else the moment has come. Else when a sleeping task is
+/// to begin.
+fn look(scheduler: usize, until: Option<Instant>) -> Result<bool, Option<Instant>> {
+    let mut tables = tables();
+    let Ok(known) = tables.scheduler(scheduler) else { return Ok(true) };
+    let woken = known.sleeping.iter().map(|(until, _)| *until).min();
+    let has_arrived = !known.arrived.is_empty() || !known.complete.is_empty();
+    let (is_done, waiting) = (known.in_flight == 0 && known.sleeping.is_empty(), known.waiting.clone());
+    let can_begin = waiting.iter().any(|task| tables.task(*task).is_ok_and(|known| known.waits == 0));
+    let now = Instant::now();
+    if has_arrived || can_begin || (is_done && waiting.is_empty()) || woken.is_some_and(|woken| woken <= now)
+    {
+        return Ok(false);
+    }
+    if until.is_some_and(|until| until <= now) { Ok(true) } else { Err(woken) }
 }
 
 /// Does what can be done, for up to `timeout` microseconds (`DAOS_EQ_WAIT`, `DAOS_EQ_NOWAIT`): 0 when the scheduler has nothing
@@ -272,6 +292,7 @@ pub extern "C" fn daos_progress(sched: *mut c_void, timeout: i64, is_empty: *mut
         place.set(false);
         tables().scheduler(scheduler)?;
         let until = u64::try_from(timeout).ok().map(|us| Instant::now() + Duration::from_micros(us));
+        drive();
         loop {
             progress(scheduler);
             if is_done(scheduler) {

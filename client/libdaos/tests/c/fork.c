@@ -10,7 +10,7 @@
 #define CHILD_LIMIT 60
 
 static const char *pool;
-static daos_handle_t poh, kv, eq;
+static daos_handle_t poh, coh, kv, eq;
 static daos_event_t event;
 
 static int
@@ -61,18 +61,21 @@ uses(void)
 	exit(0);
 }
 
-/* Starts the library anew, and works with what it opens itself, and in a child of its own. */
+/* Starts the library anew, and works with its parent's handles where they are `kept`, with what it opens itself, and in a child of
+ * its own. */
 static void
-works(int (*begin)(void), const char *label)
+works(int (*begin)(void), const char *label, bool kept)
 {
 	daos_handle_t own_pool, container, own;
 	daos_obj_id_t oid = {.lo = 77};
 	uuid_t uuid;
+	daos_event_t *done;
 	pid_t grandchild;
 	int status;
 
 	OK(begin());
-	CHECK_RC(put(kv, "child"), -DER_NO_HDL);
+	CHECK_RC(put(kv, "child"), kept ? 0 : -DER_NO_HDL);
+	CHECK_RC(daos_eq_poll(eq, 0, DAOS_EQ_NOWAIT, 1, &done), -DER_NO_HDL);
 	CHECK_RC(daos_event_fini(&event), -DER_INVAL);
 	OK(daos_pool_connect(pool, NULL, DAOS_PC_RW, &own_pool, NULL, NULL));
 	OK(daos_cont_create_with_label(own_pool, label, NULL, &uuid, NULL));
@@ -86,6 +89,13 @@ works(int (*begin)(void), const char *label)
 		exit(put(own, "grandchild") == -DER_UNINIT ? 0 : 1);
 	CHECK(waitpid(grandchild, &status, 0) == grandchild && status == 0);
 	OK(put(own, "child"));
+	if (kept) {
+		/* The child's end of them is none for its parent. */
+		CHECK_RC(daos_pool_disconnect(poh, NULL), -DER_BUSY);
+		OK(daos_kv_close(kv, NULL));
+		OK(daos_cont_close(coh, NULL));
+		OK(daos_pool_disconnect(poh, NULL));
+	}
 	OK(daos_kv_close(own, NULL));
 	OK(daos_cont_close(container, NULL));
 	OK(daos_cont_destroy(own_pool, label, 0, NULL));
@@ -97,13 +107,13 @@ works(int (*begin)(void), const char *label)
 static void
 starts_again(void)
 {
-	works(daos_reinit, "c-fork-reinit");
+	works(daos_reinit, "c-fork-reinit", true);
 }
 
 static void
 starts(void)
 {
-	works(daos_init, "c-fork-init");
+	works(daos_init, "c-fork-init", false);
 }
 
 /* Forks while an operation of the queue is under way, and goes on. */
@@ -136,7 +146,6 @@ disturbed_by(void (*what)(void))
 int
 main(int argc, char **argv)
 {
-	daos_handle_t coh;
 	daos_obj_id_t oid = {.lo = 3};
 
 	CHECK(argc == 2);

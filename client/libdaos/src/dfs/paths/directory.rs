@@ -27,6 +27,13 @@ struct State {
     current: Box<libc::dirent>,
 }
 
+impl Listing {
+    /// Whether no thread is using it.
+    pub fn is_settled(&self) -> bool {
+        self.state.try_lock().is_ok()
+    }
+}
+
 /// Opens a directory for listing.
 #[unsafe(no_mangle)]
 pub extern "C" fn dfs_sys_opendir(

@@ -25,6 +25,13 @@ pub struct PathMount {
     base: daos_handle_t,
 }
 
+impl PathMount {
+    /// Whether no thread is changing it.
+    pub fn is_settled(&self) -> bool {
+        self.mounted.is_settled()
+    }
+}
+
 /// The file system that a program names by its `dfs_sys_t`.
 pub fn mounted(dfs_sys: *mut c_void) -> Checked<Arc<Mounted>> {
     Ok(Arc::clone(&handle::paths(handle_of(dfs_sys))?.mounted))
