@@ -282,3 +282,35 @@ fn a_status_tells_of_engines_whose_supervisor_was_killed() {
     assert!(!is_alive(engine));
     assert!(system.fails(&["dev", "status"]).1.contains("no system runs"));
 }
+
+#[test]
+fn a_lost_engine_stays_away_until_it_returns_empty() {
+    let system = DevSystem::start(&["--engines", "2", "--targets", "1", "--size", "256MiB", "--bare"]);
+    let data = system.folder().join("engine-1/data");
+    let names = || std::fs::read_dir(&data).expect("listed").count();
+    let state = || {
+        let status = system.json(&["dev", "status"]);
+        let members = status["members"].as_array().expect("members").clone();
+        let engine = members.into_iter().find(|member| member["rank"] == 1);
+        engine.map(|engine| engine["state"].as_str().expect("a state").to_owned())
+    };
+    let first = system.engine_pid(1);
+    let (code, said) = system.fails(&["dev", "return", "1"]);
+    assert!(code == 3 && said.contains("engine 1 is not lost"), "{said}");
+    let (code, said) = system.fails(&["dev", "lose", "2"]);
+    assert!(code == 3 && said.contains("has engines 0 to 1"), "{said}");
+    assert!(names() > 0);
+    system.run(&["dev", "lose", "1"]);
+    assert!(!is_alive(first));
+    assert_eq!(state().as_deref(), Some("lost"));
+    assert!(system.fails(&["dev", "lose", "1"]).1.contains("engine 1 is lost already"));
+    // It is still lost when the system starts again.
+    system.run(&["dev", "down"]);
+    system.up(&["--bare"]);
+    assert_eq!(state().as_deref(), Some("lost"));
+    assert_eq!(names(), 0, "nobody has written there");
+    system.run(&["dev", "return", "1"]);
+    harness::eventually("it runs", LIMIT, || state().as_deref() == Some("running"));
+    harness::eventually("its targets are made anew", LIMIT, || names() > 0);
+    assert_ne!(system.engine_pid(1), first);
+}

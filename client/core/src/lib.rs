@@ -42,7 +42,7 @@ pub use session::{Context, ContextOptions, Lender, NODE_VARIABLE, OPERATION_DEAD
 pub use transaction::{Restarts, Transaction};
 
 pub use weir_fabric::Buffer;
-pub use weir_layout::ObjectClass;
+pub use weir_layout::{ObjectClass, SERVES_REPLICAS};
 pub use weir_proto::object::{Conditions, Extent, Fetched, Listed, Value};
 pub use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, PoolQueryReply};
 pub use weir_proto::{ContainerId, Der, Epoch, Key, ObjectId, PoolId, Rank, Rights};

@@ -3,6 +3,7 @@
 //! calls it.
 
 mod apply;
+mod loss;
 mod manifest;
 mod quantity;
 mod supervisor;
@@ -18,8 +19,8 @@ use clap::{Args, Subcommand};
 use rustix::process::Signal;
 use serde::Deserialize;
 use serde_json::json;
+use weir_client::SERVES_REPLICAS;
 use weir_fuse::mountinfo;
-use weir_fuse::process::ProcessRecord;
 use weir_management::v1::{
     ContainerCreateRequest, ContainerType, PoolCreateRequest, PoolInfo, SystemQueryResponse,
 };
@@ -30,11 +31,15 @@ use crate::local::{Folder, Lock, Running, Settings, default_folder, in_quotes, q
 use crate::output::{Answer, Output, table};
 use crate::storage::{pool, system};
 use crate::values::{self, Size};
+use loss::EngineArguments;
 use manifest::{Manifests, MountRequest};
 use supervisor::Plan;
 
 /// First words of the line by which a detached supervisor says that the system is up.
 const READY_LINE: &str = "weir dev is up";
+
+/// Engines of a system that neither arguments nor a manifest describe.
+const ENGINES: u32 = 3;
 
 /// How long `down` waits for the supervisor, which gives engines time to write a checkpoint.
 const DOWN_LIMIT: Duration = Duration::from_mins(1);
@@ -54,7 +59,11 @@ pub enum DevCommand {
     /// Print what makes other commands use this system: eval "$(weir dev env)".
     Env(DirArguments),
     /// End an engine with SIGKILL; it is started again, as Kubernetes would.
-    Kill(KillArguments),
+    Kill(EngineArguments),
+    /// End an engine with SIGKILL and erase its data; it stays away until `return`.
+    Lose(EngineArguments),
+    /// Start a lost engine again, empty.
+    Return(EngineArguments),
 }
 
 /// Names a system's folder.
@@ -90,6 +99,10 @@ pub struct UpArguments {
     /// Storage of each engine, taken from the disk at once [default: 4GiB, or what the manifest says].
     #[arg(long)]
     size: Option<Size>,
+    /// Redundancy factor of the pool "tank": how many engines may be lost at a time. Kept with the system [default: 1 with two
+    /// engines or more where this release serves it, else 0].
+    #[arg(long, value_name = "FACTOR")]
+    redundancy: Option<u32>,
     /// Device of a target instead of a file, e.g. /dev/ng0n1: given once for each target of each engine, those of engine 0
     /// first.
     #[arg(long = "device")]
@@ -137,15 +150,6 @@ pub struct DownArguments {
     wipe: bool,
 }
 
-/// An engine to be killed.
-#[derive(Args, Debug, Clone)]
-pub struct KillArguments {
-    #[command(flatten)]
-    dir: DirArguments,
-    /// Rank of the engine.
-    rank: u32,
-}
-
 /// Performs a `dev` command.
 ///
 /// # Errors
@@ -159,7 +163,9 @@ pub fn run(command: DevCommand, output: Output) -> Result<Answer, CliError> {
         DevCommand::Down(arguments) => down(&arguments),
         DevCommand::Status(arguments) => status(&arguments.folder()?),
         DevCommand::Env(arguments) => env(&arguments.folder()?),
-        DevCommand::Kill(arguments) => kill(&arguments),
+        DevCommand::Kill(arguments) => loss::kill(&arguments),
+        DevCommand::Lose(arguments) => loss::lose(&arguments),
+        DevCommand::Return(arguments) => loss::come_back(&arguments),
     }
 }
 
@@ -237,15 +243,17 @@ fn settings_of(
                 || targets.is_some_and(|targets| targets != kept.targets)
                 || size.is_some_and(|size| size != kept.size)
                 || provider.is_some_and(|provider| provider != kept.provider)
+                || arguments.redundancy.is_some_and(|factor| factor != kept.redundancy)
                 || (!arguments.devices.is_empty() && arguments.devices != kept.devices)
                 || (!arguments.probes.is_empty() && arguments.probes != kept.probes);
             if differs {
                 return Err(CliError::Usage(format!(
-                    "{} holds a system of {} engines with {} targets and {} each, provider {}, devices {:?}, probes {:?}: use these, another --dir, or `{}`",
+                    "{} holds a system of {} engines with {} targets and {} each, redundancy {}, provider {}, devices {:?}, probes {:?}: use these, another --dir, or `{}`",
                     folder.0.display(),
                     kept.engines,
                     kept.targets,
                     Size(kept.size),
+                    kept.redundancy,
                     kept.provider,
                     kept.devices,
                     kept.probes,
@@ -256,7 +264,10 @@ fn settings_of(
         }
         None => Settings {
             provider: provider.unwrap_or_else(|| "tcp".into()),
-            engines: engines.unwrap_or(3),
+            engines: engines.unwrap_or(ENGINES),
+            redundancy: arguments
+                .redundancy
+                .unwrap_or_else(|| default_redundancy(engines.unwrap_or(ENGINES))),
             targets: targets.unwrap_or(2),
             size: size.unwrap_or(4 << 30),
             devices: arguments.devices.clone(),
@@ -272,6 +283,11 @@ fn settings_of(
     Ok(settings)
 }
 
+/// The redundancy factor of a system of so many engines for which none was asked.
+const fn default_redundancy(engines: u32) -> u32 {
+    if SERVES_REPLICAS && engines > 1 { 1 } else { 0 }
+}
+
 /// A pool over half the space, and a file system in it.
 fn add_defaults(manifests: &mut Manifests, settings: &Settings) {
     let whole = settings.target_size() * u64::from(settings.targets) * u64::from(settings.engines);
@@ -280,7 +296,7 @@ fn add_defaults(manifests: &mut Manifests, settings: &Settings) {
         label: "tank".into(),
         size_bytes: whole / 2,
         ranks: vec![],
-        redundancy_factor: 0,
+        redundancy_factor: settings.redundancy,
         object_class: String::new(),
         tenant: 0,
     });
@@ -506,10 +522,21 @@ fn status(folder: &Folder) -> Result<Answer, CliError> {
     let mut rows = vec![["Name", "Process", "State"].map(String::from).to_vec()];
     let mut members = Vec::new();
     for member in &running.members {
-        let state = if member.process.is_alive() { "running" } else { "dead" };
+        let state = match member.rank {
+            _ if member.process.is_alive() => "running",
+            Some(rank) if folder.is_lost(rank) => "lost",
+            _ => "dead",
+        };
         rows.push(vec![member.name.clone(), member.process.pid.to_string(), state.to_owned()]);
         members.push(json!({"name": member.name, "rank": member.rank, "directory": member.directory,
             "pid": member.process.pid, "state": state}));
+    }
+    let engines = folder.settings()?.map_or(0..0, |settings| 0..settings.engines);
+    let is_shown = |rank: &u32| running.members.iter().any(|member| member.rank == Some(*rank));
+    for rank in engines.filter(|rank| folder.is_lost(*rank) && !is_shown(rank)) {
+        let name = format!("engine {rank}");
+        rows.push(vec![name.clone(), "-".to_owned(), "lost".to_owned()]);
+        members.push(json!({"name": name, "rank": rank, "directory": null, "pid": null, "state": "lost"}));
     }
     let asked = ask(folder, &running);
     let (pools, mut text) = (asked.as_ref().ok().map(|(_, pools)| pools), table(&rows));
@@ -591,21 +618,4 @@ fn env(folder: &Folder) -> Result<Answer, CliError> {
     // Quoted whatever it is: a script may rely on it.
     let quoted = in_quotes(&attach);
     Ok(Answer::new(json!({"WEIR_ATTACH": attach}), format!("export WEIR_ATTACH={quoted}\n")))
-}
-
-fn kill(arguments: &KillArguments) -> Result<Answer, CliError> {
-    let folder = arguments.dir.folder()?;
-    let running = folder.running()?;
-    let process: Option<ProcessRecord> = running.and_then(|running| {
-        running.members.iter().find(|member| member.rank == Some(arguments.rank)).map(|member| member.process)
-    });
-    let killed = process.map(|process| process.signal(Signal::KILL)).transpose();
-    if killed.map_err(|error| CliError::io("kill the engine", error))? != Some(true) {
-        return Err(CliError::NotFound(format!(
-            "engine {} does not run in {}",
-            arguments.rank,
-            folder.0.display()
-        )));
-    }
-    Ok(Answer::done(format!("engine {} killed", arguments.rank)))
 }

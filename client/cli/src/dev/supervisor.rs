@@ -44,6 +44,9 @@ const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duratio
 /// An engine that ran this long has started well, and its next restart is quick again.
 const RESTART_RESET: Duration = Duration::from_secs(30);
 
+/// Pause between looks whether a lost engine is to return.
+const LOST_PAUSE: Duration = Duration::from_millis(200);
+
 /// Lines of an engine's log that are shown when it fails to start.
 const LOG_TAIL: usize = 12;
 
@@ -199,8 +202,13 @@ async fn bring_up(
         Some(error) = failure.recv() => return Err(error),
     }
     was_up.set(true);
-    say(&format!("{} engines up in {:.2} s", plan.settings.engines, begun.elapsed().as_secs_f64()));
+    say(&format!("{} engines up in {:.2} s", started(plan), begun.elapsed().as_secs_f64()));
     apply(plan, say).await
+}
+
+/// How many engines are to be up: all but the lost ones.
+fn started(plan: &Plan) -> usize {
+    (0..plan.settings.engines).filter(|rank| !plan.folder.is_lost(*rank)).count()
 }
 
 /// Waits until an engine says that all are up.
@@ -213,7 +221,7 @@ async fn wait_up(plan: &Plan) -> Result<(), CliError> {
         let last = match system::query_system(&system).await {
             Ok(reply) => {
                 let up = reply.engines.iter().filter(|engine| engine.health() == EngineHealth::Up).count();
-                if up == plan.settings.engines as usize {
+                if up == started(plan) {
                     return Ok(());
                 }
                 let away = reply.engines.iter().find(|engine| engine.health() != EngineHealth::Up);
@@ -252,6 +260,9 @@ async fn run_engine(
 ) {
     let mut pause = RESTART_PAUSE.0;
     loop {
+        if !there(&plan.folder, rank, &mut stopped).await {
+            return;
+        }
         let begun = Instant::now();
         let (mut child, process) = match start_engine(&plan, rank) {
             Ok(started) => started,
@@ -271,6 +282,10 @@ async fn run_engine(
         let code = status.as_ref().ok().and_then(ExitStatus::code);
         let status = status.map_or_else(|error| error.to_string(), describe);
         let log = plan.folder.engine_log(rank);
+        if plan.folder.is_lost(rank) {
+            eprintln!("weir dev: engine {rank} is lost");
+            continue;
+        }
         eprintln!("weir dev: engine {rank} ended ({status}); it is started again");
         let said = format!("engine {rank} ended ({status}):\n{}", tail(&log));
         let is_refused = code == Some(i32::from(exit::USAGE));
@@ -284,6 +299,17 @@ async fn run_engine(
         }
         pause = (pause * 2).min(RESTART_PAUSE.1);
     }
+}
+
+/// Waits while an engine is lost. Returns false when the system stops.
+async fn there(folder: &Folder, rank: u32, stopped: &mut watch::Receiver<bool>) -> bool {
+    while folder.is_lost(rank) {
+        tokio::select! {
+            () = tokio::time::sleep(LOST_PAUSE) => {}
+            _ = stopped.wait_for(|stop| *stop) => return false,
+        }
+    }
+    !*stopped.borrow()
 }
 
 fn describe(status: ExitStatus) -> String {

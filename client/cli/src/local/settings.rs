@@ -46,6 +46,9 @@ pub struct Settings {
     pub targets: u32,
     /// Bytes of each engine.
     pub size: u64,
+    /// Redundancy factor of the pool that the system makes by itself.
+    #[serde(default)]
+    pub redundancy: u32,
     /// Devices of the targets, engine by engine; without any they are files of `size`.
     #[serde(default)]
     pub devices: Vec<PathBuf>,
@@ -88,6 +91,12 @@ impl Settings {
             return Err(CliError::Usage(format!(
                 "{} devices for {wanted} targets: give --device once for each, or leave it out for files",
                 self.devices.len()
+            )));
+        }
+        if self.redundancy >= self.engines {
+            return Err(CliError::Usage(format!(
+                "--redundancy {} with {} engines: a redundancy factor needs one engine more than may be lost",
+                self.redundancy, self.engines
             )));
         }
         if self.probes.len() > PROBES_MAX {
@@ -260,6 +269,24 @@ impl Folder {
         self.engine(rank).join("engine.toml")
     }
 
+    /// Data directory of an engine.
+    #[must_use]
+    pub fn engine_data(&self, rank: u32) -> PathBuf {
+        self.engine(rank).join("data")
+    }
+
+    /// A file that is there as long as an engine is lost.
+    #[must_use]
+    pub fn lost_file(&self, rank: u32) -> PathBuf {
+        self.engine(rank).join("lost")
+    }
+
+    /// Whether an engine is lost: its data is erased, and it is not to be started.
+    #[must_use]
+    pub fn is_lost(&self, rank: u32) -> bool {
+        self.lost_file(rank).exists()
+    }
+
     /// Log of an engine.
     #[must_use]
     pub fn engine_log(&self, rank: u32) -> PathBuf {
@@ -430,7 +457,7 @@ impl Folder {
                 targets: settings.targets,
                 management_listen: settings.management(rank),
                 metrics_listen: settings.metrics(rank),
-                data: self.engine(rank).join("data"),
+                data: self.engine_data(rank),
                 devices: settings.devices(rank),
                 target_size: format!("{}MiB", settings.target_size() >> 20),
                 log,
@@ -445,7 +472,7 @@ impl Folder {
             let text =
                 toml::to_string(&config).map_err(|error| CliError::Dev(format!("engine {rank}: {error}")))?;
             write_private(&self.engine_config(rank), text.as_bytes())?;
-            let data = self.engine(rank).join("data");
+            let data = self.engine_data(rank);
             fs::create_dir_all(&data).map_err(|error| CliError::io(data.display().to_string(), error))?;
         }
         let attach = AttachFile {
@@ -551,6 +578,7 @@ mod tests {
             engines: 3,
             targets: 2,
             size: 1 << 30,
+            redundancy: 0,
             devices: vec![],
             probes: vec![],
             ports: vec![],
@@ -580,6 +608,7 @@ mod tests {
         for bad in [
             Settings { engines: 0, ..settings() },
             Settings { targets: 1000, ..settings() },
+            Settings { redundancy: 3, ..settings() },
             Settings { size: 1 << 20, ..settings() },
             Settings { size: 15 << 60, ..settings() },
             Settings { devices: vec!["/dev/ng0n1".into()], ..settings() },
