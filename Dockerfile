@@ -25,7 +25,7 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 RUN mkdir /binaries && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w" -o /binaries/ \
-    ./operator/cmd/weir-operator ./csi/cmd/weir-csi
+    ./operator/cmd/weir-operator ./operator/cmd/weir-drives ./csi/cmd/weir-csi
 
 FROM scratch AS source
 COPY --from=rust-binaries /binaries/ /
@@ -49,9 +49,9 @@ COPY --from=binaries /weir-engine /usr/local/bin/weir-engine
 USER 10777:10777
 ENTRYPOINT ["/usr/local/bin/weir-engine"]
 
-# Operator: one static binary, nothing else, and nobody's user.
+# Operator, and the agent of drives: two static binaries, nothing else, and nobody's user.
 FROM scratch AS operator
-COPY --from=binaries /weir-operator /weir-operator
+COPY --from=binaries /weir-operator /weir-drives /
 USER 65532:65532
 ENTRYPOINT ["/weir-operator"]
 

@@ -37,7 +37,7 @@ rust_binaries() {
 go_binaries() {
     cd "$WEIR_REPO"
     CGO_ENABLED=0 go build -buildvcs=false -ldflags '-s -w' -o "$bin/" \
-        ./operator/cmd/weir-operator ./csi/cmd/weir-csi
+        ./operator/cmd/weir-operator ./operator/cmd/weir-drives ./csi/cmd/weir-csi
 }
 
 # build_image TARGET CONTEXT

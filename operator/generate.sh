@@ -24,9 +24,12 @@ generate rbac:roleName=weir-operator \
 	output:rbac:dir=charts/weir/files/rbac/namespaced
 generate rbac:roleName=weir-operator-nodes paths=./operator/internal/placement paths=./operator/internal/usage \
 	paths=./operator/internal/tenant paths=./operator/internal/fabricdomain paths=./operator/internal/vniallocation \
+	paths=./operator/internal/assignment \
 	output:rbac:dir=charts/weir/files/rbac/cluster
+# What the agent of a node's drives may do.
+generate rbac:roleName=weir-drives paths=./operator/internal/inventory output:rbac:dir=charts/weir/files/rbac/drives
 go run ./operator/internal/crdreference charts/weir/files/crds/storage.weir.dev_storageclusters.yaml \
 	charts/weir/files/crds/storage.weir.dev_pools.yaml charts/weir/files/crds/storage.weir.dev_containers.yaml \
 	charts/weir/files/crds/storage.weir.dev_fabricdomains.yaml charts/weir/files/crds/storage.weir.dev_tenants.yaml \
-	charts/weir/files/crds/storage.weir.dev_vniallocations.yaml \
+	charts/weir/files/crds/storage.weir.dev_vniallocations.yaml charts/weir/files/crds/storage.weir.dev_nodedevices.yaml \
 	>docs/reference/crds.md

@@ -70,9 +70,9 @@ func run(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// installRoles installs the ClusterRoles that the chart gives the operator.
+// installRoles installs the ClusterRoles that the chart gives the operator and the agent of drives.
 func installRoles(ctx context.Context) error {
-	for _, name := range []string{"rbac/namespaced/role.yaml", "rbac/cluster/role.yaml"} {
+	for _, name := range []string{"rbac/namespaced/role.yaml", "rbac/cluster/role.yaml", "rbac/drives/role.yaml"} {
 		text, err := os.ReadFile(chartFiles + name)
 		if err != nil {
 			return fmt.Errorf("read the operator's role: %w", err)

@@ -42,6 +42,8 @@ func conditions(obj client.Object) []metav1.Condition {
 	switch o := obj.(type) {
 	case *v1alpha1.StorageCluster:
 		return o.Status.Conditions
+	case *v1alpha1.NodeDevice:
+		return o.Status.Conditions
 	case *v1alpha1.Pool:
 		return o.Status.Conditions
 	case *v1alpha1.Container:

@@ -13,6 +13,7 @@ import (
 // Specs that the API server takes; the cases below change one thing.
 const (
 	goodCluster = `{engines: {replicas: 3}, storage: {size: 8Gi, hostPath: {path: /var/lib/weir}}}`
+	onDrives    = `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 2}}}`
 	goodPool    = `{clusterRef: {name: weir}, size: 1Gi}`
 	goodBox     = `{poolRef: {name: tank}, quota: 1Gi}`
 )
@@ -35,6 +36,10 @@ func TestValidationOnCreation(t *testing.T) {
 		"an attribute of the CSI driver's can't be forged":      {object("Container", "x", `{poolRef: {name: tank}, attributes: {csi.weir.dev/name: pvc-1}}`), "are the CSI driver's"},
 		"a cluster needs one kind of storage":                   {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi}}`), "exactly one of hostPath"},
 		"a cluster can't have both kinds of storage":            {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, hostPath: {path: /d}, volumeClaimTemplate: {}}}`), "exactly one of hostPath"},
+		"a cluster on drives is accepted":                       {object("StorageCluster", "good", `{engines: {replicas: 1, targetsPerEngine: 3}, storage: {size: 8Gi, devices: {count: 3, selector: {matchLabels: {tier: fast}}}}}`), ""},
+		"drives and a directory for data exclude each other":    {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 2}, hostPath: {path: /d}}}`), "exactly one of hostPath"},
+		"each target has a drive of its own":                    {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 3}}}`), "count must equal engines.targetsPerEngine"},
+		"drives are not erased by a deletion":                   {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 2}}, deletionPolicy: Delete}`), "drives are erased by hand"},
 		"storage of size zero is refused":                       {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 0, hostPath: {path: /d}}}`), "storage.size must be greater than zero"},
 		"a relative directory is refused":                       {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, hostPath: {path: data}}}`), "must be an absolute path"},
 		"a directory that climbs is refused":                    {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, hostPath: {path: /var/../etc}}}`), "without '..'"},
@@ -85,6 +90,9 @@ func TestValidationOnChange(t *testing.T) {
 		"the same size in other units":    {"StorageCluster", goodCluster, `{"storage": {"size": "8192Mi"}}`, ""},
 		"the directory is immutable":      {"StorageCluster", goodCluster, `{"storage": {"hostPath": {"path": "/other"}}}`, "storage.hostPath is immutable"},
 		"storage can't change its kind":   {"StorageCluster", goodCluster, `{"storage": {"hostPath": null, "volumeClaimTemplate": {}}}`, "storage can't move"},
+		"data can't move to drives":       {"StorageCluster", goodCluster, `{"storage": {"hostPath": null, "devices": {"count": 2}}}`, "storage can't move"},
+		"records of drives can't move":    {"StorageCluster", onDrives, `{"storage": {"devices": {"path": "/other"}}}`, "storage.devices.path is immutable"},
+		"drives can be selected later":    {"StorageCluster", onDrives, `{"storage": {"devices": {"selector": {"matchLabels": {"a": "b"}}}}}`, ""},
 		"the provider is immutable":       {"StorageCluster", goodCluster, `{"fabric": {"provider": "verbs"}}`, "fabric is immutable"},
 		"ports are immutable":             {"StorageCluster", goodCluster, `{"ports": {"fabric": 20000}}`, "ports are immutable"},
 		"the image can change":            {"StorageCluster", goodCluster, `{"image": "weir/engine:next"}`, ""},

@@ -87,6 +87,7 @@ func TestSchemaNamesTheBadValue(t *testing.T) {
 		"a misspelt value":             {"operator.replica=1", "replica"},
 		"too many replicas":            {"operator.replicas=99", "operator/replicas"},
 		"a list of clusters":           {"clusters={weir}", "clusters"},
+		"a relative loop directory":    {"devices.loopDir=loops", "devices/loopDir"},
 		"a relative kubelet directory": {"csi.kubeletDir=kubelet", "csi/kubeletDir"},
 		"an unknown kind of alerts":    {"alerts.kind=Email", "alerts/kind"},
 		"an unknown pull policy":       {"images.pullPolicy=Sometimes", "images/pullPolicy"},
@@ -109,6 +110,7 @@ func TestCRDsAndObservabilityFilesAreRendered(t *testing.T) {
 	}
 	for _, want := range []string{
 		"name: storageclusters.storage.weir.dev", "name: pools.storage.weir.dev", "name: containers.storage.weir.dev",
+		"name: nodedevices.storage.weir.dev",
 		"grafana_dashboard: \"1\"", "name: weir-alerts-",
 	} {
 		if !strings.Contains(out, want) {

@@ -10,6 +10,8 @@ const (
 	ConditionDegraded = "Degraded"
 	// ConditionDeletionBlocked is True when the object is being deleted and something keeps it: the message lists what.
 	ConditionDeletionBlocked = "DeletionBlocked"
+	// ConditionHealthy is True while nothing is known to be wrong with a NodeDevice itself.
+	ConditionHealthy = "Healthy"
 	// ConditionVNIAllocated is True while a Tenant has as many VNIs as its spec asks for.
 	ConditionVNIAllocated = "VNIAllocated"
 )
@@ -48,6 +50,14 @@ const (
 	ReasonEnginesNotReady = "EnginesNotReady"
 	// ReasonTooFewNodes says that the spec wants more nodes than can take an engine.
 	ReasonTooFewNodes = "TooFewNodes"
+	// ReasonTooFewDrives says that the spec wants more drives than may be taken; the message says which are missing and why.
+	ReasonTooFewDrives = "TooFewDrives"
+	// ReasonDriveAssigned says that a target got a drive.
+	ReasonDriveAssigned = "DriveAssigned"
+	// ReasonDriveReplaced says that another drive takes the place of one that failed.
+	ReasonDriveReplaced = "DriveReplaced"
+	// ReasonDriveFailed says that a drive of an engine has failed.
+	ReasonDriveFailed = "DriveFailed"
 	// ReasonStarting says that engines are being created.
 	ReasonStarting = "Starting"
 	// ReasonRollingOut says that engines are being restarted one at a time with a new configuration.
@@ -122,6 +132,42 @@ const (
 	ReasonQuarantined = "Quarantined"
 )
 
+// Reasons of NodeDevice conditions.
+const (
+	// ReasonEligible says that an engine may have the drive.
+	ReasonEligible = "Eligible"
+	// ReasonAssigned says that the drive is an engine's, and fit for it.
+	ReasonAssigned = "Assigned"
+	// ReasonNothingFound says that nothing is known to be wrong with the drive.
+	ReasonNothingFound = "NothingFound"
+	// ReasonNoIdentity says that the drive has no name of its own that stays.
+	ReasonNoIdentity = "NoIdentity"
+	// ReasonSeenElsewhere says that another node has a drive of the same identity.
+	ReasonSeenElsewhere = "SeenElsewhere"
+	// ReasonMounted says that the drive, or a partition of it, is mounted.
+	ReasonMounted = "Mounted"
+	// ReasonPartitioned says that the drive has partitions.
+	ReasonPartitioned = "Partitioned"
+	// ReasonInUse says that LVM, RAID, encryption or a program has the drive.
+	ReasonInUse = "InUse"
+	// ReasonForeignSignature says that the drive has content that is no engine's.
+	ReasonForeignSignature = "ForeignSignature"
+	// ReasonHoldsStore says that the drive has data of an engine that it isn't assigned to.
+	ReasonHoldsStore = "HoldsStore"
+	// ReasonReadOnly says that the drive takes no writes.
+	ReasonReadOnly = "ReadOnly"
+	// ReasonTooSmall says that the drive has less space than a target needs.
+	ReasonTooSmall = "TooSmall"
+	// ReasonAbsent says that the drive's node does not have it any more.
+	ReasonAbsent = "Absent"
+	// ReasonUnreadable says that the drive could not be read.
+	ReasonUnreadable = "Unreadable"
+	// ReasonControllerDown says that the drive's controller does not work.
+	ReasonControllerDown = "ControllerDown"
+	// ReasonHealthWarning says that the drive's health log has a critical warning.
+	ReasonHealthWarning = "HealthWarning"
+)
+
 // Names that the operator puts on objects.
 const (
 	// Finalizer keeps an object until the operator has let go of what it stands for.
@@ -130,6 +176,8 @@ const (
 	LabelCluster = "storage.weir.dev/cluster"
 	// LabelRank is the rank of the engine that an object belongs to.
 	LabelRank = "storage.weir.dev/rank"
+	// LabelNode names the node that a NodeDevice was seen on last.
+	LabelNode = "storage.weir.dev/node"
 	// LabelAttaches marks the pods that mount client Secrets, in the operator's namespace.
 	LabelAttaches = "storage.weir.dev/attaches"
 	// AnnotationCluster is "namespace/name" of the StorageCluster that a Secret in another namespace was copied from.

@@ -1,5 +1,5 @@
-// Package v1alpha1 is the Kubernetes API of Weir: the kinds StorageCluster, Pool and Container, and FabricDomain,
-// Tenant and VNIAllocation for virtual networks.
+// Package v1alpha1 is the Kubernetes API of Weir: the kinds StorageCluster, Pool and Container, FabricDomain,
+// Tenant and VNIAllocation for virtual networks, and NodeDevice for drives.
 //
 // +kubebuilder:object:generate=true
 // +groupName=storage.weir.dev
@@ -23,6 +23,7 @@ func AddToScheme(s *runtime.Scheme) error {
 		&FabricDomain{}, &FabricDomainList{},
 		&Tenant{}, &TenantList{},
 		&VNIAllocation{}, &VNIAllocationList{},
+		&NodeDevice{}, &NodeDeviceList{},
 	)
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil

@@ -48,6 +48,8 @@ type StorageClusterList struct {
 // StorageClusterSpec is the cluster that should be.
 //
 // +kubebuilder:validation:XValidation:rule="self.fabric.provider != 'shm' || self.engines.replicas == 1",message="fabric.provider shm reaches one node only: set engines.replicas to 1, or choose tcp, verbs or cxi"
+// +kubebuilder:validation:XValidation:rule="!has(self.storage.devices) || self.storage.devices.count == self.engines.targetsPerEngine",message="storage.devices.count must equal engines.targetsPerEngine: each target has a drive of its own"
+// +kubebuilder:validation:XValidation:rule="!has(self.storage.devices) || self.deletionPolicy == 'Retain'",message="deletionPolicy must be Retain with storage.devices: drives are erased by hand"
 // +kubebuilder:validation:XValidation:rule="self.ports.fabric + self.engines.targetsPerEngine <= 65536",message="ports.fabric is the first of targetsPerEngine ports: the last one would be above 65535"
 // +kubebuilder:validation:XValidation:rule="self.ports.management != self.ports.metrics && [self.ports.management, self.ports.metrics].all(p, p < self.ports.fabric || p >= self.ports.fabric + self.engines.targetsPerEngine)",message="ports overlap: management, metrics and the targetsPerEngine ports from ports.fabric on must all differ"
 type StorageClusterSpec struct {
@@ -135,10 +137,11 @@ const (
 
 // StorageSpec is the storage of one engine.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.hostPath) != has(self.volumeClaimTemplate)",message="storage needs exactly one of hostPath (a directory of the node) and volumeClaimTemplate (a claim per engine)"
-// +kubebuilder:validation:XValidation:rule="has(self.hostPath) == has(oldSelf.hostPath)",message="storage can't move between hostPath and volumeClaimTemplate: the engines would start empty"
+// +kubebuilder:validation:XValidation:rule="[has(self.hostPath), has(self.volumeClaimTemplate), has(self.devices)].exists_one(is, is)",message="storage needs exactly one of hostPath (a directory of the node), volumeClaimTemplate (a claim per engine) and devices (a drive per target)"
+// +kubebuilder:validation:XValidation:rule="has(self.hostPath) == has(oldSelf.hostPath) && has(self.devices) == has(oldSelf.devices)",message="storage can't move between hostPath, volumeClaimTemplate and devices: the engines would start empty"
 type StorageSpec struct {
-	// size of the storage of one engine; its targets share it evenly.
+	// size of the storage of one engine; its targets share it evenly. With devices each target uses all of its drive, which has at
+	// least that share.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isGreaterThan(quantity('0'))",message="storage.size must be greater than zero, for example 16Gi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) == 0",message="storage.size is immutable: the targets are formatted with it"
@@ -151,6 +154,30 @@ type StorageSpec struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="storage.volumeClaimTemplate is immutable: the engines would start empty"
 	VolumeClaimTemplate *VolumeClaimStorage `json:"volumeClaimTemplate,omitempty"`
+	// devices gives each target a drive of its own: a NodeDevice that is eligible. The agent of drives has to run (devices.enabled of
+	// the chart).
+	// +optional
+	Devices *DeviceStorage `json:"devices,omitempty"`
+}
+
+// DeviceStorage gives each target a drive of its own.
+type DeviceStorage struct {
+	// count of drives for each engine: as many as engines.targetsPerEngine.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=64
+	Count int32 `json:"count"`
+	// selector limits the drives by labels of their NodeDevices; absent means all. A drive that a target has stays when it is
+	// selected no more.
+	// +optional
+	Selector *metav1.LabelSelector `json:"selector,omitempty"`
+	// path of a directory of the node, in which each engine keeps what it has to know of its drives: <path>/<namespace>_<cluster>/rank-<r>.
+	// +optional
+	// +kubebuilder:default="/var/lib/weir/engines"
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(/[A-Za-z0-9._-]+)+$') && !self.matches('(^|/)[.][.]?(/|$)')",message="storage.devices.path must be an absolute path of letters, digits, '.', '_' and '-', without '..', for example /var/lib/weir/engines"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="storage.devices.path is immutable: the engines would not know their drives"
+	Path string `json:"path,omitempty"`
 }
 
 // HostPathStorage keeps the data in a directory of the node.

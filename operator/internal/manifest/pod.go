@@ -2,17 +2,20 @@ package manifest
 
 import (
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/drive"
 )
 
 const (
 	// engineUser is the numeric user and group of engines. Data directories belong to it.
-	engineUser = 10777
+	engineUser = drive.EngineUser
 	// EngineContainer is the name of the engine's container.
 	EngineContainer = "engine"
 	// stopSeconds is what an engine may take for its last checkpoint; without one it recovers from its log.
@@ -46,7 +49,7 @@ func podTemplate(c *v1alpha1.StorageCluster, rank int32, node, fingerprint strin
 			SeccompProfile:      c.Spec.Engines.SeccompProfile,
 		},
 	}
-	if c.Spec.Storage.HostPath != nil {
+	if OnNode(c) {
 		spec.InitContainers = []corev1.Container{ownDataContainer(c.Spec.Image)}
 	}
 	return corev1.PodTemplateSpec{
@@ -75,7 +78,7 @@ func engineContainer(c *v1alpha1.StorageCluster, rank int32) corev1.Container {
 	if c.Spec.Fabric.Provider == "shm" {
 		mounts = append(mounts, corev1.VolumeMount{Name: "shm", MountPath: "/dev/shm"})
 	}
-	return corev1.Container{
+	container := corev1.Container{
 		Name:            EngineContainer,
 		Image:           c.Spec.Image,
 		ImagePullPolicy: corev1.PullIfNotPresent,
@@ -105,6 +108,26 @@ func engineContainer(c *v1alpha1.StorageCluster, rank int32) corev1.Container {
 		TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
 		SecurityContext:          confined(),
 	}
+	if c.Spec.Storage.Devices != nil {
+		addDrives(c, rank, &container)
+	}
+	return container
+}
+
+// addDrives has an engine ask for its drives, and use them.
+func addDrives(c *v1alpha1.StorageCluster, rank int32, container *corev1.Container) {
+	resources := container.Resources.DeepCopy()
+	if resources.Limits == nil {
+		resources.Limits = corev1.ResourceList{}
+	}
+	name := corev1.ResourceName(drive.Resource(c.Namespace, c.Name, rank))
+	resources.Limits[name] = *resource.NewQuantity(int64(c.Spec.Storage.Devices.Count), resource.DecimalSI)
+	container.Resources = *resources
+	paths := make([]string, 0, c.Spec.Engines.TargetsPerEngine)
+	for target := range c.Spec.Engines.TargetsPerEngine {
+		paths = append(paths, drive.ContainerPath(target))
+	}
+	container.Env = append(container.Env, corev1.EnvVar{Name: "WEIR_DEVICES", Value: strings.Join(paths, ",")})
 }
 
 // confined is the security context of a container that needs no privilege.
@@ -158,7 +181,7 @@ func engineVolumes(c *v1alpha1.StorageCluster, rank int32) []corev1.Volume {
 		}}},
 		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 	}
-	if c.Spec.Storage.HostPath != nil {
+	if OnNode(c) {
 		volumes = append(volumes, hostDir("data", DataPath(c, rank), corev1.HostPathDirectoryOrCreate))
 	}
 	if c.Spec.Fabric.Provider == "shm" {
@@ -173,10 +196,23 @@ func hostDir(name, path string, kind corev1.HostPathType) corev1.Volume {
 	}}
 }
 
+// OnNode tells whether engines keep something in a directory of their node, and so always run there.
+func OnNode(c *v1alpha1.StorageCluster) bool {
+	return c.Spec.Storage.HostPath != nil || c.Spec.Storage.Devices != nil
+}
+
+// hostPath is the directory of a node below which engines keep their data, or what they know of their drives.
+func hostPath(c *v1alpha1.StorageCluster) string {
+	if devices := c.Spec.Storage.Devices; devices != nil {
+		return devices.Path
+	}
+	return c.Spec.Storage.HostPath.Path
+}
+
 // clusterPath is the directory on each node that holds the engines of a cluster. Neither namespaces nor names may
 // have a '_', so that no two clusters share one.
 func clusterPath(c *v1alpha1.StorageCluster) string {
-	return fmt.Sprintf("%s/%s_%s", c.Spec.Storage.HostPath.Path, c.Namespace, c.Name)
+	return fmt.Sprintf("%s/%s_%s", hostPath(c), c.Namespace, c.Name)
 }
 
 // DataPath is the directory on the node that holds the data of a rank.

@@ -57,8 +57,9 @@ func Problem(node *corev1.Node, engines v1alpha1.EnginesSpec) string {
 }
 
 // Assign gives every rank below engines.Replicas that is not in held a node. It never changes what is in held. shortage
-// says why some rank is left without a node; it is empty when none is.
-func Assign(held Assignment, engines v1alpha1.EnginesSpec, nodes []corev1.Node) (assigned Assignment, shortage string) {
+// says why some rank is left without a node; it is empty when none is. lacks says what a node lacks that an engine needs; nil when
+// it needs nothing.
+func Assign(held Assignment, engines v1alpha1.EnginesSpec, nodes []corev1.Node, lacks func(node string) string) (assigned Assignment, shortage string) {
 	assigned = make(Assignment, engines.Replicas)
 	load := map[string]int{}
 	for rank, node := range held {
@@ -75,6 +76,12 @@ func Assign(held Assignment, engines v1alpha1.EnginesSpec, nodes []corev1.Node) 
 		if problem := Problem(&nodes[i], engines); problem != "" {
 			problems = append(problems, nodes[i].Name+": "+problem)
 			continue
+		}
+		if lacks != nil {
+			if lack := lacks(nodes[i].Name); lack != "" {
+				problems = append(problems, nodes[i].Name+": "+lack)
+				continue
+			}
 		}
 		candidates = append(candidates, nodes[i].Name)
 	}

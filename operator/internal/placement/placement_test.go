@@ -39,6 +39,7 @@ func TestAssign(t *testing.T) {
 		spec  v1alpha1.EnginesSpec
 		nodes []corev1.Node
 		want  Assignment
+		lacks func(node string) string
 		// shortage has these words; none means that every rank has a node.
 		shortage []string
 	}{
@@ -83,6 +84,13 @@ func TestAssign(t *testing.T) {
 			spec:  v1alpha1.EnginesSpec{Replicas: 1},
 			nodes: []corev1.Node{node("x", tainted(corev1.Taint{Key: "k", Effect: corev1.TaintEffectPreferNoSchedule}))}, want: Assignment{0: "x"},
 		},
+		"a node that lacks something takes no new engine, and keeps its own": {
+			held: Assignment{0: "b"}, spec: v1alpha1.EnginesSpec{Replicas: 3}, nodes: three, want: Assignment{0: "b", 1: "c"},
+			lacks: func(node string) string {
+				return map[string]string{"a": "2 drives needed", "b": "2 drives needed"}[node]
+			},
+			shortage: []string{"a: 2 drives needed"},
+		},
 		"many unsuitable nodes don't make a long message": {
 			spec: v1alpha1.EnginesSpec{Replicas: 1}, want: Assignment{},
 			nodes: []corev1.Node{
@@ -93,7 +101,7 @@ func TestAssign(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, shortage := Assign(tc.held, tc.spec, tc.nodes)
+			got, shortage := Assign(tc.held, tc.spec, tc.nodes, tc.lacks)
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("assignment (-want +got):\n%s", diff)
 			}

@@ -34,13 +34,18 @@ type Cluster struct {
 	ClientSecret string
 	// Shortage says why some rank has no node; empty when all have one.
 	Shortage string
-	Engines  []ClusterEngine
+	// DriveShortage says which ranks have too few drives; empty when all have enough.
+	DriveShortage string
+	// DriveFailures says which drives have failed and were not replaced; empty when none.
+	DriveFailures string
+	Engines       []ClusterEngine
 }
 
 // ClusterReady finds what keeps a cluster from serving.
 var ClusterReady = Chain[Cluster]{
 	clusterStorageFits,     // a target has room for its log
 	clusterNodesSuffice,    // every rank has a node
+	clusterDrivesSuffice,   // every target has a drive
 	clusterEnginesUp,       // every engine answers
 	clusterClientSecretOwn, // CSI and mount daemon reach this cluster, not its namesake
 }
@@ -53,7 +58,8 @@ var ClusterSettled = Chain[Cluster]{
 
 // ClusterHealthy finds engines that served before and don't now.
 var ClusterHealthy = Chain[Cluster]{
-	clusterNoneLost, // no data is unavailable
+	clusterNoneLost,      // no data is unavailable
+	clusterNoDriveFailed, // no drive has failed
 }
 
 func clusterStorageFits(c Cluster) (string, string, bool) {
@@ -67,6 +73,14 @@ func clusterStorageFits(c Cluster) (string, string, bool) {
 
 func clusterNodesSuffice(c Cluster) (string, string, bool) {
 	return v1alpha1.ReasonTooFewNodes, c.Shortage, c.Shortage != ""
+}
+
+func clusterDrivesSuffice(c Cluster) (string, string, bool) {
+	return v1alpha1.ReasonTooFewDrives, c.DriveShortage, c.DriveShortage != ""
+}
+
+func clusterNoDriveFailed(c Cluster) (string, string, bool) {
+	return v1alpha1.ReasonDriveFailed, c.DriveFailures, c.DriveFailures != ""
 }
 
 func clusterClientSecretOwn(c Cluster) (string, string, bool) {

@@ -73,8 +73,14 @@ func (r *Reporter) Report(ctx context.Context, obj client.Object, conditions *[]
 	}
 	log.FromContext(ctx).Info("Condition changed", "condition", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
 	good := c.Status == metav1.ConditionTrue
-	if c.Type != v1alpha1.ConditionReady {
-		good = c.Status != metav1.ConditionTrue
+	switch c.Type {
+	case v1alpha1.ConditionReady:
+	case v1alpha1.ConditionHealthy:
+		if good && before == nil {
+			return // that nothing is wrong with what has just been found is no news
+		}
+	default:
+		good = !good
 		if good && !wasTrue {
 			return // that nothing is wrong, and never was, is no news
 		}

@@ -14,7 +14,7 @@ import (
 
 // describe writes the status of the cluster and tells whether it is at rest: ready, with nothing left to change.
 func (r *Reconciler) describe(ctx context.Context, cluster *v1alpha1.StorageCluster, c credentials, where nodes, engines []engine) bool {
-	facts := r.facts(cluster, c, where.shortage)
+	facts := r.facts(cluster, c, where)
 	before := cluster.Status.Engines
 	cluster.Status.Engines = make([]v1alpha1.EngineStatus, 0, len(engines))
 	cluster.Status.ReadyEngines = 0
@@ -33,13 +33,15 @@ func (r *Reconciler) describe(ctx context.Context, cluster *v1alpha1.StorageClus
 }
 
 // facts are what is known of a cluster before its engines are looked at.
-func (r *Reconciler) facts(cluster *v1alpha1.StorageCluster, c credentials, shortage string) policy.Cluster {
+func (r *Reconciler) facts(cluster *v1alpha1.StorageCluster, c credentials, where nodes) policy.Cluster {
 	return policy.Cluster{
 		Name:              cluster.Name,
 		TargetBytes:       manifest.TargetBytes(cluster),
 		ClientSecretOwner: c.clientSecretOwner,
 		ClientSecret:      r.config.Namespace + "/" + manifest.ClientName(cluster.Name),
-		Shortage:          shortage,
+		Shortage:          where.shortage,
+		DriveShortage:     driveShortage(cluster, where.drives),
+		DriveFailures:     driveFailures(where.drives),
 	}
 }
 

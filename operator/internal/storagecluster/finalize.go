@@ -61,7 +61,7 @@ func (r *Reconciler) blockers(ctx context.Context, cluster *v1alpha1.StorageClus
 	if inUse, err := r.inUse(ctx, cluster); inUse != nil || err != nil {
 		return inUse, err
 	}
-	if cluster.Spec.Storage.HostPath == nil {
+	if !manifest.OnNode(cluster) {
 		unsettled, err := r.settleClaims(ctx, cluster)
 		if err != nil || len(unsettled) == 0 {
 			return nil, err

@@ -17,6 +17,7 @@ import (
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/apply"
+	"weir.dev/weir/operator/internal/assignment"
 	"weir.dev/weir/operator/internal/manifest"
 	"weir.dev/weir/operator/internal/placement"
 )
@@ -29,21 +30,34 @@ type nodes struct {
 	assigned placement.Assignment
 	// shortage says why some rank has no node.
 	shortage string
-	// pinned is true when engines are bound to nodes: their data is in a directory there.
+	// pinned is true when engines are bound to nodes: their data is there.
 	pinned bool
+	// drives are the engines' drives, in a cluster with devices.
+	drives assignment.Decision
 }
 
 // runnable tells whether the engine of a rank can be started.
 func (n nodes) runnable(rank int32) bool {
-	_, ok := n.assigned[rank]
-	return ok || !n.pinned
+	return n.lack(rank) == ""
+}
+
+// lack says why the engine of a rank can't be started; empty when it can.
+func (n nodes) lack(rank int32) string {
+	if _, ok := n.assigned[rank]; !ok && n.pinned {
+		return "no node"
+	}
+	return n.drives.Missing[rank]
 }
 
 // ensurePlacement gives each rank a node and records it before any engine is started there. The record outlives the
 // cluster under deletionPolicy Retain, so that a cluster of the same name finds its data.
 func (r *Reconciler) ensurePlacement(ctx context.Context, cluster *v1alpha1.StorageCluster) (nodes, error) {
-	if cluster.Spec.Storage.HostPath == nil {
+	if !manifest.OnNode(cluster) {
 		return nodes{}, nil
+	}
+	lacks, err := r.lacksDrives(ctx, cluster)
+	if err != nil {
+		return nodes{}, err
 	}
 	var list corev1.NodeList
 	if err := r.client.List(ctx, &list); err != nil {
@@ -57,7 +71,7 @@ func (r *Reconciler) ensurePlacement(ctx context.Context, cluster *v1alpha1.Stor
 		if err != nil {
 			return nodes{}, err
 		}
-		assigned, shortage := placement.Assign(held, cluster.Spec.Engines, list.Items)
+		assigned, shortage := placement.Assign(held, cluster.Spec.Engines, list.Items, lacks)
 		result = nodes{assigned: assigned, shortage: shortage, pinned: true}
 		if equality.Semantic.DeepEqual(held, assigned) {
 			return result, nil

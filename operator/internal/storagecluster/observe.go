@@ -118,7 +118,7 @@ func (e engine) problem(where nodes) string {
 	case e.up():
 		return ""
 	case !where.runnable(e.rank):
-		return "no node"
+		return shorten(where.lack(e.rank))
 	case e.pod == nil && e.set == nil:
 		return "not started yet"
 	case e.pod == nil:

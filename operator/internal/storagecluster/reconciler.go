@@ -126,6 +126,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.Pool{}, handler.EnqueueRequestsFromMapFunc(clusterOfPool),
 			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.allClusters), builder.WithPredicates(nodeSuitabilityChanged{})).
+		Watches(&v1alpha1.NodeDevice{}, handler.EnqueueRequestsFromMapFunc(r.clustersWithDevices), builder.WithPredicates(driveChanged{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
@@ -170,12 +171,17 @@ func (r *Reconciler) makeSo(ctx context.Context, cluster *v1alpha1.StorageCluste
 	if misplaced || manifest.TargetBytes(cluster) < policy.MinTargetBytes {
 		// Nothing is started: where this cluster's client Secret belongs there is another one's, through which nobody
 		// would reach it; or no engine could work with so little storage.
-		r.reportConditions(ctx, cluster, r.facts(cluster, credentials, ""))
+		r.reportConditions(ctx, cluster, r.facts(cluster, credentials, nodes{}))
 		return settledInterval, nil
 	}
 	nodes, err := r.ensurePlacement(ctx, cluster)
 	if err != nil {
 		return 0, err
+	}
+	if cluster.Spec.Storage.Devices != nil {
+		if nodes.drives, err = r.ensureDrives(ctx, cluster, nodes.assigned); err != nil {
+			return 0, err
+		}
 	}
 	for _, obj := range []client.Object{
 		manifest.Service(cluster),
@@ -201,6 +207,7 @@ func (r *Reconciler) makeSo(ctx context.Context, cluster *v1alpha1.StorageCluste
 	if r.describe(ctx, cluster, credentials, nodes, observed) {
 		after = settledInterval
 	}
+	after = lookAgain(after, nodes.drives)
 	return min(after, max(time.Second, credentials.renewAt.Sub(r.clock.Now()))), nil
 }
 
@@ -225,13 +232,25 @@ func clusterOfPool(_ context.Context, obj client.Object) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.ClusterRef.Name}}}
 }
 
+// clustersWithDevices are those to which a drive may matter.
+func (r *Reconciler) clustersWithDevices(ctx context.Context, _ client.Object) []reconcile.Request {
+	return r.clusters(ctx, func(c *v1alpha1.StorageCluster) bool { return c.Spec.Storage.Devices != nil })
+}
+
 func (r *Reconciler) allClusters(ctx context.Context, _ client.Object) []reconcile.Request {
+	return r.clusters(ctx, func(*v1alpha1.StorageCluster) bool { return true })
+}
+
+func (r *Reconciler) clusters(ctx context.Context, meant func(*v1alpha1.StorageCluster) bool) []reconcile.Request {
 	var clusters v1alpha1.StorageClusterList
 	if err := r.client.List(ctx, &clusters); err != nil {
 		return nil // the next periodic look at each cluster sees the node as well
 	}
 	requests := make([]reconcile.Request, 0, len(clusters.Items))
 	for i := range clusters.Items {
+		if !meant(&clusters.Items[i]) {
+			continue
+		}
 		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
 	}
 	return requests

@@ -63,6 +63,10 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 	seen := make([]rolloutEngine, len(engines))
 	silent := !slices.ContainsFunc(engines, func(e engine) bool { return e.state != nil })
 	for i, e := range engines {
+		fingerprint := fingerprint
+		if drives := drivesOf(cluster, where.drives, e.rank); drives != "" {
+			fingerprint = manifest.Fingerprint([]byte(fingerprint), []byte(drives))
+		}
 		set, err := manifest.StatefulSet(complete, e.rank, where.assigned[e.rank], fingerprint)
 		if err != nil {
 			return err

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	toolscache "k8s.io/client-go/tools/cache"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/assembly"
+	"weir.dev/weir/operator/internal/drive"
+	"weir.dev/weir/operator/internal/inventory"
+	"weir.dev/weir/operator/internal/plugin"
+)
+
+// stateMode lets nobody but root see the device files.
+const stateMode = 0o700
+
+// run keeps the node's drives until ctx ends.
+func run(ctx context.Context, o options) error {
+	if err := os.MkdirAll(o.state, stateMode); err != nil {
+		return fmt.Errorf("make the directory for device files: %w", err)
+	}
+	scheme, err := assembly.NewScheme()
+	if err != nil {
+		return err
+	}
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server: %w", err)
+	}
+	own := labels.SelectorFromSet(labels.Set{v1alpha1.LabelNode: o.node})
+	mgr, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:                 scheme,
+		Cache:                  cache.Options{ByObject: map[client.Object]cache.ByObject{&v1alpha1.NodeDevice{}: {Label: own}}},
+		Metrics:                metricsserver.Options{BindAddress: "0"},
+		HealthProbeBindAddress: o.probeAddress,
+	})
+	if err != nil {
+		return fmt.Errorf("set up the manager: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return fmt.Errorf("add health check: %w", err)
+	}
+	nodes := drive.Nodes{Folder: o.state}
+	agent := inventory.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("weir-drives"), clock.RealClock{}, o.node, finder{o.tree, nodes})
+	w := &watch{agent: agent, interval: o.interval, changed: make(chan struct{}, 1)}
+	if o.kubelet != "" {
+		w.offers = append(w.offers, plugin.New(o.kubelet, w.handOut(nodes)).Offer)
+	}
+	if err := w.notice(ctx, mgr); err != nil {
+		return err
+	}
+	if err := mgr.Add(manager.RunnableFunc(w.run)); err != nil {
+		return fmt.Errorf("add the inventory: %w", err)
+	}
+	ctrl.Log.Info("Starting", "version", version, "node", o.node)
+	return mgr.Start(ctx)
+}
+
+// watch looks at the drives again and again.
+type watch struct {
+	agent    *inventory.Agent
+	interval time.Duration
+	// changed has something in it when a NodeDevice of this node is another.
+	changed chan struct{}
+	// offers are told what was seen.
+	offers []func(context.Context, []inventory.Seen)
+}
+
+// notice has changes of NodeDevices looked at: a drive that is assigned to an engine is wanted at once.
+func (w *watch) notice(ctx context.Context, mgr ctrl.Manager) error {
+	informer, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.NodeDevice{}, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch NodeDevices: %w", err)
+	}
+	signal := func() {
+		select {
+		case w.changed <- struct{}{}:
+		default: // a look is due already
+		}
+	}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(before, after any) {
+			a, okA := before.(*v1alpha1.NodeDevice)
+			b, okB := after.(*v1alpha1.NodeDevice)
+			if okA && okB && a.Generation != b.Generation {
+				signal()
+			}
+		},
+		DeleteFunc: func(any) { signal() },
+	})
+	if err != nil {
+		return fmt.Errorf("watch NodeDevices: %w", err)
+	}
+	return nil
+}
+
+func (w *watch) run(ctx context.Context) error {
+	ticker := time.NewTicker(w.interval)
+	defer ticker.Stop()
+	for {
+		seen, err := w.agent.Scan(ctx)
+		if err != nil && ctx.Err() == nil {
+			log.FromContext(ctx).Info("Not all drives could be recorded; they are looked at again", "reason", err.Error())
+		}
+		for _, offer := range w.offers {
+			if seen != nil { // otherwise nothing is known, not even that there are no drives
+				offer(ctx, seen)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.changed:
+		case <-ticker.C:
+		}
+	}
+}
+
+// handOut gives a drive to a container, by a device file that belongs to the engine's user: container runtimes make the container's
+// own like it.
+func (w *watch) handOut(nodes drive.Nodes) plugin.HandOut {
+	return func(ctx context.Context, name string) (*pluginapi.DeviceSpec, error) {
+		seen, err := w.agent.Take(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		path, err := nodes.Make(name, &seen.Drive, drive.EngineUser)
+		if err != nil {
+			return nil, err
+		}
+		return &pluginapi.DeviceSpec{HostPath: path, ContainerPath: drive.ContainerPath(seen.Assignment.Target), Permissions: "rw"}, nil
+	}
+}
