@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests a store and an engine on emulated NVMe drives in a virtual machine: Debian's kernel, QEMU without hardware support,
-# and programs (engine/store/examples/drive.rs, weir-engine, weir) that a shell script (init) leads through the test. Takes
+# and programs (engine/store/examples/drive.rs, weir-engine, weir, weir-drives) that a shell script (init) leads through the test. Takes
 # about a minute.
 set -euo pipefail
 # shellcheck source=setup/steps.sh
@@ -21,7 +21,8 @@ cargo build --locked --workspace --bins --example drive
 built=${CARGO_TARGET_DIR:-target}/debug
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-machine_root "$work/root" e2e/nvme/init "$built/examples/drive" "$built/weir-engine" "$built/weir"
+CGO_ENABLED=0 go build -buildvcs=false -ldflags '-s -w' -o "$work/weir-drives" ./operator/cmd/weir-drives
+machine_root "$work/root" e2e/nvme/init "$built/examples/drive" "$built/weir-engine" "$built/weir" "$work/weir-drives"
 machine_pack "$work/root" "$work/initramfs"
 
 # machine_attempt: drives with nothing on them that an earlier attempt wrote.
