@@ -128,7 +128,7 @@ impl Driver {
             self.give_up_if_deposed();
             while self.raw.has_ready() {
                 let ready = self.raw.ready();
-                self.process(ready).await.map_err(|error| error.to_string())?;
+                self.process(ready).await?;
                 self.give_up_if_deposed();
             }
             self.publish();

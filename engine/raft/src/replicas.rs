@@ -65,10 +65,10 @@ impl Replicas {
         let log = Log::load(shard.clone(), members.iter().map(|rank| id_of(*rank)).collect(), scopes).await?;
         let done = Done::load(&shard).map_err(|reason| unreadable("what took effect", reason))?;
         let is_first = log.is_new() && members.first() == Some(&self.engines.own_rank());
-        let shared = Shared::new(group, done);
-        let driver = Driver::new(Rc::clone(&shared), Rc::clone(&self.engines), log);
+        let state = Shared::new(group, done);
+        let driver = Driver::new(Rc::clone(&state), Rc::clone(&self.engines), log);
         let driver = driver.map_err(|error| unreadable("the log", error.to_string()))?;
-        let replica = Rc::new(Replica { shared });
+        let replica = Rc::new(Replica { shared: state });
         self.open.borrow_mut().insert(group, Rc::clone(&replica));
         self.engines.runtime().spawn(driver.run(is_first));
         Ok(replica)

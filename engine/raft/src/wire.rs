@@ -62,8 +62,7 @@ fn to_snapshot(snapshot: &Snapshot) -> RaftSnapshot {
 
 pub(crate) fn snapshot_of(snapshot: RaftSnapshot) -> Snapshot {
     let RaftSnapshot { index, term, voters, data } = snapshot;
-    let mut read = Snapshot::default();
-    read.data = data.into_vec().into();
+    let mut read = Snapshot { data: data.into_vec().into(), ..Snapshot::default() };
     let metadata = read.mut_metadata();
     metadata.index = index;
     metadata.term = term;
