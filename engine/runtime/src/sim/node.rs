@@ -19,11 +19,39 @@ pub(super) struct NodeState {
     pub(super) incarnation: u64,
     /// How far the node's wall clock is off, in nanoseconds.
     pub(super) skew_ns: i64,
+    rate: Rate,
+}
+
+/// How fast a node's monotonic clock runs: from a moment on so many millionths faster than the world's.
+#[derive(Clone, Copy, Default)]
+struct Rate {
+    /// That moment by the world's clock and by the node's, in nanoseconds.
+    since: (u64, u64),
+    faster_ppm: i64,
+}
+
+impl Rate {
+    const MILLION: i128 = 1_000_000;
+
+    /// What the node's clock shows when the world's shows `world`.
+    fn local(self, world: u64) -> u64 {
+        let passed = i128::from(world) - i128::from(self.since.0);
+        let shown = passed + passed * i128::from(self.faster_ppm) / Self::MILLION;
+        u64::try_from(i128::from(self.since.1) + shown).unwrap_or(u64::MAX)
+    }
+
+    /// What the world's clock shows when the node's has reached `local`.
+    fn world(self, local: u64) -> u64 {
+        let passed = i128::from(local) - i128::from(self.since.1);
+        let faster = Self::MILLION + i128::from(self.faster_ppm);
+        let needed = (passed * Self::MILLION + faster - 1).div_euclid(faster);
+        u64::try_from(i128::from(self.since.0) + needed.max(0)).unwrap_or(u64::MAX)
+    }
 }
 
 impl NodeState {
     pub(super) fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), up: true, incarnation: 0, skew_ns: 0 }
+        Self { name: name.to_owned(), up: true, incarnation: 0, skew_ns: 0, rate: Rate::default() }
     }
 
     /// Owner of the tasks of the present incarnation.
@@ -85,6 +113,21 @@ impl Node {
     }
 }
 
+impl Node {
+    /// Has the node's monotonic clock run so many millionths faster than the world's from now on, or slower when negative. It is
+    /// set before the node has timers, which are not moved.
+    ///
+    /// # Panics
+    /// When the clock would stand still or run backwards.
+    pub fn set_clock_rate(&self, faster_ppm: i64) {
+        assert!(i128::from(faster_ppm) > -Rate::MILLION, "a clock that runs");
+        let world = self.inner.now.get();
+        let mut nodes = self.inner.nodes.borrow_mut();
+        let rate = &mut nodes[self.id.0].rate;
+        *rate = Rate { since: (world, rate.local(world)), faster_ppm };
+    }
+}
+
 pub(super) struct NodeBackend {
     inner: Rc<Inner>,
     node: NodeId,
@@ -92,6 +135,10 @@ pub(super) struct NodeBackend {
 }
 
 impl NodeBackend {
+    fn rate(&self) -> Rate {
+        self.inner.nodes.borrow()[self.node.0].rate
+    }
+
     pub(super) fn new(inner: Rc<Inner>, node: NodeId, incarnation: u64) -> Self {
         Self { inner, node, incarnation }
     }
@@ -99,7 +146,7 @@ impl NodeBackend {
 
 impl Backend for NodeBackend {
     fn now(&self) -> Instant {
-        Instant::from_nanos(self.inner.now.get())
+        Instant::from_nanos(self.rate().local(self.inner.now.get()))
     }
 
     fn times(&self) -> (Instant, u64) {
@@ -129,7 +176,7 @@ impl Backend for NodeBackend {
     }
 
     fn set_timer(&self, at: Instant, waker: Waker) -> TimerId {
-        self.inner.set_timer(at, waker)
+        self.inner.set_timer(Instant::from_nanos(self.rate().world(at.as_nanos())), waker)
     }
 
     fn clear_timer(&self, timer: TimerId) {

@@ -138,3 +138,26 @@ fn clock_skew_shifts_only_the_wall_clock() {
     assert_eq!(node.handle().wall_ns(), WALL_START_NS - 500);
     assert_eq!(node.handle().now(), world.node("m").handle().now());
 }
+
+#[test]
+fn clocks_run_apart_and_timers_go_by_their_nodes_clock() {
+    let world = World::new(7);
+    let (fast, slow) = (world.node("fast"), world.node("slow"));
+    world.run_for(Duration::from_secs(1));
+    fast.set_clock_rate(50_000);
+    slow.set_clock_rate(-40_000);
+    for (node, millis) in [(&fast, 1000), (&slow, 1000)] {
+        let rt = node.handle();
+        let began = world.now();
+        world.block_on(node, async move {
+            let until = rt.now() + Duration::from_millis(millis);
+            rt.sleep_until(until).await;
+            assert!(rt.now() >= until, "a timer is never early");
+        });
+        let took = (world.now() - began).as_millis();
+        assert_eq!(took, if node.name() == "fast" { 952 } else { 1041 });
+    }
+    let (before, rate) = (fast.handle().now(), 0);
+    fast.set_clock_rate(rate);
+    assert_eq!(fast.handle().now(), before, "a clock doesn't jump");
+}
