@@ -12,6 +12,9 @@ use crate::error::Result;
 use crate::operation::{Answers, PAUSE};
 use crate::session::Context;
 
+/// How often a client asks for a newer pool map because a target is out of service: as often as a target looks at its device.
+pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Longest wait for a newer pool map when a target is out of service.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
@@ -21,10 +24,10 @@ impl Context {
         self.known_map(pool.id()).unwrap_or_else(|| self.learn_map(pool.id(), pool.map()))
     }
 
-    /// Asks for a pool map newer than `version`, unless it did a moment ago. For a caller that meets a target out of
+    /// Asks for a pool map newer than `version`, unless it did less than `pause` ago. For a caller that meets a target out of
     /// service and must not wait. Returns whether there is a newer one.
-    pub(crate) async fn look_for_map(&self, pool: &Pool, version: u32) -> bool {
-        if self.may_look_for_map(pool.id()) {
+    pub(crate) async fn look_for_map(&self, pool: &Pool, version: u32, pause: Duration) -> bool {
+        if self.may_look_for_map(pool.id(), pause) {
             // The engine that runs the service may be away, too.
             // Boxed, since it is rare and part of every request's future.
             let _ = Box::pin(self.runtime().timeout(LOOK_LIMIT, self.look_around(pool, version))).await;

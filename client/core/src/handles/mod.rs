@@ -6,4 +6,5 @@ mod map;
 mod pool;
 
 pub use container::{Container, KEEP_EVERY};
+pub(crate) use map::LOOK_INTERVAL;
 pub use pool::{Pool, PoolSpace};

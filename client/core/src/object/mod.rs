@@ -23,7 +23,7 @@ use weir_proto::{Der, Epoch, Key, ObjectId, ReaderId};
 use weir_runtime::Instant;
 
 use crate::error::Error;
-use crate::handles::{Container, Pool};
+use crate::handles::{Container, LOOK_INTERVAL, Pool};
 use crate::operation::{Exchange, Reach, Refusal, RequestInfo};
 use crate::session::Context;
 use crate::{ObjectClass, Result};
@@ -155,7 +155,7 @@ impl Object {
             let target = target_of(&map, id).ok_or_else(|| no_shard(info, id as usize))?;
             if target.state == TargetState::Down {
                 // It may have come back: a client that uses only this target would never hear of it.
-                if context.look_for_map(pool, map.version).await {
+                if context.look_for_map(pool, map.version, LOOK_INTERVAL).await {
                     continue;
                 }
                 return Err(out_of_service(info, pool, target).into());
@@ -168,7 +168,7 @@ impl Object {
                 }
                 // The map may say by now that the target is out of service.
                 Err(refusal) if refusal.error.is(Der::NVME_IO) => {
-                    context.look_for_map(pool, map.version).await;
+                    context.look_for_map(pool, map.version, LOOK_INTERVAL).await;
                     let newest = context.map_of(pool);
                     let down = target_of(&newest, id).filter(|target| target.state == TargetState::Down);
                     let error = down.map_or(refusal.error, |target| out_of_service(info, pool, target));

@@ -13,6 +13,10 @@ use crate::session::Context;
 /// First and longest wait for one member: the first passes over a member that has died, and is longer than most fetches take.
 const FETCH_TRY: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// How often a newer map is asked for while a member doesn't answer: it comes within seconds of the loss of an engine, and until then
+/// changes wait.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+
 /// Longest wait for the leader before it is asked whether another target leads by now.
 const LEADER_TRY: Duration = Duration::from_secs(1);
 
@@ -49,7 +53,7 @@ impl Object {
             let id = chosen.ok().and_then(|chosen| serving.get(chosen)).copied();
             let Some(target) = id.and_then(|id| map.target(id)) else {
                 // All have been asked, or none serves.
-                let has_newer = context.look_for_map(pool, map.version).await;
+                let has_newer = context.look_for_map(pool, map.version, LOOK_PAUSE).await;
                 if passed.is_empty() && !has_newer && now() + PAUSE.1 >= deadline {
                     let first = layout.group(group).first().and_then(|id| map.target(*id));
                     let error =
@@ -73,7 +77,7 @@ impl Object {
                         passed.push(target.id);
                         wait = (wait * 2).min(FETCH_TRY.1);
                     } else {
-                        context.look_for_map(pool, map.version).await;
+                        context.look_for_map(pool, map.version, LOOK_PAUSE).await;
                     }
                 }
                 answered => return answered,

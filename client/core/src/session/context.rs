@@ -63,9 +63,6 @@ pub trait Lender {
     fn sink(&self, memory: &mut [u8]) -> Buffer;
 }
 
-/// How often a client asks for a newer pool map because a target is out of service: as often as a target looks at its device.
-const LOOK_INTERVAL: Duration = Duration::from_secs(5);
-
 /// A context that sends nothing for this long gives back the memory for its next transfers, if its executor runs
 /// meanwhile.
 const REST_AFTER: Duration = Duration::from_secs(5);
@@ -306,12 +303,12 @@ impl Context {
         }
     }
 
-    /// Whether a newer map may be asked for: it wasn't a moment ago. Notes that it is.
-    pub(crate) fn may_look_for_map(&self, pool: PoolId) -> bool {
+    /// Whether a newer map may be asked for: it wasn't for some time. Notes that it is.
+    pub(crate) fn may_look_for_map(&self, pool: PoolId, pause: Duration) -> bool {
         let now = self.runtime().now();
         let mut looked = self.0.looked.borrow_mut();
         let last = looked.get(&pool);
-        let may = last.is_none_or(|last| now.saturating_duration_since(*last) >= LOOK_INTERVAL);
+        let may = last.is_none_or(|last| now.saturating_duration_since(*last) >= pause);
         if may {
             looked.insert(pool, now);
         }
