@@ -233,6 +233,14 @@ impl Management {
         v1::SystemQueryResponse { system, engines: states, viewed_by_rank }
     }
 
+    /// Creates pools with a redundancy factor from now on, for tests of what isn't served to users.
+    #[doc(hidden)]
+    pub fn allow_redundancy(&self) {
+        if let Some(directory) = &self.directory {
+            directory.allow_redundancy();
+        }
+    }
+
     fn directory(&self) -> Result<&Directory, Failure> {
         let elsewhere = || {
             if let Some(failed) = self.pools.out_of_service() {

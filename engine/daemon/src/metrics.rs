@@ -522,6 +522,11 @@ impl Exporter {
                 "1 when what the target held is not on its device",
                 |figures| Value::Gauge(figures.lost.into()),
             ),
+            self.by_target(
+                "weir_engine_target_without_lease",
+                "Requests refused because the target held no lease of a pool's map",
+                |figures| Value::Counter(figures.without_lease),
+            ),
             self.by_target("weir_engine_media_refused", "Transfers refused to a faulty device", |figures| {
                 Value::Counter(figures.health.refused)
             }),

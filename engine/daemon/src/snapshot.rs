@@ -98,6 +98,8 @@ pub struct TargetFigures {
     pub shards: BTreeMap<String, ShardFigures>,
     /// Request times by kind of operation.
     pub latency: [LatencyCounts; OPERATIONS],
+    /// Requests refused because the target held no lease of a pool's map.
+    pub without_lease: u64,
     /// Requests to others that wait for their replies.
     pub in_flight: u64,
     /// Messages and requests whose authentication was wrong, and replays.
@@ -185,6 +187,7 @@ pub async fn take(target: &Target) -> TargetFigures {
     let mut figures = TargetFigures {
         busy: thread_time(),
         latency: target.io.metrics().latency(),
+        without_lease: target.io.metrics().without_lease(),
         in_flight: target.rpc.in_flight() as u64,
         unauthenticated: target.pools.engines().forged() + target.rpc.metrics().unauthenticated.get(),
         store: target.store.stats(),

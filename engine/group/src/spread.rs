@@ -42,13 +42,15 @@ const REPLY_REST: usize = 256 * 1024;
 pub struct Spread {
     engines: Rc<Engines>,
     collectives: Rc<Collectives>,
+    dead: Rc<dyn Fn(Rank) -> bool>,
 }
 
 impl Spread {
     /// Takes part in what others spread, when this is target 0, and spreads from now on. `dead` says which engines need
     /// not be tried.
     pub fn start(engines: &Rc<Engines>, dead: impl Fn(Rank) -> bool + 'static) -> Rc<Self> {
-        let transport = Rc::new(Sealed { engines: Rc::downgrade(engines), dead: Box::new(dead) });
+        let dead: Rc<dyn Fn(Rank) -> bool> = Rc::new(dead);
+        let transport = Rc::new(Sealed { engines: Rc::downgrade(engines), dead: Rc::clone(&dead) });
         let group = Rc::clone(engines.roster().group());
         let collectives = Collectives::new(engines.runtime(), engines.own_rank(), group, transport);
         for operation in CHANGES {
@@ -69,7 +71,13 @@ impl Spread {
                 }
             });
         }
-        Rc::new(Self { engines: Rc::clone(engines), collectives })
+        Rc::new(Self { engines: Rc::clone(engines), collectives, dead })
+    }
+
+    /// Whether an engine need not be tried, since it is dead.
+    #[must_use]
+    pub fn is_dead(&self, rank: Rank) -> bool {
+        (self.dead)(rank)
     }
 
     async fn call(&self, ranks: &[Rank], operation: u16, body: &[u8], limit: Duration) -> Option<Outcome> {
@@ -228,7 +236,7 @@ const QUERY_LIMIT: Duration = Duration::from_secs(1);
 /// Collective messages under the system's seal.
 struct Sealed {
     engines: Weak<Engines>,
-    dead: Box<dyn Fn(Rank) -> bool>,
+    dead: Rc<dyn Fn(Rank) -> bool>,
 }
 
 /// Asks target 0 of a member; `None`: it doesn't answer.

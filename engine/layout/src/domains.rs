@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use weir_proto::pool::PoolMap;
+use weir_proto::pool::{PoolMap, PoolTarget};
 
 /// A target as placement sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -59,6 +59,12 @@ pub(crate) fn sizes(seats: &[Seat]) -> Vec<usize> {
     sizes
 }
 
+/// How many fault domains have a target of a kind.
+#[must_use]
+pub fn domains_with(map: &PoolMap, is_of_kind: impl Fn(&PoolTarget) -> bool) -> usize {
+    sizes(&seats(map, |position| is_of_kind(&map.targets[position]))).len()
+}
+
 /// The greatest number of groups of so many replicas that have a target each and no domain twice; 0 when not even one has.
 pub(crate) fn most_groups(sizes: &[usize], replicas: usize) -> usize {
     let fits = |groups: usize| sizes.iter().map(|size| size.min(&groups)).sum::<usize>() >= groups * replicas;
@@ -74,7 +80,7 @@ pub(crate) fn most_groups(sizes: &[usize], replicas: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_proto::pool::{PoolEngine, PoolTarget};
+    use weir_proto::pool::PoolEngine;
     use weir_proto::{Rank, TargetIndex};
 
     #[test]
@@ -86,6 +92,8 @@ mod tests {
         let place = |rank, node: &str| PoolEngine { rank: Rank(rank), path: vec!["z".into(), node.into()] };
         map.engines = vec![place(0, "a"), place(2, "b"), place(3, "a")];
         assert_eq!(domains(&map), [0, 0, 1, 1, 2, 2, 0, 0]);
+        let of_ranks = |ranks: &[u32]| domains_with(&map, |target| ranks.contains(&target.rank.0));
+        assert_eq!([of_ranks(&[]), of_ranks(&[0, 3]), of_ranks(&[0, 1, 3])], [0, 1, 2]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod groups;
 mod placement;
 
 pub use class::{ClassError, ObjectClass, PREDEFINED_GROUPS, SERVES_REPLICAS};
+pub use domains::domains_with;
 pub use placement::{Layout, LayoutError};
 pub use weir_proto::pool::{PoolEngine, PoolMap, PoolTarget, TargetState};
 

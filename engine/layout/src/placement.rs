@@ -134,16 +134,24 @@ impl Layout {
         self.serving(index, map).next()
     }
 
-    /// The members of a group that serve reads and writes, the leader first.
+    /// The members of a group that serve reads and writes, the leader first. Those in doubt do only where no other one does, and then
+    /// one of them alone: of the engine with the greatest rank, since engines in doubt catch up in the order of their ranks.
     pub fn serving(&self, index: usize, map: &PoolMap) -> impl Iterator<Item = u32> {
-        self.members(index).filter(|id| map.serves(*id))
+        let is_sure = |id: &u32| map.target(*id).is_some_and(|one| one.state.serves() && !one.in_doubt);
+        let serving = self.members(index).filter_map(|id| map.target(id)).filter(|one| one.state.serves());
+        let last = serving.max_by_key(|one| (one.rank, one.index));
+        let alone = last.filter(|_| !self.members(index).any(|id| is_sure(&id))).map(|one| one.id);
+        self.members(index).filter(is_sure).chain(alone)
     }
 
     /// The members of a group that take writes, the leader first while there is one. Of those that serve no reads
     /// yet they get what they miss on another way.
     pub fn writing(&self, index: usize, map: &PoolMap) -> impl Iterator<Item = u32> {
-        let behind = |id: &u32| map.target(*id).is_some_and(|target| target.state == TargetState::Up);
-        self.serving(index, map).chain(self.members(index).filter(behind))
+        let serving: Vec<u32> = self.serving(index, map).collect();
+        let takes = |id: &u32| map.target(*id).is_some_and(|one| one.state.takes_writes());
+        let behind = self.members(index).filter(takes).filter(|id| !serving.contains(id));
+        let behind: Vec<u32> = behind.collect();
+        serving.into_iter().chain(behind)
     }
 
     /// The members of a group from the place on that object and group pick.

@@ -25,7 +25,7 @@ pub struct IoService {
     operations: Operations,
     replication: Rc<Replication>,
     transactions: Rc<Transactions>,
-    metrics: IoMetrics,
+    admission: Admission,
 }
 
 impl IoService {
@@ -37,9 +37,8 @@ impl IoService {
         let transactions = Transactions::new(admission.clone());
         let (repeats, unsettled) = (Rc::new(Repeats::default()), Rc::new(Unsettled::default()));
         let replication = Replication::new(admission.clone(), Rc::clone(&repeats), Rc::clone(&unsettled));
-        let operations = Operations::new(admission, repeats, unsettled);
-        let metrics = IoMetrics::default();
-        let service = Rc::new(Self { rt, operations, replication, transactions, metrics });
+        let operations = Operations::new(admission.clone(), repeats, unsettled);
+        let service = Rc::new(Self { rt, operations, replication, transactions, admission });
         service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
@@ -65,14 +64,17 @@ impl IoService {
 
     /// What it has done so far.
     #[must_use]
-    pub const fn metrics(&self) -> &IoMetrics {
-        &self.metrics
+    pub fn metrics(&self) -> &IoMetrics {
+        &self.admission.metrics
     }
 
     /// Plants a fault, for tests of the harness that looks for it.
     #[doc(hidden)]
     pub fn plant(&self, bug: PlantedBug) {
-        self.replication.plant(bug);
+        match bug {
+            PlantedBug::IgnoredLease => self.admission.ignore_leases(),
+            _ => self.replication.plant(bug),
+        }
     }
 
     fn serve(self: &Rc<Self>, rpc: &Rpc, opcode: u16, operation: Operation) {
@@ -107,7 +109,7 @@ impl IoService {
             Operation::Query => self.operations.query(&request).await,
             Operation::Commit => self.transactions.commit(&request).await,
         };
-        self.metrics.record(operation, self.rt.now().saturating_duration_since(arrived));
+        self.admission.metrics.record(operation, self.rt.now().saturating_duration_since(arrived));
         answer
     }
 }

@@ -98,6 +98,8 @@ pub enum PlantedBug {
     LostForward,
     /// Readers don't wait for what isn't settled.
     NewThenOld,
+    /// A target serves without a lease of the map.
+    IgnoredLease,
 }
 
 /// Changes of one object, in the order of their epochs.

@@ -10,6 +10,7 @@ pub mod der;
 pub mod group;
 pub mod hlc;
 pub mod id;
+pub mod lease;
 pub mod limits;
 mod map;
 pub mod object;

@@ -1,5 +1,6 @@
 //! Pool maps: the targets of a pool, their states, and the fault domains of its engines.
 
+use core::fmt;
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
@@ -58,7 +59,7 @@ impl TargetState {
 }
 
 /// One target of a pool.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct PoolTarget {
     /// Number in the pool: stable for the pool's life.
     pub id: u32,
@@ -73,13 +74,30 @@ pub struct PoolTarget {
     /// Version of the map in which others took its places over; 0: it has them. [`TargetState::DownOut`] sets it, and
     /// it stays while the target gets its data back ([`TargetState::Up`]).
     pub out: u32,
+    /// It serves, and may have changes that no other member of their groups has, since it has started again: others are read
+    /// before it.
+    pub in_doubt: bool,
+}
+
+impl fmt::Debug for PoolTarget {
+    /// Without what a map doesn't say that has none in doubt: recorded messages are compared by this.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, rank, index, state, since, out, in_doubt } = self;
+        let mut all = f.debug_struct("PoolTarget");
+        all.field("id", id).field("rank", rank).field("index", index).field("state", state);
+        all.field("since", since).field("out", out);
+        if *in_doubt {
+            all.field("in_doubt", in_doubt);
+        }
+        all.finish()
+    }
 }
 
 impl PoolTarget {
     /// A target that serves since the first version of its map.
     #[must_use]
     pub const fn serving(id: u32, rank: Rank, index: TargetIndex) -> Self {
-        Self { id, rank, index, state: TargetState::UpIn, since: 1, out: 0 }
+        Self { id, rank, index, state: TargetState::UpIn, since: 1, out: 0, in_doubt: false }
     }
 
     /// Puts the target into a state, which version `version` of the map brings. A target whose places others have
@@ -94,7 +112,7 @@ impl PoolTarget {
             TargetState::UpIn => self.out = 0,
             _ => {}
         }
-        (self.state, self.since) = (state, version);
+        (self.state, self.since, self.in_doubt) = (state, version, false);
         true
     }
 }
@@ -158,6 +176,11 @@ impl PoolMap {
         self.targets.get(index)
     }
 
+    /// Targets that serve and are in doubt, ascending by id.
+    pub fn in_doubt(&self) -> impl Iterator<Item = &PoolTarget> {
+        self.targets.iter().filter(|target| target.state.serves() && target.in_doubt)
+    }
+
     /// Whether a target serves reads and writes.
     #[must_use]
     pub fn serves(&self, id: u32) -> bool {
@@ -190,12 +213,17 @@ struct MapTail {
     engines: Vec<PoolEngine>,
 }
 
+/// What is said behind that: the ids of targets in doubt.
+type Doubts = Vec<u32>;
+
 impl PoolMap {
     /// Encodes what a map says beside ids, engines, indexes and states of its targets, for messages and records.
     #[must_use]
     pub fn tail(&self) -> Vec<u8> {
         let marks = self.targets.iter().map(|target| (target.since, target.out)).collect();
-        codec::encode(&MapTail { marks, engines: self.engines.clone() })
+        let tail = MapTail { marks, engines: self.engines.clone() };
+        let doubts: Doubts = self.in_doubt().map(|target| target.id).collect();
+        if doubts.is_empty() { codec::encode(&tail) } else { codec::encode_with_tail(&tail, &doubts) }
     }
 
     /// Adds what [`PoolMap::tail`] encodes. An empty tail adds nothing; what follows the known part is ignored.
@@ -206,9 +234,12 @@ impl PoolMap {
         if tail.is_empty() {
             return Ok(self);
         }
-        let (tail, _later): (MapTail, _) = codec::decode_prefix(tail)?;
+        let (tail, doubts): (MapTail, Doubts) = codec::decode_with_tail(tail)?;
         for (target, (since, out)) in self.targets.iter_mut().zip(tail.marks) {
             (target.since, target.out) = (since, out);
+        }
+        for target in self.targets.iter_mut().filter(|target| target.state.serves()) {
+            target.in_doubt = doubts.contains(&target.id);
         }
         self.engines = tail.engines;
         self.engines.sort_unstable_by_key(|engine| engine.rank);
@@ -227,7 +258,15 @@ impl TryFrom<MapWire> for PoolMap {
     type Error = codec::DecodeError;
 
     fn try_from(wire: MapWire) -> Result<Self, Self::Error> {
-        let target = |(id, rank, index, state)| PoolTarget { id, rank, index, state, since: 0, out: 0 };
+        let target = |(id, rank, index, state)| PoolTarget {
+            id,
+            rank,
+            index,
+            state,
+            since: 0,
+            out: 0,
+            in_doubt: false,
+        };
         let targets = wire.targets.into_iter().map(target).collect();
         Self::new(wire.version, targets).with_tail(&wire.tail)
     }
@@ -242,6 +281,7 @@ mod tests {
         let mut map = PoolMap::new(7, (0..4).map(target).collect());
         map.targets[1].enter(TargetState::Down, 5);
         map.targets[3].enter(TargetState::DownOut, 6);
+        map.targets[2].in_doubt = true;
         map.engines = vec![PoolEngine { rank: Rank(1), path: vec!["zone".to_owned(), "node".to_owned()] }];
         map
     }
@@ -267,6 +307,23 @@ mod tests {
         earlier.tail.clear();
         let earlier = PoolMap::try_from(earlier).expect("an earlier map");
         assert!(earlier.targets.iter().all(|target| (target.since, target.out) == (0, 0)));
+        assert_eq!(earlier.in_doubt().count(), 0);
+    }
+
+    #[test]
+    fn a_map_with_nobody_in_doubt_is_said_as_before() {
+        let mut map = map();
+        assert_eq!(map.in_doubt().map(|target| target.id).collect::<Vec<_>>(), [2]);
+        let doubted = map.tail();
+        map.targets[2].in_doubt = false;
+        let plain = map.tail();
+        assert!(doubted.starts_with(&plain) && doubted.len() > plain.len());
+        assert!(!format!("{map:?}").contains("in_doubt"));
+        map.targets[2].in_doubt = true;
+        assert!(
+            map.targets[2].enter(TargetState::Up, 8) && !map.targets[2].in_doubt,
+            "it is known what it is"
+        );
     }
 
     #[test]

@@ -150,6 +150,14 @@ opcodes! {
     TARGET_REPLICA_SETTLED = 0x0421,
     /// Replica of a pool's service → another one: [`crate::raft::RaftBatch`] → empty. Engines only.
     POOL_RAFT = 0x0422,
+    /// Target → pool service: [`crate::lease::RebuiltNotice`] → [`crate::pool::TargetPoolMap`]. Engines only.
+    TARGET_REBUILT = 0x0430,
+    /// Target → pool services of an engine: [`crate::lease::ReturnedNotice`] → `Vec` of [`crate::pool::TargetPoolMap`]. Engines
+    /// only.
+    TARGET_RETURNED = 0x0431,
+    /// Engine → pool services of an engine, and target → target 0 of its engine: [`crate::lease::LeaseRequest`] →
+    /// [`crate::lease::LeaseReply`]. Engines only.
+    MAP_LEASE = 0x0432,
     /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
     /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,
@@ -161,11 +169,11 @@ opcodes! {
     ENGINE_REPORT = 0x0503,
 }
 
-/// Whether requests of this opcode go before all others, beyond credits and past a full server: membership, so that an
+/// Whether requests of this opcode go before all others, beyond credits and past a full server: membership and leases, so that an
 /// engine that has too much to do is not taken for a dead one, and what membership needs to understand itself.
 #[must_use]
 pub const fn is_urgent(opcode: u16) -> bool {
-    matches!(opcode, GROUP_PING | GROUP_RELAY | GROUP_SYNC) || settles_groups(opcode)
+    matches!(opcode, GROUP_PING | GROUP_RELAY | GROUP_SYNC | MAP_LEASE) || settles_groups(opcode)
 }
 
 /// Whether requests of this opcode are part of what a target has admitted already, and others wait for: those that

@@ -173,6 +173,19 @@ impl Cluster {
         cluster
     }
 
+    /// The same with engines whose monotonic clocks run faster or slower than the world's, by so many millionths at most.
+    pub fn start_drifting(seed: u64, shape: Shape, most_ppm: u64) -> Self {
+        let cluster = Self::assemble(seed, shape, Vec::new());
+        let most = i64::try_from(most_ppm).expect("a small number");
+        for (rank, engine) in (0..).zip(cluster.engines.iter()) {
+            let drawn = cluster.world.rng().below(2 * most_ppm);
+            engine.node.set_clock_rate(i64::try_from(drawn).expect("a small number") - most);
+            cluster.boot(rank);
+        }
+        cluster.settle();
+        cluster
+    }
+
     /// The same with only so many of the engines, which know of no others.
     pub fn start_some(seed: u64, shape: Shape, some: u32) -> Self {
         let cluster = Self::assemble(seed, shape, Vec::new());
@@ -443,9 +456,21 @@ impl Cluster {
     }
 
     pub fn create_pool(&self, label: &str) {
+        self.create_pool_by(&self.pool_request(label));
+    }
+
+    /// Creates a pool with a redundancy factor, which users don't get yet.
+    pub fn create_redundant_pool(&self, label: &str, factor: u32) {
+        for rank in 0..self.shape.engines {
+            self.target(rank, 0).management().expect("target 0 has it").allow_redundancy();
+        }
+        self.create_pool_by(&v1::PoolCreateRequest { redundancy_factor: factor, ..self.pool_request(label) });
+    }
+
+    fn create_pool_by(&self, request: &v1::PoolCreateRequest) {
         let last = self.shape.engines - 1;
         let created: v1::PoolCreateResponse =
-            self.manage(last, "Pools/Create", &self.pool_request(label)).expect("room for a pool");
+            self.manage(last, "Pools/Create", request).expect("room for a pool");
         let pool = created.pool.expect("an answer");
         assert_eq!(pool.state(), v1::PoolState::Ready);
         assert_eq!(pool.ranks.len(), self.shape.engines as usize);

@@ -16,6 +16,7 @@ mod history;
 mod kept;
 mod learning;
 mod maps;
+mod members;
 mod replicas;
 mod saturation;
 mod seeds;
@@ -91,6 +92,27 @@ fn replicas_that_can_not_reach_each_other_acknowledge_nothing_alone() {
     for_each_pool(SEEDS / 6, replicas::SHAPE, |cluster| {
         replicas::part_engines(cluster, Mix::All).check(cluster.world.seed());
     });
+}
+
+#[test]
+fn an_engine_of_a_pool_with_redundancy_is_lost_and_histories_are_linearizable() {
+    for_each_seed(SEEDS / 10, |seed| members::lose_an_engine(&members::start(seed)).check(seed));
+}
+
+#[test]
+fn an_engine_that_is_cut_off_from_the_others_serves_its_clients_nothing_stale() {
+    for_each_seed(SEEDS / 10, |seed| members::cut_an_engine_off(&members::start(seed)).check(seed));
+}
+
+#[test]
+fn histories_show_engines_that_serve_when_their_leases_have_ended() {
+    let shows = |seed: u64| members::shows_ignored_leases(&members::start(seed));
+    assert!((1..=SEEDS).any(shows), "no history of {SEEDS} shows it");
+}
+
+#[test]
+fn engines_of_a_pool_with_redundancy_start_again_and_histories_are_linearizable() {
+    for_each_seed(SEEDS / 10, |seed| members::restart_engines(&members::start(seed)).check(seed));
 }
 
 #[test]

@@ -46,6 +46,7 @@ pub fn shows(cluster: &Cluster, bug: PlantedBug) -> bool {
     let history = match bug {
         PlantedBug::LostForward => lose_an_engine(cluster, Mix::All),
         PlantedBug::NewThenOld => part_engines(cluster, Mix::All),
+        PlantedBug::IgnoredLease => unreachable!("a pool without redundancy has no leases"),
     };
     !history.is_linearizable()
 }

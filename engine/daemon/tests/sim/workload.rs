@@ -27,21 +27,35 @@ pub enum Mix {
     All,
     /// What has a condition, mostly.
     Conditional,
+    /// All that they can, with pauses, so that it goes on for many seconds.
+    Slow,
+    /// The same, where the first client only reads, and the others only write.
+    Apart,
 }
 
 impl Mix {
     /// Keys that all clients share: few, so that they meet.
     const fn keys(self) -> u64 {
         match self {
-            Self::All => 6,
+            Self::All | Self::Slow | Self::Apart => 6,
             Self::Conditional => 4,
         }
     }
 
-    /// An operation as [`act`] numbers them.
-    const fn choice(self, random: u64) -> u64 {
+    /// Longest pause between two operations of a client.
+    const fn pause_max_us(self) -> u64 {
         match self {
-            Self::All => random % 10,
+            Self::All | Self::Conditional => 8_000,
+            Self::Slow | Self::Apart => 500_000,
+        }
+    }
+
+    /// An operation as [`act`] numbers them.
+    const fn choice(self, client: u64, random: u64) -> u64 {
+        match self {
+            Self::Apart if client == 0 => 9,
+            Self::Apart => 0,
+            Self::All | Self::Slow => random % 10,
             // Without the first ones, which have none.
             Self::Conditional => 3 + random % 5,
         }
@@ -50,9 +64,6 @@ impl Mix {
 
 /// Longest time that a client tries an operation: longer than most faults, shorter than some.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Longest pause between two operations of a client.
-const PAUSE_MAX_US: u64 = 8_000;
 
 /// Clients at work, and what they saw.
 pub struct Run {
@@ -126,11 +137,11 @@ pub fn start_in(cluster: &Cluster, pool: &str, mix: Mix, class: Option<ObjectCla
 async fn work(context: &Context, kv: &Kv, (client, mix): (u64, Mix), history: &RefCell<History>) {
     let rt = context.runtime();
     for number in 0..OPERATIONS {
-        rt.sleep(Duration::from_micros(rt.random_u64() % PAUSE_MAX_US)).await;
+        rt.sleep(Duration::from_micros(rt.random_u64() % mix.pause_max_us())).await;
         let key = rt.random_u64() % mix.keys();
         let value = client << 32 | number;
         let began = rt.now().as_nanos();
-        let action = act(context, kv, key, value, mix.choice(rt.random_u64())).await;
+        let action = act(context, kv, key, value, mix.choice(client, rt.random_u64())).await;
         let ended = Some(rt.now().as_nanos());
         let entry = match action {
             Outcome::Answered(action) => Entry { began, ended, action },

@@ -14,6 +14,7 @@ use weir_proto::group::{
     Collective, CollectiveReply, EngineInfo, GroupAck, GroupList, GroupOffer, GroupPing, GroupRelay,
     GroupRelayReply, GroupSync, GroupSyncReply, MemberState, MemberUpdate, Tree,
 };
+use weir_proto::lease::{LeaseReply, LeaseRequest, LeaseWish, RebuiltNotice, ReturnedNotice};
 use weir_proto::object::{
     AkeyFetch, AkeyUpdate, Conditions, Extent, FetchReply, FetchRequest, Fetched, KeyQuery, ListReply,
     ListRequest, ListScope, Listed, MeasureReply, MeasureRequest, PunchRequest, PunchScope, QueryKeyReply,
@@ -169,6 +170,11 @@ types![
     SettledNotice,
     RaftBatch,
     RaftMessage,
+    RebuiltNotice,
+    ReturnedNotice,
+    LeaseWish,
+    LeaseRequest,
+    LeaseReply,
     ProbeListener,
     PoolSecret,
     Rights,

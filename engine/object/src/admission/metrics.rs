@@ -32,9 +32,20 @@ impl LatencyCounts {
 #[derive(Default, Debug)]
 pub struct IoMetrics {
     latency: [Cell<LatencyCounts>; OPERATIONS],
+    without_lease: Cell<u64>,
 }
 
 impl IoMetrics {
+    pub(crate) fn refused_without_lease(&self) {
+        self.without_lease.set(self.without_lease.get() + 1);
+    }
+
+    /// Requests that were refused because the target held no lease of the pool's map.
+    #[must_use]
+    pub const fn without_lease(&self) -> u64 {
+        self.without_lease.get()
+    }
+
     pub(crate) fn record(&self, operation: Operation, duration: Duration) {
         let cell = &self.latency[operation as usize];
         let mut counts = cell.get();

@@ -7,6 +7,7 @@ pub(crate) mod refusal;
 
 pub use metrics::{BOUNDS_US, IoMetrics, LatencyCounts};
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use weir_pool::{Failed, Operation, TargetContainer, TargetPool, TargetPools};
@@ -21,6 +22,9 @@ use refusal::ErrorSite;
 pub(crate) struct Admission {
     pub(crate) rt: Handle,
     pub(crate) pools: Rc<TargetPools>,
+    pub(crate) metrics: Rc<IoMetrics>,
+    /// Serves without leases: a fault that tests plant.
+    ignores_leases: Rc<Cell<bool>>,
 }
 
 /// A container whose handle a client has shown.
@@ -37,8 +41,13 @@ pub(crate) struct Access {
 }
 
 impl Admission {
-    pub(crate) const fn new(rt: Handle, pools: Rc<TargetPools>) -> Self {
-        Self { rt, pools }
+    pub(crate) fn new(rt: Handle, pools: Rc<TargetPools>) -> Self {
+        Self { rt, pools, metrics: Rc::default(), ignores_leases: Rc::default() }
+    }
+
+    /// Serves without leases from now on.
+    pub(crate) fn ignore_leases(&self) {
+        self.ignores_leases.set(true);
     }
 
     /// Checks a container handle, whose it is, and the client's pool map.
@@ -121,8 +130,26 @@ impl Admission {
         }
     }
 
-    /// Refuses what was placed by an old map of the pool, or can't be done on this target's device, or not now.
+    /// Refuses what was placed by an old map of the pool, or can't be done on this target's device, or not now. What has come to a
+    /// target that may not serve the pool now finds another one, or comes again.
     pub(crate) fn check_placed(&self, pool: &TargetPool, map_version: u32) -> Result<(), Status> {
+        self.check_storable(pool, map_version)?;
+        if self.may_serve(pool) {
+            return Ok(());
+        }
+        self.metrics.refused_without_lease();
+        Err(refusal::without_lease(&self.pools, pool))
+    }
+
+    /// Whether the target may serve the pool at this moment: a pool with replicas only under a lease of its map, and once
+    /// the map says what the target is since it has started.
+    pub(crate) fn may_serve(&self, pool: &TargetPool) -> bool {
+        let holds_lease = pool.holds_lease(self.rt.now()) || self.ignores_leases.get();
+        holds_lease && !pool.lacks_knowledge()
+    }
+
+    /// As [`Admission::check_placed`], for what the leader of a group has this target store: the leader is who may serve.
+    pub(crate) fn check_storable(&self, pool: &TargetPool, map_version: u32) -> Result<(), Status> {
         pool.check_map(map_version)?;
         if let Some(failed) = self.pools.out_of_service() {
             return Err(refusal::out_of_service(&self.pools, pool.id(), &failed));

@@ -1,6 +1,6 @@
 //! Errors of the store as clients get them, with the names of pool, container and target.
 
-use weir_pool::{Failed, TargetPools};
+use weir_pool::{Failed, TargetPool, TargetPools};
 use weir_proto::{Der, PoolId};
 use weir_rpc::Status;
 use weir_store::{FetchError, UpdateError};
@@ -61,6 +61,16 @@ pub fn stalled(pools: &TargetPools, pool: PoolId, reason: &str) -> Status {
     let (rank, index) = (pools.engines().own_rank(), pools.engines().own_index());
     let pool = pools.get(pool).map_or_else(|_| pool.to_string(), |pool| pool.label());
     let message = format!("pool {pool}: target {index} of rank {rank} waits for its device: {reason}");
+    Status::new(Der::AGAIN, message)
+}
+
+/// The answer of a target that holds no lease of the pool's map: the request is to come again, or to go to another replica.
+pub fn without_lease(pools: &TargetPools, pool: &TargetPool) -> Status {
+    let (rank, index) = (pools.engines().own_rank(), pools.engines().own_index());
+    let message = format!(
+        "pool {}: target {index} of rank {rank} holds no lease of the pool's map at the moment, so that it may be out of date",
+        pool.label()
+    );
     Status::new(Der::AGAIN, message)
 }
 

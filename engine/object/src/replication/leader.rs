@@ -308,6 +308,11 @@ impl Replication {
         let is_long = encoded.len() + data.len() > FORWARD_INLINE_MAX;
         let mut done: Vec<Place> = Vec::new();
         loop {
+            // By a map that isn't leased there may be members that are not known here.
+            if !self.admission.may_serve(&led.access.pool) {
+                self.admission.rt.sleep(PAUSE).await;
+                continue;
+            }
             let Some(members) = self.members(&led.access.pool, led.object, led.group) else {
                 tracing::warn!(epoch = %pending.epoch, "a change is not acknowledged, since another target leads now");
                 self.unsettled.withdraw(pending);

@@ -53,7 +53,7 @@ impl Replication {
         observed.map_err(|skew| Status::new(Der::HLC_SYNC, skew.to_string()))?;
         let pool = self.admission.pool(forward.pool)?;
         let container = pool.container(forward.container).await?;
-        self.admission.check_placed(&pool, forward.map_version)?;
+        self.admission.check_storable(&pool, forward.map_version)?;
         if let Some(known) = self.unsettled.find(forward.pool, leader, epoch) {
             known.stored.wait().await;
             let failed = || Status::new(Der::AGAIN, "it could not be stored; it is to be sent again");

@@ -52,7 +52,7 @@ impl Drop for Claim {
 /// Data of a change, in memory of its own.
 type OwnData = UpdateData<Rc<[u8]>>;
 
-/// The other members of a group as its leader sees them.
+/// The other members of a group that take writes, as its leader sees them.
 struct Members {
     /// Version of the map.
     version: u32,
@@ -82,17 +82,19 @@ impl Replication {
         (engines.own_rank(), engines.own_index())
     }
 
-    /// The other members of a group that serve; `None`: this target doesn't lead it.
+    /// The other members of a group that take writes; `None`: this target doesn't lead it.
     fn members(&self, pool: &TargetPool, object: ObjectId, group: usize) -> Option<Members> {
         let own = self.own();
         pool.with_map(|map| {
             let layout = Layout::of(object, map).ok()?;
             let place = |id: u32| map.target(id).map(|target| (target.rank, target.index));
-            let mut serving = layout.serving(group, map).filter_map(place);
-            if group >= layout.group_count() || serving.next() != Some(own) {
+            if group >= layout.group_count()
+                || layout.serving(group, map).filter_map(place).next() != Some(own)
+            {
                 return None;
             }
-            Some(Members { version: map.version, others: serving.collect() })
+            let others = layout.writing(group, map).filter_map(place).filter(|one| *one != own);
+            Some(Members { version: map.version, others: others.collect() })
         })
     }
 

@@ -59,7 +59,7 @@ impl Replication {
         let engines = self.admission.pools.engines();
         let notice = SettledNotice { leader: engines.own_index(), pool, epochs };
         // One that is out of the map decides by that, and one that has started anew knows of none.
-        while self.admission.pools.get(pool).is_ok_and(|pool| pool.is_served_by(member)) {
+        while self.admission.pools.get(pool).is_ok_and(|pool| pool.is_written_by(member)) {
             let opcode = opcode::TARGET_REPLICA_SETTLED;
             if engines.ask::<_, ()>(member.0, member.1, opcode, &notice, LIMIT).await.is_ok() {
                 return;

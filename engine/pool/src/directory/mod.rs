@@ -12,7 +12,7 @@ mod plan;
 
 pub use plan::PoolSpec;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -53,6 +53,8 @@ pub struct Directory {
     entries: RefCell<BTreeMap<PoolId, DirectoryEntry>>,
     /// One change at a time for each label.
     turns: RefCell<HashMap<String, Semaphore>>,
+    /// Whether pools may have a redundancy factor: by tests only, see [`weir_layout::SERVES_REPLICAS`].
+    allows_redundancy: Cell<bool>,
 }
 
 impl Directory {
@@ -79,6 +81,7 @@ impl Directory {
             absent,
             entries: RefCell::new(entries),
             turns: RefCell::default(),
+            allows_redundancy: Cell::new(false),
         });
         directory.answer_engines();
         let rt = directory.engines.runtime().clone();
@@ -109,6 +112,12 @@ impl Directory {
                 }
             }
         });
+    }
+
+    /// Creates pools with a redundancy factor from now on, for tests of what isn't served to users.
+    #[doc(hidden)]
+    pub fn allow_redundancy(&self) {
+        self.allows_redundancy.set(true);
     }
 
     /// Every pool, by identity.

@@ -125,6 +125,9 @@ impl Directory {
             );
             return Err(Failed::Invalid { object, reason });
         }
+        if self.allows_redundancy.get() {
+            return Ok(());
+        }
         let reason = format!("a redundancy factor of {} is not supported yet; use 0", spec.redundancy);
         Err(Failed::NotSupported { object, reason })
     }
@@ -209,8 +212,8 @@ pub(crate) fn compare(existing: &DirectoryEntry, spec: &PoolSpec) -> Result<(), 
     if existing.pool.tenant != spec.tenant {
         differences.push(format!("tenant {}, not {}", existing.pool.tenant, spec.tenant));
     }
-    if spec.redundancy != 0 {
-        differences.push(format!("redundancy factor 0, not {}", spec.redundancy));
+    if existing.pool.redundancy != spec.redundancy {
+        differences.push(format!("redundancy factor {}, not {}", existing.pool.redundancy, spec.redundancy));
     }
     if differences.is_empty() {
         return Ok(());

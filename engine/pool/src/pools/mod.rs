@@ -2,6 +2,7 @@
 //! both, and the backup for maps that the device can't take. Requests of clients, the directory, the I/O service and the daemon
 //! call it.
 
+mod leases;
 mod lookup;
 mod notice;
 
@@ -10,11 +11,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use weir_group::{Engines, Spread};
+use weir_proto::lease::{RebuiltNotice, ReturnedNotice};
 use weir_proto::pool::{
     DeviceNotice, GrantRequest, PoolMap, TargetContainer as ContainerName, TargetContainerState,
     TargetPool as PoolName, TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
 };
 use weir_proto::{Clock, PoolId, Rank, opcode};
+use weir_runtime::sync::Notify;
 use weir_store::{Shard, Store};
 
 use crate::error::Failed;
@@ -38,6 +41,8 @@ pub struct TargetPools {
     missed: RefCell<BTreeSet<PoolId>>,
     /// Pools whose services have shown a map that can't be right, and were not told so yet.
     contradicted: RefCell<BTreeSet<PoolId>>,
+    /// There is a lease to ask for.
+    leasing: Notify,
 }
 
 impl TargetPools {
@@ -65,6 +70,7 @@ impl TargetPools {
             services: RefCell::default(),
             missed: RefCell::default(),
             contradicted: RefCell::default(),
+            leasing: Notify::new(),
         });
         for summary in pools.store.pools() {
             let Some(shard) = pools.store.pool(summary.pool) else { continue };
@@ -80,6 +86,7 @@ impl TargetPools {
             pools.start(record, shard)?;
         }
         pools.answer_engines();
+        leases::start(&pools);
         Ok(pools)
     }
 
@@ -174,6 +181,7 @@ impl TargetPools {
             self.services.borrow_mut().insert(pool.id(), service);
         }
         self.pools.borrow_mut().insert(pool.id(), Rc::clone(&pool));
+        self.leasing.notify_one();
         Ok(pool)
     }
 
@@ -230,7 +238,9 @@ impl TargetPools {
         }
         self.missed.borrow_mut().remove(&record.pool);
         tracing::info!(pool = %record.pool, label = record.label, size = record.size, "pool shard created");
-        self.start(record, shard)?.is_listed.set(true);
+        let pool = self.start(record, shard)?;
+        pool.is_listed.set(true);
+        pool.is_whole.set(true);
         Ok(())
     }
 
@@ -266,6 +276,9 @@ impl TargetPools {
 
     /// Answers what the pool service and the directory ask of this target, and targets ask of services here.
     fn answer_engines(self: &Rc<Self>) {
+        if self.engines.own_index().0 == 0 {
+            self.serve_leases();
+        }
         macro_rules! answer {
             ($opcode:ident, |$pools:ident, $from:pat_param, $request:ident: $kind:ty| $body:expr) => {{
                 let pools = Rc::downgrade(self);
@@ -285,6 +298,10 @@ impl TargetPools {
         answer!(TARGET_POOL_QUERY, |pools, _, request: PoolName| Ok(pools.get(request.pool)?.space()));
         answer!(TARGET_POOL_RESIZE, |pools, _, request: TargetPoolResize| pools.resize(request).await);
         answer!(TARGET_POOL_MAP, |pools, _, request: TargetPoolMap| pools.take_map(request).await);
+        answer!(TARGET_REBUILT, |pools, from, notice: RebuiltNotice| {
+            pools.service(notice.pool)?.take_in(from, &notice).await
+        });
+        answer!(TARGET_RETURNED, |pools, from, notice: ReturnedNotice| pools.readmit(from, notice).await);
         answer!(TARGET_DEVICE, |pools, from, notice: DeviceNotice| pools.judge_device(from, notice).await);
         answer!(TARGET_CONTAINER_CREATE, |pools, _, request: ContainerName| {
             pools.get(request.pool)?.container(request.container).await.map(drop)

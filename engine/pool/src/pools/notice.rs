@@ -1,8 +1,9 @@
 //! What a target says of its device to pool services, and how it finds out that it has to say it again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use weir_proto::lease::{RebuiltNotice, ReturnedNotice};
 use weir_proto::pool::{DeviceNotice, PoolMap, TargetPoolMap, TargetState};
 use weir_proto::{PoolId, Rank, TargetIndex, opcode};
 use weir_runtime::join_all;
@@ -37,7 +38,7 @@ impl TargetPools {
         let mut ranks = BTreeSet::new();
         for pool in self.all() {
             let record = pool.record.borrow();
-            if self.shown(&record.map).is_some_and(|shown| shown != self.state()) {
+            if self.shown(&record.map).is_some_and(|shown| self.is_wrong(shown)) {
                 ranks.insert(record.service);
             }
         }
@@ -56,6 +57,11 @@ impl TargetPools {
         if self.out_of_service().is_some() { TargetState::Down } else { TargetState::UpIn }
     }
 
+    /// Whether a map that shows this state of this target is wrong. What takes part in the pool has several states.
+    fn is_wrong(&self, shown: TargetState) -> bool {
+        shown.is_lost() != self.out_of_service().is_some()
+    }
+
     /// What a map has of this target; `None`: it isn't the pool's.
     fn shown(&self, map: &PoolMap) -> Option<TargetState> {
         let own = (self.engines().own_rank(), self.engines().own_index());
@@ -66,7 +72,7 @@ impl TargetPools {
     pub(crate) async fn take_map(&self, TargetPoolMap { pool, map }: TargetPoolMap) -> Result<(), Failed> {
         let known = self.get(pool).ok();
         let newest = known.as_ref().map_or(0, |known| known.record.borrow().map.version);
-        let differs = self.shown(&map).is_some_and(|shown| shown != self.state());
+        let differs = self.shown(&map).is_some_and(|shown| self.is_wrong(shown));
         // A device in place of one that failed has nothing of the pool: it stays down.
         let is_concerned = known.is_some() || self.state() == TargetState::Down;
         if map.version < newest || (differs && is_concerned) {
@@ -95,14 +101,7 @@ impl TargetPools {
         let mut left = BTreeSet::new();
         for (rank, answer) in ranks.into_iter().zip(answers) {
             match answer {
-                Ok(newer) => {
-                    for one in newer {
-                        let pool = one.pool;
-                        if let Err(error) = self.take_map(one).await {
-                            tracing::warn!(%pool, %error, "a newer pool map can't be used");
-                        }
-                    }
-                }
+                Ok(newer) => self.take_maps(newer).await,
                 Err(error) => {
                     tracing::debug!(%error, "a pool service has not heard of the device's state");
                     left.insert(rank);
@@ -110,6 +109,86 @@ impl TargetPools {
             }
         }
         left
+    }
+
+    /// Says to a pool's service that this target has caught up: it has all that its groups have settled, since the version of the map
+    /// that brought its state [`TargetState::Up`]. By the map that is used then it serves reads, unless it was taken out meanwhile.
+    ///
+    /// # Errors
+    /// When the service doesn't answer; it is to be told again.
+    pub async fn tell_rebuilt(&self, pool: PoolId, since: u32) -> Result<(), Failed> {
+        let known = self.get(pool)?;
+        known.is_whole.set(true);
+        let (index, service) = (self.engines().own_index(), known.record.borrow().service);
+        let notice = RebuiltNotice { index, pool, since };
+        let asked =
+            self.engines().ask(service, TargetIndex(0), opcode::TARGET_REBUILT, &notice, NOTICE_LIMIT);
+        let told: TargetPoolMap = asked.await.map_err(|error| {
+            Failed::asking(format!("pool {}", known.label()), "saying that a target has caught up", error)
+        })?;
+        self.take_map(told).await
+    }
+
+    /// Pools with replicas whose maps don't have this target as it is: they have it out though it is well, or take it for one that
+    /// knows which changes are settled, which it has forgotten since it started.
+    fn returned(&self) -> BTreeMap<Rank, Vec<(PoolId, u32)>> {
+        let mut returned = BTreeMap::new();
+        if self.out_of_service().is_some() {
+            return returned;
+        }
+        for pool in self.all().into_iter().filter(|pool| pool.is_leased()) {
+            let record = pool.record.borrow();
+            let is_out = self.shown(&record.map).is_some_and(TargetState::is_lost);
+            if is_out || pool.lacks_knowledge() {
+                let known: &mut Vec<_> = returned.entry(record.service).or_default();
+                known.push((record.pool, record.map.version));
+            }
+        }
+        returned
+    }
+
+    /// Says to pool services that this target is back, where their maps don't have it so, and takes over the maps that they answer
+    /// with.
+    pub(super) async fn tell_returned(&self) {
+        let index = self.engines().own_index();
+        let asked = self.returned().into_iter().map(|(rank, pools)| async move {
+            let notice = ReturnedNotice { index, pools };
+            self.engines().ask(rank, TargetIndex(0), opcode::TARGET_RETURNED, &notice, NOTICE_LIMIT).await
+        });
+        let answers: Vec<Result<Vec<TargetPoolMap>, _>> = join_all(asked).await;
+        for answer in answers {
+            match answer {
+                Ok(maps) => self.take_maps(maps).await,
+                Err(error) => tracing::debug!(%error, "a pool service has not heard that a target is back"),
+            }
+        }
+    }
+
+    async fn take_maps(&self, maps: Vec<TargetPoolMap>) {
+        for one in maps {
+            let pool = one.pool;
+            if let Err(error) = self.take_map(one).await {
+                tracing::warn!(%pool, %error, "a newer pool map can't be used");
+            }
+        }
+    }
+
+    /// Tells services that run here that a target is back.
+    pub(super) async fn readmit(
+        &self,
+        rank: Rank,
+        notice: ReturnedNotice,
+    ) -> Result<Vec<TargetPoolMap>, Failed> {
+        let mut maps = Vec::new();
+        for (pool, known) in notice.pools {
+            let Some(service) = self.own_service(pool) else { continue };
+            // The target asks again; the other pools' services must not wait for this one.
+            match service.readmit(rank, notice.index, known).await {
+                Ok(told) => maps.push(told),
+                Err(error) => tracing::warn!(%pool, %error, "a target that is back is not taken in"),
+            }
+        }
+        Ok(maps)
     }
 
     /// Tells every pool's service that runs here what a target says of its device. The answer has the maps that are newer than

@@ -89,6 +89,7 @@ impl From<EarlyMapForm> for PoolMap {
             state: state.into(),
             since: 0,
             out: 0,
+            in_doubt: false,
         };
         Self::new(form.version, form.targets.into_iter().map(target).collect())
     }

@@ -21,14 +21,43 @@ impl PoolService {
     /// the service's own target is what fails; all others are told in the background. When the target knows a newer map than the
     /// service, which has lost it, the version grows past that one: none is given out twice.
     pub(crate) async fn judge_device(&self, rank: Rank, notice: &DeviceNotice) -> Result<(), Failed> {
+        let Ok(record) = self.pool() else { return Ok(()) };
+        let known = notice.version_of(record.pool);
+        // What the notice was made of may be older than the target's shard.
+        let is_lost = notice.fault.is_none() && known.is_none() && self.has_lost(rank, notice.index).await;
+        if record.redundancy > 0 && is_lost {
+            return self.replace_shard(rank, notice.index).await.map(drop);
+        }
+        self.judge_with(rank, notice, (known, is_lost), record.redundancy > 0).await?;
+        // Under the same rule as one that has started again.
+        if record.redundancy > 0
+            && notice.fault.is_none()
+            && let Some(known) = known
+            && self.is_out(rank, notice.index)
+        {
+            self.readmit(rank, notice.index, known).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the map has a target that is out of service.
+    fn is_out(&self, rank: Rank, index: TargetIndex) -> bool {
+        let named = |rank_and_index| rank_and_index == (rank, index);
+        self.pool().is_ok_and(|record| record.map.down().any(|target| named((target.rank, target.index))))
+    }
+
+    async fn judge_with(
+        &self,
+        rank: Rank,
+        notice: &DeviceNotice,
+        (known, is_lost): (Option<u32>, bool),
+        has_replicas: bool,
+    ) -> Result<(), Failed> {
         let _permit = self.mapping.acquire().await;
         let Some(pool) = self.pool.upgrade() else { return Ok(()) };
         let mut map = pool.record.borrow().map.clone();
         let said = if notice.fault.is_some() { TargetState::Down } else { TargetState::UpIn };
         let named = |rank_and_index| rank_and_index == (rank, notice.index);
-        let known = notice.version_of(pool.id());
-        // What the notice was made of may be older than the target's shard.
-        let is_lost = notice.fault.is_none() && known.is_none() && self.has_lost(rank, notice.index).await;
         let Some(target) = map.targets.iter_mut().find(|target| named((target.rank, target.index))) else {
             return Ok(());
         };
@@ -36,7 +65,7 @@ impl PoolService {
         // A device in place of the one that had the pool's data.
         let judged = match said {
             TargetState::UpIn if is_lost => TargetState::Down,
-            TargetState::UpIn if known.is_none() => target.state,
+            TargetState::UpIn if known.is_none() || has_replicas => target.state,
             said => said,
         };
         let version = newest.saturating_add(1);
@@ -62,28 +91,12 @@ impl PoolService {
     }
 
     /// Takes the targets of an engine out of the map, since it doesn't answer. The map is durable before this returns, and told in
-    /// the background.
+    /// the background. In a pool with replicas engines go by themselves, when their leases have ended.
     ///
     /// # Errors
     /// When the map can't be stored.
     pub async fn exclude(&self, rank: Rank) -> Result<(), Failed> {
-        let _permit = self.mapping.acquire().await;
-        let Some(pool) = self.pool.upgrade() else { return Ok(()) };
-        let mut map = pool.record.borrow().map.clone();
-        let version = map.version.saturating_add(1);
-        let mut lost = 0;
-        for target in map.targets.iter_mut().filter(|target| target.rank == rank && !target.state.is_lost()) {
-            lost += u32::from(target.enter(TargetState::Down, version));
-        }
-        if lost == 0 {
-            return Ok(());
-        }
-        map.version = version;
-        pool.set_map(map).await?;
-        tracing::error!(pool = pool.label(), %rank, targets = lost, version, "an engine is out of the pool map");
-        self.gathered.borrow_mut().take();
-        self.mapped.notify_one();
-        Ok(())
+        self.take_out(&[rank].into()).await
     }
 
     /// Whether a target says that it has no shard of the pool.

@@ -14,7 +14,10 @@ mod destroy;
 mod devices;
 mod grants;
 mod handles;
+mod leases;
+mod membership;
 mod quota;
+mod returns;
 mod snapshots;
 #[cfg(test)]
 mod tests;
@@ -40,6 +43,8 @@ use crate::error::Failed;
 use crate::record::{self, ContainerRecord, PoolRecord, SCOPE_CONTAINER};
 use crate::target::TargetPool;
 use handles::Handle;
+pub(crate) use leases::Lease;
+use leases::Leases;
 
 /// How old gathered figures may be that answer a query: volumes are asked for their space far more often than it
 /// changes noticeably.
@@ -123,6 +128,10 @@ pub struct PoolService {
     mapped: Notify,
     /// Some targets may keep other snapshots of a container than the list has.
     untold: Notify,
+    /// What engines may hold of leases.
+    leases: Leases,
+    /// Engines are away that the pool can't do without.
+    stuck: Cell<bool>,
     stopped: Cell<bool>,
 }
 
@@ -134,6 +143,7 @@ impl PoolService {
         spread: Rc<Spread>,
         clock: Rc<Clock>,
     ) -> Result<Rc<Self>, Failed> {
+        let now = engines.runtime().now();
         let service = Rc::new(Self {
             engines,
             spread,
@@ -149,6 +159,8 @@ impl PoolService {
             mapping: Semaphore::new(1),
             mapped: Notify::new(),
             untold: Notify::new(),
+            leases: Leases::new(now),
+            stuck: Cell::new(false),
             stopped: Cell::new(false),
         });
         for (name, bytes) in record::load_scope(&service.shard, SCOPE_CONTAINER) {
@@ -161,6 +173,7 @@ impl PoolService {
         }
         destroy::start(&service);
         devices::start(&service);
+        membership::start(&service);
         snapshots::start(&service);
         Ok(service)
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use weir_group::Spread;
 use weir_proto::pool::{
-    AttributeSetRequest, ContainerCreateRequest, ContainerProperties, ContainerType, SnapshotChange,
-    SnapshotRequest,
+    AttributeSetRequest, ContainerCreateRequest, ContainerProperties, ContainerType, PoolTarget,
+    SnapshotChange, SnapshotRequest,
 };
 use weir_proto::{Capability, ContainerId, Der, Rights, TenantId};
 use weir_runtime::sim::{Node, World};
@@ -18,7 +18,7 @@ use super::PoolService;
 use crate::error::Failed;
 use crate::record;
 use crate::target::TargetPool;
-use crate::target::tests::{POOL, SECRET, lone_pool};
+use crate::target::tests::{POOL, SECRET, lone_pool, pool_of};
 
 const CONTAINER: ContainerId = ContainerId(uuid::Uuid::from_u128(9));
 
@@ -44,6 +44,22 @@ struct Stage {
     pool: Rc<TargetPool>,
     service: Rc<PoolService>,
     capability: Capability,
+}
+
+/// The service of a pool of these targets on the only engine that there is.
+pub(super) fn served_by(
+    targets: Vec<PoolTarget>,
+    redundancy: u32,
+) -> (World, Node, Rc<Store>, Rc<PoolService>, Rc<TargetPool>) {
+    let world = World::new(1);
+    let node = world.node("engine");
+    let (store, engines, pool) = pool_of(&world, &node, targets, redundancy);
+    let of = Rc::clone(&pool);
+    let service = world.block_on(&node, async move {
+        let spread = Spread::start(&engines, |_| false);
+        PoolService::open(&of, engines, spread, Rc::default()).expect("a new pool")
+    });
+    (world, node, store, service, pool)
 }
 
 fn stage() -> Stage {

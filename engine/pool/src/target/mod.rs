@@ -4,6 +4,7 @@
 
 mod container;
 mod containers;
+mod lease;
 mod map_backup;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -20,6 +21,7 @@ use weir_group::{Engines, Refusal};
 use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{PoolMap, TargetPoolSpace};
 use weir_proto::{Capability, Clock, ContainerId, Der, PoolId, Rank, Rights, TargetIndex};
+use weir_runtime::Instant;
 use weir_runtime::sync::Semaphore;
 use weir_store::Shard;
 
@@ -42,6 +44,14 @@ pub struct TargetPool {
     recording: Semaphore,
     /// Where the map is kept while the device can't take it, when the pool's service runs here.
     map_backup: Option<Rc<dyn MapBackup>>,
+    /// Whether it is known here which changes of objects with replicas are settled: of a shard that was made since the target
+    /// started, or that has caught up since. A target that starts again has forgotten it.
+    pub(crate) is_whole: Cell<bool>,
+    is_leased: bool,
+    /// Whether the map has this target in service and not in doubt.
+    counts_as_sure: Cell<bool>,
+    /// When the lease of the map ends, and for which version it was granted.
+    lease: Cell<Option<(Instant, u32)>>,
 }
 
 impl TargetPool {
@@ -53,7 +63,10 @@ impl TargetPool {
         clock: Rc<Clock>,
         map_backup: Option<Rc<dyn MapBackup>>,
     ) -> Rc<Self> {
-        Rc::new(Self {
+        let pool = Rc::new(Self {
+            is_leased: record.redundancy > 0,
+            counts_as_sure: Cell::new(false),
+            lease: Cell::new(None),
             record: RefCell::new(record),
             shard,
             engines,
@@ -63,7 +76,10 @@ impl TargetPool {
             is_listed: Cell::new(false),
             recording: Semaphore::new(1),
             map_backup,
-        })
+            is_whole: Cell::new(false),
+        });
+        pool.note_own_state();
+        pool
     }
 
     /// Identity of the pool.
@@ -150,12 +166,12 @@ impl TargetPool {
         look(&self.record.borrow().map)
     }
 
-    /// Whether a target serves by the newest map here.
+    /// Whether a target takes writes by the newest map here.
     #[must_use]
-    pub fn is_served_by(&self, place: (Rank, TargetIndex)) -> bool {
+    pub fn is_written_by(&self, place: (Rank, TargetIndex)) -> bool {
         let record = self.record.borrow();
-        let mut serving = record.map.targets.iter().filter(|target| target.state.serves());
-        serving.any(|target| (target.rank, target.index) == place)
+        let mut writing = record.map.targets.iter().filter(|target| target.state.takes_writes());
+        writing.any(|target| (target.rank, target.index) == place)
     }
 
     /// Takes over a newer pool map.
@@ -182,6 +198,7 @@ impl TargetPool {
         }
         tracing::info!(pool = record.label, version = record.map.version, "a newer pool map is used");
         self.record.borrow_mut().map = record.map;
+        self.note_own_state();
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use weir_group::Engines;
 use weir_media::memory::MemoryDevice;
 use weir_proto::capability::{PoolSecret, SystemKey};
 use weir_proto::group::EngineInfo;
-use weir_proto::pool::{PoolMap, TargetContainerState};
+use weir_proto::pool::{PoolMap, PoolTarget, TargetContainerState};
 use weir_proto::{ContainerId, Epoch, PoolId, Rank, TargetIndex, TenantId};
 use weir_rpc::{Rpc, RpcConfig};
 use weir_runtime::sim::{Node, World};
@@ -32,6 +32,16 @@ async fn store(rt: &Handle) -> Rc<Store> {
 
 /// A pool of no targets on the only engine that there is.
 pub(crate) fn lone_pool(world: &World, node: &Node) -> (Rc<Store>, Rc<Engines>, Rc<TargetPool>) {
+    pool_of(world, node, Vec::new(), 0)
+}
+
+/// A pool of these targets on the only engine that there is.
+pub(crate) fn pool_of(
+    world: &World,
+    node: &Node,
+    targets: Vec<PoolTarget>,
+    redundancy: u32,
+) -> (Rc<Store>, Rc<Engines>, Rc<TargetPool>) {
     let (endpoint, rt) = (Fabric::new(world).endpoint(node, Some(100)), node.handle());
     world.block_on(node, async move {
         let rpc = Rpc::new(rt.clone(), endpoint, RpcConfig::default());
@@ -51,10 +61,10 @@ pub(crate) fn lone_pool(world: &World, node: &Node) -> (Rc<Store>, Rc<Engines>, 
             secret: SECRET,
             size: 16 << 20,
             service: Rank(0),
-            map: PoolMap::new(1, Vec::new()),
+            map: PoolMap::new(1, targets),
             object_class: "SX".to_owned(),
             tenant: TenantId::SYSTEM,
-            redundancy: 0,
+            redundancy,
         };
         let store = store(&rt).await;
         let shard = store.create_pool(POOL, 16 << 20).await.expect("there is room");

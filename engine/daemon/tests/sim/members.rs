@@ -1,0 +1,159 @@
+//! Pools with a redundancy factor: engines go out of the map by themselves and come back, and what is read and written meanwhile is
+//! linearizable.
+
+use std::time::Duration;
+
+use weir_client::ObjectClass;
+use weir_media::sim::CrashKeeps;
+use weir_object::PlantedBug;
+use weir_proto::pool::{PoolMap, TargetState};
+use weir_runtime::sim::Node;
+
+use crate::cluster::{Cluster, Shape};
+use crate::history::History;
+use crate::snapshots::service_rank;
+use crate::workload::{self, Mix, Run};
+
+pub const SHAPE: Shape = Shape { engines: 3, targets: 2, clients: 3 };
+
+/// Longest time from the loss of an engine until every target and client goes by a map without it.
+const KNOWN_MAX: Duration = Duration::from_secs(8);
+
+/// Longest time from the beginning of a run until something happens.
+const MOMENT_MAX_US: u64 = 3_000_000;
+
+/// How far the monotonic clock of an engine is off, at most: two of them less than a tenth.
+const RATE_MAX_PPM: u64 = 45_000;
+
+/// A cluster with a pool that outlasts the loss of an engine, whose clocks run at different rates.
+pub fn start(seed: u64) -> Cluster {
+    let cluster = Cluster::start_drifting(seed, SHAPE, RATE_MAX_PPM);
+    cluster.create_redundant_pool("tank", 1);
+    cluster
+}
+
+fn class() -> ObjectClass {
+    "RP_2G2".parse().expect("a registered name")
+}
+
+fn below(cluster: &Cluster, most: u64) -> Duration {
+    Duration::from_micros(cluster.world.rng().below(most))
+}
+
+/// An engine that doesn't run the pool's service.
+fn other_engine(cluster: &Cluster, service: u32) -> u32 {
+    let other = u32::try_from(cluster.world.rng().below(u64::from(SHAPE.engines - 1))).expect("few engines");
+    (service + 1 + other) % SHAPE.engines
+}
+
+fn node(cluster: &Cluster, rank: u32) -> &Node {
+    &cluster.engines[rank as usize].node
+}
+
+/// The map that a target goes by.
+fn map_of(cluster: &Cluster, rank: u32, index: usize) -> PoolMap {
+    let pools = cluster.target(rank, index).pools().clone();
+    pools.find("tank").expect("the pool").with_map(Clone::clone)
+}
+
+/// The states of an engine's targets, as a target has them.
+fn states(map: &PoolMap, rank: u32) -> Vec<TargetState> {
+    map.targets.iter().filter(|target| target.rank.0 == rank).map(|target| target.state).collect()
+}
+
+/// Checks that every target of the other engines goes by a map without an engine.
+#[track_caller]
+fn assert_out(cluster: &Cluster, victim: u32) {
+    for rank in (0..SHAPE.engines).filter(|rank| *rank != victim) {
+        for index in 0..SHAPE.targets as usize {
+            let found = states(&map_of(cluster, rank, index), victim);
+            assert_eq!(
+                found,
+                [TargetState::Down; 2],
+                "seed {}: target {index} of {rank}",
+                cluster.world.seed()
+            );
+        }
+    }
+}
+
+fn begin(cluster: &Cluster, mix: Mix) -> (u32, Run) {
+    let service = service_rank(cluster, "tank");
+    // Each target has a lease.
+    cluster.world.run_for(Duration::from_secs(2));
+    let run = workload::start_in(cluster, "tank", mix, Some(class()));
+    cluster.world.run_for(below(cluster, MOMENT_MAX_US));
+    (service, run)
+}
+
+/// An engine is lost for good, and nobody says so.
+pub fn lose_an_engine(cluster: &Cluster) -> History {
+    let (service, run) = begin(cluster, Mix::Slow);
+    let victim = other_engine(cluster, service);
+    cluster.crash(victim, CrashKeeps::Any);
+    cluster.world.run_for(KNOWN_MAX);
+    assert_out(cluster, victim);
+    run.finish(cluster)
+}
+
+/// An engine can't reach the service, or no engine at all, and its clients reach it. It is taken out, and is back when it reaches the
+/// others.
+pub fn cut_an_engine_off(cluster: &Cluster) -> History {
+    let (service, run) = begin(cluster, Mix::Slow);
+    let victim = other_engine(cluster, service);
+    let last = SHAPE.engines - service - victim;
+    match cluster.world.rng().below(3) {
+        0 => cluster.fabric.partition(&[node(cluster, victim)], &[node(cluster, service)]),
+        1 => cluster.fabric.partition_one_way(node(cluster, service), node(cluster, victim)),
+        _ => {
+            let others = [node(cluster, service), node(cluster, last)];
+            cluster.fabric.partition(&[node(cluster, victim)], &others);
+        }
+    }
+    cluster.world.run_for(Duration::from_secs(12));
+    assert_out(cluster, victim);
+    cluster.fabric.heal();
+    cluster.world.run_for(Duration::from_secs(10));
+    let found = states(&map_of(cluster, service, 0), victim);
+    let is_back = |state: &TargetState| matches!(state, TargetState::Up | TargetState::UpIn);
+    assert!(found.iter().all(is_back), "seed {}: {found:?}", cluster.world.seed());
+    run.finish(cluster)
+}
+
+/// Whether a history shows that an engine which is cut off serves although its lease has ended.
+pub fn shows_ignored_leases(cluster: &Cluster) -> bool {
+    for rank in 0..SHAPE.engines {
+        for index in 0..SHAPE.targets as usize {
+            cluster.target(rank, index).io().plant(PlantedBug::IgnoredLease);
+        }
+    }
+    let (service, run) = begin(cluster, Mix::Apart);
+    let victim = other_engine(cluster, service);
+    let last = SHAPE.engines - service - victim;
+    cluster.fabric.partition(&[node(cluster, victim)], &[node(cluster, service), node(cluster, last)]);
+    cluster.world.run_for(Duration::from_secs(15));
+    cluster.fabric.heal();
+    !run.finish(cluster).is_linearizable()
+}
+
+/// Engines stop and start again, one, two, or all of them.
+pub fn restart_engines(cluster: &Cluster) -> History {
+    let (service, run) = begin(cluster, Mix::Slow);
+    let random = cluster.world.rng();
+    let victims: Vec<u32> = match random.below(3) {
+        0 => vec![other_engine(cluster, service)],
+        1 => vec![service, other_engine(cluster, service)],
+        _ => (0..SHAPE.engines).collect(),
+    };
+    for victim in &victims {
+        cluster.crash(*victim, CrashKeeps::Any);
+        cluster.world.run_for(below(cluster, 30_000));
+    }
+    for victim in &victims {
+        cluster.world.run_for(below(cluster, 1_000_000));
+        cluster.restart(*victim);
+    }
+    cluster.settle();
+    cluster.world.run_for(Duration::from_secs(10));
+    run.finish(cluster)
+}

@@ -1,0 +1,55 @@
+//! What keeps the targets of a pool with replicas in step with its map: leases of the map, and what targets say of their data.
+
+use serde::{Deserialize, Serialize};
+
+use crate::pool::TargetPoolMap;
+use crate::{PoolId, TargetIndex};
+
+/// Asks for leases of maps: an engine the services of pools that run at another one, and a target the first target of its engine.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeaseRequest {
+    /// The pools.
+    pub pools: Vec<LeaseWish>,
+}
+
+/// A pool of which a lease is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeaseWish {
+    /// The pool.
+    pub pool: PoolId,
+    /// Version of its map that the sender goes by.
+    pub version: u32,
+    /// Whether the sender holds a lease of it: what was granted before has reached it.
+    pub held: bool,
+}
+
+/// The leases that were granted.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct LeaseReply {
+    /// Pools, with milliseconds that the lease lasts from the moment at which the request was sent. What is missing was not granted.
+    pub granted: Vec<(PoolId, u32)>,
+    /// Maps of pools by which the sender doesn't go: without them there is no lease.
+    pub maps: Vec<TargetPoolMap>,
+}
+
+/// A target says that it has caught up: it has all that its groups have settled, since it takes writes again. The reply
+/// is a [`TargetPoolMap`], by which it serves unless its state has changed meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RebuiltNotice {
+    /// Index of the target in its engine; the seal names the rank.
+    pub index: TargetIndex,
+    /// The pool.
+    pub pool: PoolId,
+    /// Version of the map that brought the state [`crate::pool::TargetState::Up`] in which it has caught up.
+    pub since: u32,
+}
+
+/// A target has started again, so that it doesn't know which changes on its device are settled, or finds that it is out of a map
+/// although it is well. The reply has the maps of the pools, as [`TargetPoolMap`]s.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReturnedNotice {
+    /// Index of the target in its engine; the seal names the rank.
+    pub index: TargetIndex,
+    /// Pools that this concerns, with the versions of their maps that the target knows.
+    pub pools: Vec<(PoolId, u32)>,
+}
