@@ -28,6 +28,7 @@ generate rbac:roleName=weir-operator-nodes paths=./operator/internal/placement p
 	output:rbac:dir=charts/weir/files/rbac/cluster
 # What the agent of a node's drives may do.
 generate rbac:roleName=weir-drives paths=./operator/internal/inventory output:rbac:dir=charts/weir/files/rbac/drives
+generate rbac:roleName=weir-drives-claims paths=./operator/internal/resourceclaim output:rbac:dir=charts/weir/files/rbac/claims
 go run ./operator/internal/crdreference charts/weir/files/crds/storage.weir.dev_storageclusters.yaml \
 	charts/weir/files/crds/storage.weir.dev_pools.yaml charts/weir/files/crds/storage.weir.dev_containers.yaml \
 	charts/weir/files/crds/storage.weir.dev_fabricdomains.yaml charts/weir/files/crds/storage.weir.dev_tenants.yaml \

@@ -65,19 +65,25 @@ type agent struct {
 	notes *notes
 }
 
-func newAgent(t *testing.T, clock *clocktesting.FakePassiveClock, node string) *agent {
+// withRole is a connection of somebody who has a role of the chart for drives, and no other.
+func withRole(t *testing.T, node, role string) *rest.Config {
 	t.Helper()
-	account := rbacv1.Subject{Kind: rbacv1.UserKind, Name: "drives-of-" + node, APIGroup: rbacv1.GroupName}
+	account := rbacv1.Subject{Kind: rbacv1.UserKind, Name: role + "-" + node, APIGroup: rbacv1.GroupName}
 	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: account.Name}, Subjects: []rbacv1.Subject{account},
-		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: rolePrefix + "weir-drives"},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: rolePrefix + role},
 	}
 	if err := admin.Create(t.Context(), binding); err != nil {
 		t.Fatal(err)
 	}
 	config := rest.CopyConfig(adminConfig)
 	config.Impersonate = rest.ImpersonationConfig{UserName: account.Name, Groups: []string{"system:authenticated"}}
-	c, err := client.New(config, client.Options{Scheme: admin.Scheme()})
+	return config
+}
+
+func newAgent(t *testing.T, clock *clocktesting.FakePassiveClock, node string) *agent {
+	t.Helper()
+	c, err := client.New(withRole(t, node, "weir-drives"), client.Options{Scheme: admin.Scheme()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func run(m *testing.M) (int, error) {
 
 // installRoles installs the ClusterRoles that the chart gives the operator and the agent of drives.
 func installRoles(ctx context.Context) error {
-	for _, name := range []string{"rbac/namespaced/role.yaml", "rbac/cluster/role.yaml", "rbac/drives/role.yaml"} {
+	for _, name := range []string{"rbac/namespaced/role.yaml", "rbac/cluster/role.yaml", "rbac/drives/role.yaml", "rbac/claims/role.yaml"} {
 		text, err := os.ReadFile(chartFiles + name)
 		if err != nil {
 			return fmt.Errorf("read the operator's role: %w", err)

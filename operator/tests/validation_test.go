@@ -14,6 +14,7 @@ import (
 const (
 	goodCluster = `{engines: {replicas: 3}, storage: {size: 8Gi, hostPath: {path: /var/lib/weir}}}`
 	onDrives    = `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 2}}}`
+	onClaims    = `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 2, deviceClass: nvme.weir.dev}}}`
 	goodPool    = `{clusterRef: {name: weir}, size: 1Gi}`
 	goodBox     = `{poolRef: {name: tank}, quota: 1Gi}`
 )
@@ -39,6 +40,7 @@ func TestValidationOnCreation(t *testing.T) {
 		"a cluster on drives is accepted":                       {object("StorageCluster", "good", `{engines: {replicas: 1, targetsPerEngine: 3}, storage: {size: 8Gi, devices: {count: 3, selector: {matchLabels: {tier: fast}}}}}`), ""},
 		"drives and a directory for data exclude each other":    {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 2}, hostPath: {path: /d}}}`), "exactly one of hostPath"},
 		"each target has a drive of its own":                    {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 3}}}`), "count must equal engines.targetsPerEngine"},
+		"a claim has no more than 32 drives":                    {object("StorageCluster", "x", `{engines: {replicas: 1, targetsPerEngine: 33}, storage: {size: 99Gi, devices: {count: 33, deviceClass: d}}}`), "at most 32 with deviceClass"},
 		"drives are not erased by a deletion":                   {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 2}}, deletionPolicy: Delete}`), "drives are erased by hand"},
 		"storage of size zero is refused":                       {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 0, hostPath: {path: /d}}}`), "storage.size must be greater than zero"},
 		"a relative directory is refused":                       {object("StorageCluster", "x", `{engines: {replicas: 1}, storage: {size: 8Gi, hostPath: {path: data}}}`), "must be an absolute path"},
@@ -92,6 +94,8 @@ func TestValidationOnChange(t *testing.T) {
 		"storage can't change its kind":   {"StorageCluster", goodCluster, `{"storage": {"hostPath": null, "volumeClaimTemplate": {}}}`, "storage can't move"},
 		"data can't move to drives":       {"StorageCluster", goodCluster, `{"storage": {"hostPath": null, "devices": {"count": 2}}}`, "storage can't move"},
 		"records of drives can't move":    {"StorageCluster", onDrives, `{"storage": {"devices": {"path": "/other"}}}`, "storage.devices.path is immutable"},
+		"a device class can come later":   {"StorageCluster", onDrives, `{"storage": {"devices": {"deviceClass": "nvme.weir.dev"}}}`, ""},
+		"a device class stays":            {"StorageCluster", onClaims, `{"storage": {"devices": {"deviceClass": "other"}}}`, "can't change once it is set"},
 		"drives can be selected later":    {"StorageCluster", onDrives, `{"storage": {"devices": {"selector": {"matchLabels": {"a": "b"}}}}}`, ""},
 		"the provider is immutable":       {"StorageCluster", goodCluster, `{"fabric": {"provider": "verbs"}}`, "fabric is immutable"},
 		"ports are immutable":             {"StorageCluster", goodCluster, `{"ports": {"fabric": 20000}}`, "ports are immutable"},

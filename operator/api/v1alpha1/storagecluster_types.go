@@ -161,12 +161,21 @@ type StorageSpec struct {
 }
 
 // DeviceStorage gives each target a drive of its own.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.deviceClass) || self.count <= 32",message="storage.devices.count is at most 32 with deviceClass: a resource claim has no more requests"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.deviceClass) || (has(self.deviceClass) && self.deviceClass == oldSelf.deviceClass)",message="storage.devices.deviceClass can't change once it is set: templates of resource claims are immutable"
 type DeviceStorage struct {
 	// count of drives for each engine: as many as engines.targetsPerEngine.
 	// +required
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	Count int32 `json:"count"`
+	// deviceClass of the resource claims by which engines get their drives (dynamic resource allocation, devices.dra of the chart).
+	// Absent means that they get them by the device plugin.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	DeviceClass string `json:"deviceClass,omitempty"`
 	// selector limits the drives by labels of their NodeDevices; absent means all. A drive that a target has stays when it is
 	// selected no more.
 	// +optional

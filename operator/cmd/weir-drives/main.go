@@ -31,6 +31,7 @@ type options struct {
 	state        string
 	tree         drive.Tree
 	kubelet      string
+	dra          draOptions
 	interval     time.Duration
 	once         bool
 	json         bool
@@ -51,6 +52,9 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.tree.Mountinfo, "mountinfo", "/proc/1/mountinfo", "`file` with the mounts of the node's first process; empty if it can't be seen")
 	flags.StringVar(&o.tree.Loops, "loops", "", "`directory` with files that stand in for drives by loop devices, for tests; empty for none")
 	flags.StringVar(&o.kubelet, "kubelet", "", "`directory` of the kubelet for device plugins, such as /var/lib/kubelet/device-plugins; empty for no device plugin")
+	flags.StringVar(&o.dra.kubelet, "dra", "", "root `directory` of the kubelet, such as /var/lib/kubelet, for dynamic resource allocation; empty for none")
+	flags.StringVar(&o.dra.cdi, "cdi", "/var/run/cdi", "`directory` of CDI specifications, at the same path on the node")
+	flags.StringVar(&o.dra.pod, "pod-uid", os.Getenv("POD_UID"), "`UID` of this pod, so that it and its successor may overlap (default $POD_UID)")
 	flags.DurationVar(&o.interval, "interval", inventory.Interval, "`time` between two looks at the drives")
 	flags.BoolVar(&o.once, "once", false, "print what is found, change nothing, and end: no Kubernetes is needed")
 	flags.BoolVar(&o.json, "json", false, "with --once: print JSON")

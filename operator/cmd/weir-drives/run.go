@@ -23,6 +23,7 @@ import (
 	"weir.dev/weir/operator/internal/drive"
 	"weir.dev/weir/operator/internal/inventory"
 	"weir.dev/weir/operator/internal/plugin"
+	"weir.dev/weir/operator/internal/resourceclaim"
 )
 
 // stateMode lets nobody but root see the device files.
@@ -58,7 +59,15 @@ func run(ctx context.Context, o options) error {
 	agent := inventory.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("weir-drives"), clock.RealClock{}, o.node, finder{o.tree, nodes})
 	w := &watch{agent: agent, interval: o.interval, changed: make(chan struct{}, 1)}
 	if o.kubelet != "" {
-		w.offers = append(w.offers, plugin.New(o.kubelet, w.handOut(nodes)).Offer)
+		w.offers = append(w.offers, plugin.New(o.kubelet, handOut(w.take(nodes))).Offer)
+	}
+	if o.dra.kubelet != "" {
+		helper, offer, err := startDriver(ctx, config, o, w.take(nodes))
+		if err != nil {
+			return err
+		}
+		defer helper.Stop()
+		w.offers = append(w.offers, offer)
 	}
 	if err := w.notice(ctx, mgr); err != nil {
 		return err
@@ -130,15 +139,25 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// handOut gives a drive to a container, by a device file that belongs to the engine's user: container runtimes make the container's
-// own like it.
-func (w *watch) handOut(nodes drive.Nodes) plugin.HandOut {
-	return func(ctx context.Context, name string) (*pluginapi.DeviceSpec, error) {
+// take looks at a drive, and makes its device file, which belongs to the engine's user.
+func (w *watch) take(nodes drive.Nodes) resourceclaim.Taker {
+	return func(ctx context.Context, name string) (*inventory.Seen, string, error) {
 		seen, err := w.agent.Take(ctx, name)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		path, err := nodes.Make(name, &seen.Drive, drive.EngineUser)
+		if err != nil {
+			return nil, "", err
+		}
+		return seen, path, nil
+	}
+}
+
+// handOut gives a drive to a container by its device file: container runtimes make the container's own like it.
+func handOut(take resourceclaim.Taker) plugin.HandOut {
+	return func(ctx context.Context, name string) (*pluginapi.DeviceSpec, error) {
+		seen, path, err := take(ctx, name)
 		if err != nil {
 			return nil, err
 		}

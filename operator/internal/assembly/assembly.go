@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -72,6 +73,8 @@ func CacheOptions(operatorNamespace string, namespaces ...string) cache.Options 
 		&batchv1.Job{}:                  ours,
 		&policyv1.PodDisruptionBudget{}: ours,
 		&networkingv1.NetworkPolicy{}:   ours,
+
+		&resourceapi.ResourceClaimTemplate{}: ours,
 	}}
 	if len(namespaces) > 0 {
 		options.DefaultNamespaces = map[string]cache.Config{operatorNamespace: {}}

@@ -87,16 +87,26 @@ const (
 	ResourcePrefix = "weir.dev/nvme-"
 	// resourceBytes of SHA-256 tell the engines of a node apart.
 	resourceBytes = 10
+	// Driver is the name of the driver of dynamic resource allocation.
+	Driver = "nvme.weir.dev"
+	// AttributeEngine and AttributeTarget say for whom a drive is, among the attributes of Driver's devices.
+	AttributeEngine = "engine"
+	AttributeTarget = "target"
 	// containerFolder is where an engine's container has its drives.
 	containerFolder = "/dev/weir"
 	// EngineUser is the numeric user and group of engines, to whom the device files of their drives belong.
 	EngineUser = 10777
 )
 
+// Engine is what stands for an engine among those of all clusters.
+func Engine(namespace, cluster string, rank int32) string {
+	digest := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", namespace, cluster, rank))
+	return hex.EncodeToString(digest[:resourceBytes])
+}
+
 // Resource is the name under which the kubelet knows the drives of an engine.
 func Resource(namespace, cluster string, rank int32) string {
-	digest := sha256.Sum256(fmt.Appendf(nil, "%s/%s/%d", namespace, cluster, rank))
-	return ResourcePrefix + hex.EncodeToString(digest[:resourceBytes])
+	return ResourcePrefix + Engine(namespace, cluster, rank)
 }
 
 // ContainerPath is where an engine's container has the drive of a target.

@@ -49,6 +49,9 @@ func podTemplate(c *v1alpha1.StorageCluster, rank int32, node, fingerprint strin
 			SeccompProfile:      c.Spec.Engines.SeccompProfile,
 		},
 	}
+	if devices := c.Spec.Storage.Devices; devices != nil && devices.DeviceClass != "" {
+		spec.ResourceClaims = []corev1.PodResourceClaim{{Name: drivesClaim, ResourceClaimTemplateName: new(DrivesName(c.Name, rank))}}
+	}
 	if OnNode(c) {
 		spec.InitContainers = []corev1.Container{ownDataContainer(c.Spec.Image)}
 	}
@@ -117,11 +120,15 @@ func engineContainer(c *v1alpha1.StorageCluster, rank int32) corev1.Container {
 // addDrives has an engine ask for its drives, and use them.
 func addDrives(c *v1alpha1.StorageCluster, rank int32, container *corev1.Container) {
 	resources := container.Resources.DeepCopy()
-	if resources.Limits == nil {
-		resources.Limits = corev1.ResourceList{}
+	if c.Spec.Storage.Devices.DeviceClass != "" {
+		resources.Claims = append(resources.Claims, corev1.ResourceClaim{Name: drivesClaim})
+	} else {
+		if resources.Limits == nil {
+			resources.Limits = corev1.ResourceList{}
+		}
+		name := corev1.ResourceName(drive.Resource(c.Namespace, c.Name, rank))
+		resources.Limits[name] = *resource.NewQuantity(int64(c.Spec.Storage.Devices.Count), resource.DecimalSI)
 	}
-	name := corev1.ResourceName(drive.Resource(c.Namespace, c.Name, rank))
-	resources.Limits[name] = *resource.NewQuantity(int64(c.Spec.Storage.Devices.Count), resource.DecimalSI)
 	container.Resources = *resources
 	paths := make([]string, 0, c.Spec.Engines.TargetsPerEngine)
 	for target := range c.Spec.Engines.TargetsPerEngine {

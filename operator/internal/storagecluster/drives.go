@@ -93,6 +93,19 @@ func (r *Reconciler) ensureDrives(ctx context.Context, cluster *v1alpha1.Storage
 	return decision, nil
 }
 
+// ensureClaims makes the templates of the claims by which engines get their drives, where they get them so.
+func (r *Reconciler) ensureClaims(ctx context.Context, cluster *v1alpha1.StorageCluster) error {
+	if devices := cluster.Spec.Storage.Devices; devices == nil || devices.DeviceClass == "" {
+		return nil
+	}
+	for rank := range cluster.Spec.Engines.Replicas {
+		if err := apply.Object(ctx, r.client, r.live, manifest.DrivesTemplate(cluster, rank)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // assign writes whose a drive is, unless somebody has changed its NodeDevice since it was read.
 func (r *Reconciler) assign(ctx context.Context, device *v1alpha1.NodeDevice, to *v1alpha1.DeviceAssignment) error {
 	changed := device.DeepCopy()

@@ -57,6 +57,7 @@ const (
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=resource.k8s.io,resources=resourceclaimtemplates,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // Connector reaches the engines of a StorageCluster.
@@ -192,6 +193,9 @@ func (r *Reconciler) makeSo(ctx context.Context, cluster *v1alpha1.StorageCluste
 		if err := apply.Object(ctx, r.client, r.live, obj); err != nil {
 			return 0, err
 		}
+	}
+	if err := r.ensureClaims(ctx, cluster); err != nil {
+		return 0, err
 	}
 	if err := r.dropSurplus(ctx, cluster); err != nil {
 		return 0, err
