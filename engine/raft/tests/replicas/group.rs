@@ -162,7 +162,7 @@ impl Group {
             }
             self.world.run_for(STEP);
             let waited = self.world.now().saturating_duration_since(began);
-            assert!(waited < Duration::from_secs(60), "seed {}: there is no leader", self.world.seed());
+            assert!(waited < Duration::from_mins(1), "seed {}: there is no leader", self.world.seed());
         }
     }
 
