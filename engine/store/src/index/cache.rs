@@ -61,15 +61,6 @@ impl Set {
     }
 }
 
-/// Where a value was in the cache, if it was there. It may be another's place by now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CacheSlot(u32);
-
-impl CacheSlot {
-    /// It wasn't there.
-    pub(crate) const NONE: Self = Self(0);
-}
-
 #[derive(Debug, Default)]
 struct Slots {
     sets: Vec<Set>,
@@ -131,27 +122,14 @@ impl Cache {
     }
 
     /// The value with this checksum at this block is going to be read: it is on its way to the processor from here on, if it
-    /// is here. Returns where.
-    pub(crate) fn prefetch(&self, block: u64, checksum: u32) -> CacheSlot {
+    /// is here.
+    pub(crate) fn prefetch(&self, block: u64, checksum: u32) {
         let mut places = self.places.borrow_mut();
         let found = places.set(block).and_then(|set| Some((set, places.sets[set].find(block, checksum)?)));
-        let Some((set, way)) = found else { return CacheSlot::NONE };
+        let Some((set, way)) = found else { return };
         let range = places.range(set, way);
         let value = &places.memory()[range];
         prefetch(&value[..value.len().min(HEAD)]);
-        u32::try_from(set * WAYS + way + 1).map_or(CacheSlot::NONE, CacheSlot)
-    }
-
-    /// The value that was at this place is most likely going to be read: as [`Cache::expect`], before it is known which it
-    /// is.
-    #[inline]
-    pub(crate) fn prefetch_slot(&self, CacheSlot(spot): CacheSlot) {
-        let Some(number) = spot.checked_sub(1) else { return };
-        let (mut places, number) = (self.places.borrow_mut(), number as usize);
-        let (set, way) = (number / WAYS, number % WAYS);
-        prefetch(places.sets.get(set..=set).unwrap_or_default());
-        let start = places.start(set, way);
-        prefetch(places.memory().get(start..start + HEAD).unwrap_or_default());
     }
 
     /// Passes the value with this checksum at this block on, if it is here. Returns what is made of it; `None`, too, when

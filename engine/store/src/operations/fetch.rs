@@ -515,7 +515,6 @@ impl Shard {
         let hash = hash_object(place);
         let below = hash_key(hash, dkey);
         let lead = self.core.hints.lead(&tree, wanted.hash(hash_key(below, akey)));
-        self.core.cache.prefetch_slot(lead.spot());
         let Some(existence) = self.core.existences.newest_at(&tree, place, hash, epoch) else {
             return Ok(None);
         };
@@ -526,8 +525,8 @@ impl Shard {
             self.core.timestamps.note_plain_read_at((hash, below), newest);
         }
         Ok(walk::covering(&tree, &lead, existence, (&mut spelling, akey), epoch, wanted, |covering| {
-            let (only, spot) = SingleVersion::of(&self.core, wanted, &covering)?;
-            Some((Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Single(only) }, spot))
+            let only = SingleVersion::of(&self.core, wanted, &covering)?;
+            Some(Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Single(only) })
         }))
     }
 

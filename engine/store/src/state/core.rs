@@ -246,7 +246,7 @@ impl Core {
             device: parts.device,
             dma,
             cache: Cache::new(parts.config.cache_bytes),
-            hints: crate::versions::walk::Hints::new(parts.config.index_bytes, parts.config.cache_bytes > 0),
+            hints: crate::versions::walk::Hints::new(parts.config.index_bytes),
             config: parts.config,
             id: parts.id,
             version: parts.version,

@@ -15,7 +15,6 @@ pub(crate) use hints::{Hints, Lead};
 use crate::format::key::{self, BELOW, EVENT, EXTENT};
 use crate::format::spelling::Spelling;
 use crate::format::value::{Event, Kind};
-use crate::index::cache::CacheSlot;
 use crate::index::existence::Existence;
 use crate::index::extents::STEPS_MAX;
 use crate::index::tree::{Node, Packed, Tree};
@@ -114,8 +113,7 @@ impl<'a> Covering<'a> {
 
 /// Finds the version that covers what is wanted of an akey of a dkey, below an object that exists as `above` says, and
 /// passes it on: where `lead` leads, or else by a walk from the first entry of the dkey, whose end is taken down. Returns
-/// what is made of it, beside where the cache has it; `None`, too, where the answer isn't simple, and is to be found another
-/// way.
+/// what is made of it; `None`, too, where the answer isn't simple, and is to be found another way.
 pub(crate) fn covering<T>(
     tree: &Tree,
     lead: &Lead<'_>,
@@ -123,7 +121,7 @@ pub(crate) fn covering<T>(
     (place, akey): (&mut Spelling, &Key),
     epoch: u64,
     wanted: Wanted,
-    found: impl FnOnce(Covering<'_>) -> Option<(T, CacheSlot)>,
+    found: impl FnOnce(Covering<'_>) -> Option<T>,
 ) -> Option<T> {
     if !above.exists {
         return None;
@@ -131,9 +129,7 @@ pub(crate) fn covering<T>(
     if let Some(end) = lead.end.as_ref().filter(|end| end.since >= above.low) {
         let dkey = place.path().len();
         if let Some(covering) = Covering::at(end, (place, akey), epoch, wanted) {
-            let (made, spot) = found(covering)?;
-            lead.renew(spot);
-            return Some(made);
+            return found(covering);
         }
         place.back_to(dkey);
     }
@@ -146,9 +142,9 @@ pub(crate) fn covering<T>(
     // Nothing newer was passed over, nothing else reaches into any of it, and no other leaf has a say.
     let is_all = epoch == u64::MAX && covering.is_whole(wanted) && second.get().is_none();
     let (position, leaf_path) = (covering.position, leaf_path.filter(|_| is_all));
-    let (made, spot) = found(covering)?;
+    let made = found(covering)?;
     if let Some(leaf_path) = leaf_path {
-        lead.take_down(&first, leaf_path, (position, low), spot);
+        lead.take_down(&first, leaf_path, (position, low));
     }
     Some(made)
 }

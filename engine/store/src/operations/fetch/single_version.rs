@@ -3,7 +3,6 @@
 use super::{FetchedAkey, InBlocks};
 use crate::format::size::in_memory;
 use crate::format::value::{Blocks, Lone, Payload, Summed, Version};
-use crate::index::cache::CacheSlot;
 use crate::index::tree::Node;
 use crate::state::core::Core;
 use crate::state::error::FetchError;
@@ -56,33 +55,32 @@ impl InlineData {
     }
 }
 
-/// Where the data of a version is, how many bytes it has, and where the cache has it; `None` where there is none.
-fn source(core: &Core, found: &Covering<'_>) -> Option<(Source, u64, CacheSlot)> {
+/// Where the data of a version is, and how many bytes it has; `None` where there is none.
+fn source(core: &Core, found: &Covering<'_>) -> Option<(Source, u64)> {
     let value = found.value()?;
     if let Some((_, Summed { bytes, checksum })) = Version::inline(value).ok()? {
         let (leaf, head) = (Rc::clone(found.leaf), value.len() - bytes.len());
         let inline = InlineData { leaf, position: found.position, head, checksum };
-        return Some((Source::Index(inline), bytes.len() as u64, CacheSlot::NONE));
+        return Some((Source::Index(inline), bytes.len() as u64));
     }
     if let Some(lone) = Version::lone(value) {
         // On its way while the fetch is made ready.
-        let spot = core.cache.prefetch(lone.block, lone.checksum);
-        return Some((Source::Block(lone), lone.len, spot));
+        core.cache.prefetch(lone.block, lone.checksum);
+        return Some((Source::Block(lone), lone.len));
     }
     match Version::decode(value).ok()?.payload {
         Payload::Blocks(blocks) => {
             let len = blocks.len();
-            Some((Source::Blocks(Box::new(blocks)), len, CacheSlot::NONE))
+            Some((Source::Blocks(Box::new(blocks)), len))
         }
         Payload::Hole | Payload::Inline(_) => None,
     }
 }
 
 impl SingleVersion {
-    /// What is wanted, from a version that covers it, and where the cache has that; `None` where that isn't such as it should
-    /// be, or there is nothing.
-    pub(super) fn of(core: &Core, wanted: Wanted, found: &Covering<'_>) -> Option<(Self, CacheSlot)> {
-        let (source, stored, spot) = source(core, found)?;
+    /// What is wanted, from a version that covers it; `None` where that isn't such as it should be, or there is nothing.
+    pub(super) fn of(core: &Core, wanted: Wanted, found: &Covering<'_>) -> Option<Self> {
+        let (source, stored) = source(core, found)?;
         let (size, extent, from, len) = match (wanted, found.extent) {
             (Wanted::Records(range, size), Some(extent)) => {
                 let size = u64::from(size);
@@ -95,7 +93,7 @@ impl SingleVersion {
             _ => return None,
         };
         let akeys = OnceCell::new();
-        (len > 0).then(|| (Self { size, len: in_memory(len), source, from, extent, akeys }, spot))
+        (len > 0).then(|| Self { size, len: in_memory(len), source, from, extent, akeys })
     }
 
     pub(super) const fn has_blocks(&self) -> bool {

@@ -8,7 +8,6 @@
 //! stands in a table of its own.
 
 use crate::format::size::in_memory;
-use crate::index::cache::CacheSlot;
 use crate::index::tree::{ChildPath, Node, StampSource, StampedPath, Tree, half};
 use core::cell::{Cell, OnceCell};
 use std::rc::Rc;
@@ -19,7 +18,7 @@ const WAYS: usize = 4;
 /// Most sets of hints: 512 KiB, room for 32,768 keys.
 const SETS_MAX: usize = 1 << 13;
 
-/// Hints take at most this part of the memory that the index may take, on top of it; ways and spots half of that more.
+/// Hints take at most this part of the memory that the index may take, on top of it; ways a quarter of that more.
 const PART: usize = 128;
 
 /// One in so many walks that have no hint takes the place of another hint.
@@ -63,17 +62,13 @@ struct Tables {
     sets: Box<[Set]>,
     /// Ways to the leaves, each at the place that the lower half of its name gives: one for each set.
     ways: Box<[Cell<StampedPath>]>,
-    /// Where the cache had the value, for each hint, if there is a cache.
-    spots: Box<[Cell<CacheSlot>]>,
 }
 
 impl Tables {
-    fn new(sets: usize, has_cache: bool) -> Self {
-        let spots = if has_cache { sets * WAYS } else { 0 };
+    fn new(sets: usize) -> Self {
         Self {
             sets: (0..sets).map(|_| Set::new()).collect(),
             ways: vec![Cell::new(StampedPath::NONE); sets].into(),
-            spots: vec![Cell::new(CacheSlot::NONE); spots].into(),
         }
     }
 
@@ -133,19 +128,18 @@ pub(crate) struct Hints {
     tables: OnceCell<Option<Tables>>,
     /// How many sets there may be: a power of two, or none.
     limit: usize,
-    has_cache: bool,
     /// How often a walk could have been taken down.
     count: Cell<usize>,
     stamps: StampSource,
 }
 
 impl Hints {
-    /// Hints for an index of at most so many bytes, beside a cache or not.
-    pub(crate) fn new(index_bytes: usize, has_cache: bool) -> Self {
+    /// Hints for an index of at most so many bytes.
+    pub(crate) fn new(index_bytes: usize) -> Self {
         let sets = (index_bytes / PART / size_of::<Set>()).min(SETS_MAX);
         let limit = sets.checked_ilog2().map_or(0, |bits| 1 << bits);
         let (tables, count, stamps) = (OnceCell::new(), Cell::new(0), StampSource::from(1));
-        Self { tables, limit, has_cache, count, stamps }
+        Self { tables, limit, count, stamps }
     }
 
     /// With names from this one on.
@@ -205,32 +199,10 @@ pub(crate) struct Lead<'a> {
 }
 
 impl Lead<'_> {
-    /// Where the cache had the value.
-    #[inline]
-    pub(crate) fn spot(&self) -> CacheSlot {
-        let spot = |number: usize| Some(self.hints.tables()?.spots.get(number)?.get());
-        self.number.and_then(spot).unwrap_or(CacheSlot::NONE)
-    }
-
-    /// Takes down where the cache has the value by now.
-    #[inline]
-    pub(super) fn renew(&self, spot: CacheSlot) {
-        let known = |number: usize| self.hints.tables()?.spots.get(number);
-        if let Some(known) = self.number.and_then(known) {
-            known.set(spot);
-        }
-    }
-
     /// Takes down where a walk has ended: at an entry of a leaf, below a dkey that has existed `since`.
-    pub(super) fn take_down(
-        &self,
-        leaf: &Node,
-        leaf_path: ChildPath,
-        (position, since): (usize, u64),
-        spot: CacheSlot,
-    ) {
-        let Hints { tables, limit, has_cache, count, stamps } = self.hints;
-        let tables = tables.get_or_init(|| (*limit > 0).then(|| Tables::new(*limit, *has_cache)));
+    pub(super) fn take_down(&self, leaf: &Node, leaf_path: ChildPath, (position, since): (usize, u64)) {
+        let Hints { tables, limit, count, stamps } = self.hints;
+        let tables = tables.get_or_init(|| (*limit > 0).then(|| Tables::new(*limit)));
         let (Some(tables), Ok(position)) = (tables, u16::try_from(position)) else { return };
         let (set, tag) = tables.split(self.hash);
         let free = || Some(set * WAYS + tables.sets[set].0.iter().position(|hint| hint.get().stamp == 0)?);
@@ -244,8 +216,5 @@ impl Lead<'_> {
         };
         let Some(stamp) = tables.learn(leaf, leaf_path, stamps) else { return };
         tables.hint(place).set(Hint { since, stamp, position, tag });
-        if let Some(known) = tables.spots.get(place) {
-            known.set(spot);
-        }
     }
 }

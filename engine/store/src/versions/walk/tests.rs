@@ -102,7 +102,7 @@ type Answer = Option<(Option<Extent>, Payload)>;
 
 impl Known {
     fn new(tree: Tree, hashes: u64) -> Self {
-        Self { tree, existences: ExistenceCache::default(), hints: Hints::new(1 << 20, true), hashes }
+        Self { tree, existences: ExistenceCache::default(), hints: Hints::new(1 << 20), hashes }
     }
 
     /// What leads to an answer.
@@ -120,7 +120,7 @@ impl Known {
         covering(&self.tree, &lead, above, (&mut place, akey), epoch, wanted, |found| {
             let value = found.value().expect("an entry");
             let payload = Version::decode(value).expect("sound").payload;
-            Some(((found.extent, payload), CacheSlot::NONE))
+            Some((found.extent, payload))
         })
     }
 
@@ -286,7 +286,7 @@ fn hints_are_forgotten_when_names_begin_anew_and_take_no_room_where_there_is_non
     let entries: Vec<Entry> = (0..4).map(|dkey| (Some(dkey), Some(1), 4, 3 + dkey, FIRST)).collect();
     let wanted = Wanted::Records(FIRST, 1);
     let (first, other) = ((&name(0), &name(1)), (&name(2), &name(1)));
-    let hints = Hints::new(1 << 20, true).named_from(u64::from(u32::MAX));
+    let hints = Hints::new(1 << 20).named_from(u64::from(u32::MAX));
     let mut known = Known { hints, ..Known::new(tree(&entries), u64::MAX) };
     assert_eq!(last_byte(known.ask_often(first, wanted)), Some(3));
     assert!(known.leads(first, wanted));
@@ -295,7 +295,7 @@ fn hints_are_forgotten_when_names_begin_anew_and_take_no_room_where_there_is_non
     assert!(known.leads(other, wanted) && !known.leads(first, wanted));
     assert_eq!(last_byte(known.ask_often(first, wanted)), Some(3));
     assert!(known.leads(other, wanted) && known.leads(first, wanted), "the first new name is given once");
-    known.hints = Hints::new(1, true);
+    known.hints = Hints::new(1);
     assert_eq!(last_byte(known.ask_often(first, wanted)), Some(3));
     assert!(!known.leads(first, wanted));
 }
