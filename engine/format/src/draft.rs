@@ -31,8 +31,6 @@ pub struct Cut {
     pub end: usize,
     /// Whether the key is set to the value; else it is removed.
     is_set: bool,
-    /// So many bytes, and maybe more, the key begins with as the one before does.
-    alike: usize,
 }
 
 impl Cut {
@@ -105,7 +103,7 @@ impl Draft {
     #[inline]
     pub fn put<const TAIL: usize, const VALUE: usize>(
         &mut self,
-        route: &mut Route,
+        route: &Route,
         tail: [u8; TAIL],
         value: [u8; VALUE],
     ) {
@@ -116,7 +114,7 @@ impl Draft {
     #[inline]
     pub fn put_with<const TAIL: usize>(
         &mut self,
-        route: &mut Route,
+        route: &Route,
         tail: [u8; TAIL],
         encode: impl FnOnce(&mut Vec<u8>),
     ) -> usize {
@@ -127,13 +125,13 @@ impl Draft {
 
     /// Begins an entry as [`Draft::put_with`]; its value is to be appended to the text.
     #[inline]
-    pub fn begin<const TAIL: usize>(&mut self, route: &mut Route, tail: [u8; TAIL]) -> Cut {
+    pub fn begin<const TAIL: usize>(&mut self, route: &Route, tail: [u8; TAIL]) -> Cut {
         debug_assert_eq!(self.put, self.cuts.len(), "it comes too late");
-        let (start, alike) = (self.text.len(), route.mark());
+        let start = self.text.len();
         self.text.extend_from_slice(route.path());
         self.text.extend_from_slice(&tail);
         let value = self.text.len();
-        Cut { start, value, end: value, is_set: true, alike }
+        Cut { start, value, end: value, is_set: true }
     }
 
     /// Ends an entry that has its value. Returns the bytes of both.
@@ -158,7 +156,7 @@ impl Draft {
         let value = self.text.len();
         self.text.extend_from_slice(edit.value.unwrap_or_default());
         let (end, is_set) = (self.text.len(), edit.value.is_some());
-        self.cuts.push(Cut { start, value, end, is_set, alike: 0 });
+        self.cuts.push(Cut { start, value, end, is_set });
         if edit.value.is_none() {
             self.removals.0 += 1;
             self.removals.1 += edit.key.len();
@@ -227,13 +225,8 @@ impl Draft {
     pub fn for_each(&self, mut each: impl FnMut((&[u8], &[u8], bool), usize)) {
         let mut before: &[u8] = &[];
         for cut in &self.cuts {
-            let (key, value, mut shared) = (cut.key(&self.text), &self.text[cut.value..cut.end], cut.alike);
-            debug_assert_eq!(before.get(..shared), key.get(..shared), "not alike");
-            if before.get(shared) == key.get(shared) {
-                let rest = before.get(shared..).zip(key.get(shared..));
-                shared += rest.map_or(0, |(before, key)| shared_len(before, key));
-            }
-            each((key, value, cut.is_set), shared);
+            let (key, value) = (cut.key(&self.text), &self.text[cut.value..cut.end]);
+            each((key, value, cut.is_set), shared_len(before, key));
             before = key;
         }
     }
@@ -308,14 +301,14 @@ mod tests {
             let object = ObjectId { hi: 0, lo: 1 };
             let name = |number: u8| Key::new(&[b'k', number, 0, 1][..usize::from(2 + number % 3)]).expect("a key");
             let (mut draft, mut changes) = (Draft::default(), Vec::new());
-            draft.put(&mut Route::object(&(9, 9, object), Vec::new()), *b"gone", []);
+            draft.put(&Route::object(&(9, 9, object), Vec::new()), *b"gone", []);
             draft.push(Edit { key: b"so is this", value: None });
             draft.clear();
             let mut route = Route::object(&(1, 2, object), Vec::new());
             let mut place = None;
             for (dkey, akey, what, value) in entries {
                 if what == 0 && place.is_none() {
-                    draft.put(&mut route, key::event_tail(3), [4; 2]);
+                    draft.put(&route, key::event_tail(3), [4; 2]);
                     changes.push(Change::put(&[route.path(), &key::event_tail(3)].concat(), vec![4; 2]));
                     continue;
                 }
@@ -326,7 +319,7 @@ mod tests {
                     route.go_to_akey(&name(akey));
                 }
                 let tail = key::single_tail(u64::from(what));
-                let len = draft.put_with(&mut route, tail, |out| out.extend_from_slice(&value));
+                let len = draft.put_with(&route, tail, |out| out.extend_from_slice(&value));
                 prop_assert_eq!(len, route.path().len() + tail.len() + value.len());
                 changes.push(Change::put(&[route.path(), &tail].concat(), value));
             }

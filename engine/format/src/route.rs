@@ -16,8 +16,6 @@ pub struct Route {
     dkey: usize,
     /// Where the path ends; what stands behind it was asked for last.
     end: usize,
-    /// So much of the path is that of the last mark.
-    marked: usize,
 }
 
 impl Route {
@@ -29,7 +27,7 @@ impl Route {
             bytes.reserve(ROOM);
         }
         bytes.extend_from_slice(&key::object_path(place));
-        Self { object: place.2, bytes, dkey: OBJECT_LEN, end: OBJECT_LEN, marked: 0 }
+        Self { object: place.2, bytes, dkey: OBJECT_LEN, end: OBJECT_LEN }
     }
 
     /// The memory that it took.
@@ -53,16 +51,9 @@ impl Route {
 
     #[inline]
     fn descend(&mut self, key: &Key, integer: bool) {
-        self.marked = self.marked.min(self.end);
         self.bytes.truncate(self.end);
         key::put_key(|piece| self.bytes.extend_from_slice(piece), key, integer);
         self.end = self.bytes.len();
-    }
-
-    /// Marks the path. Returns how much of it is that of the mark before.
-    #[inline]
-    pub fn mark(&mut self) -> usize {
-        core::mem::replace(&mut self.marked, self.end)
     }
 
     /// The path.

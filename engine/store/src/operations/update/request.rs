@@ -159,7 +159,7 @@ impl<'a> Request<'a> {
         if self.needs_object() && !object.exists {
             return Err(self.object_missing());
         }
-        self.draft_object(&mut route, object, draft);
+        self.draft_object(&route, object, draft);
         let of_object = draft.len();
         let renews = of_object > 0 && object.exists;
         route.go_to_dkey(self.dkey);
@@ -175,7 +175,7 @@ impl<'a> Request<'a> {
             return Err(missing("dkey", self.dkey).into());
         }
         if !dkey.exists {
-            draft.put(&mut route, key::event_tail(self.epoch), Event::OF_DKEY);
+            draft.put(&route, key::event_tail(self.epoch), Event::OF_DKEY);
         }
         let (mut overwrites, mut left) = (false, pieces);
         for (index, update) in self.akeys.iter().enumerate() {
@@ -185,9 +185,9 @@ impl<'a> Request<'a> {
             overwrites |= akey.exists;
             let (own, behind) = left.split_at(left.iter().take_while(|piece| piece.akey == index).count());
             left = behind;
-            self.draft_akey(&mut route, update, &akey, own, draft);
+            self.draft_akey(&route, update, &akey, own, draft);
             for piece in own {
-                if self.draft_version(&mut route, piece, data, draft) > ENTRY_MAX {
+                if self.draft_version(&route, piece, data, draft) > ENTRY_MAX {
                     // Only runs scattered beyond measure make an entry this large.
                     return Err(self.fragmented().into());
                 }
@@ -221,7 +221,7 @@ impl<'a> Request<'a> {
         UpdateError::Fragmented(self.dkey.clone())
     }
 
-    fn draft_object(&self, route: &mut Route, object: &Existence, draft: &mut Draft) {
+    fn draft_object(&self, route: &Route, object: &Existence, draft: &mut Draft) {
         let (at, newest) = match object.event {
             Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return,
             Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
@@ -233,7 +233,7 @@ impl<'a> Request<'a> {
     #[inline]
     fn draft_akey(
         &self,
-        route: &mut Route,
+        route: &Route,
         update: &AkeyUpdate,
         akey: &Existence,
         pieces: &[WritePiece],
@@ -263,7 +263,7 @@ impl<'a> Request<'a> {
     }
 
     /// Returns the bytes of the entry.
-    fn draft_version(&self, route: &mut Route, piece: &WritePiece, data: &[u8], draft: &mut Draft) -> usize {
+    fn draft_version(&self, route: &Route, piece: &WritePiece, data: &[u8], draft: &mut Draft) -> usize {
         let begun = match piece.slot {
             Slot::Single => draft.begin(route, key::single_tail(self.epoch)),
             Slot::Extent(extent) => draft.begin(route, key::extent_version_tail(extent, self.epoch)),
