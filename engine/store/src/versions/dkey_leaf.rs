@@ -111,7 +111,7 @@ impl<'t> DkeyLeaf<'t> {
     }
 
     /// Where all keys of the dkey from the event at the epoch that was asked for on belong, one behind the other, if that is in
-    /// one place, and the index has none of them. Otherwise the change that follows looks first where this has looked last.
+    /// one place, and the index has none of them. Otherwise the change that follows looks in the leaf first.
     #[inline]
     pub(crate) fn place(&self) -> Option<Address> {
         if self.is_empty
@@ -120,7 +120,7 @@ impl<'t> DkeyLeaf<'t> {
             return Address::new(leaf_path, self.at);
         }
         if self.has_all {
-            self.tree.point(&self.leaf, self.at);
+            self.tree.remember(&self.leaf);
         }
         None
     }

@@ -3,7 +3,7 @@
 //! An address is where an entry was: the path to its leaf, and its number there. Its key tells whether it still
 //! is there.
 
-use super::{Body, ChildPath, Finger, Node, Tree};
+use super::{Body, ChildPath, Node, Tree, take_leaf};
 use crate::format::draft::Bunch;
 use crate::format::node::NODE_MAX;
 use crate::format::record::Edit;
@@ -87,7 +87,7 @@ impl Tree {
     /// Has the node at an address changed, if there is one in memory. `false`: there is none, or `change` says so.
     #[inline]
     fn change_leaf(&mut self, address: Address, change: impl FnOnce(&mut Node) -> bool) -> bool {
-        let Self { root, changes, fingers, tick, .. } = self;
+        let Self { root, changes, recent, tick, .. } = self;
         let (mut node, tick) = (root, tick.get());
         for number in address.leaf_path.all() {
             let branch = changes.own(node);
@@ -97,15 +97,14 @@ impl Tree {
             let Some(child) = child else { return false };
             node = child;
         }
-        // A finger would have the leaf copied.
-        let is_on = |finger: &&mut Option<Finger>| matches!(finger, Some(finger) if finger.is_on(node));
-        let finger = fingers.get_mut().iter_mut().find(is_on);
-        let finger = finger.and_then(|finger| Some((finger.take()?.at, finger)));
+        // A leaf that is remembered would be copied.
+        let recent = recent.get_mut();
+        let known = take_leaf(recent, node);
         let leaf = changes.own(node);
         leaf.used.set(tick);
         let is_changed = change(leaf);
-        if let Some((at, finger)) = finger {
-            *finger = Some(Finger { leaf: Rc::clone(node), at });
+        if let Some(number) = known {
+            recent[number] = Some(Rc::clone(node));
         }
         is_changed
     }

@@ -2,7 +2,7 @@
 
 use super::node::{Changes, Child, Node};
 use super::packed::{self, Packed, Position};
-use super::{Body, Finger, Fingers, Missing, Tree};
+use super::{Body, Missing, RecentLeaves, Tree, take_leaf};
 use crate::format::codec::shared_len;
 use crate::format::node::{CHILD_BYTES, ENTRY_MAX, NODE_MAX};
 use crate::format::record::Edit;
@@ -63,7 +63,7 @@ impl Tree {
         };
         let mut run = Run { edits, done: 0, each };
         self.version += 1;
-        let split = put(&mut self.root, &mut run, &mut self.changes, self.fingers.get_mut(), High(None))?;
+        let split = put(&mut self.root, &mut run, &mut self.changes, self.recent.get_mut(), High(None))?;
         let done = run.done;
         // The count comes from a checkpoint, which may lie.
         self.len = self.len.saturating_add(added);
@@ -89,14 +89,14 @@ fn put<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     node: &mut Rc<Node>,
     run: &mut Run<'a, F>,
     changes: &mut Changes,
-    fingers: &mut Fingers,
+    recent: &mut RecentLeaves,
     high: High<'_>,
 ) -> Result<Split, Missing> {
     if matches!(&node.body, Body::Leaf(_)) {
-        return Ok(put_in_leaf(node, run, changes, fingers, high));
+        return Ok(put_in_leaf(node, run, changes, recent, high));
     }
     let owned = changes.own(node);
-    let split = put_below(owned, run, changes, fingers, high)?;
+    let split = put_below(owned, run, changes, recent, high)?;
     if split.is_some() {
         owned.recharge();
     }
@@ -107,31 +107,28 @@ fn put_in_leaf<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     node: &mut Rc<Node>,
     run: &mut Run<'a, F>,
     changes: &mut Changes,
-    fingers: &mut Fingers,
+    recent: &mut RecentLeaves,
     high: High<'_>,
 ) -> Split {
-    let is_pointed = |finger: &Option<Finger>| finger.as_ref().is_some_and(|finger| finger.is_on(node));
-    let pointed = fingers.iter().position(is_pointed);
-    let mut near = pointed.and_then(|number| fingers[number].take()).map_or(0, |finger| finger.at);
+    // A leaf that is remembered would be copied.
+    let known = take_leaf(recent, node);
     let owned = changes.own(node);
     let Body::Leaf(entries) = &mut owned.body else { unreachable!("invariant: it is a leaf") };
-    let split = put_entries(entries, run, changes, &mut near, high);
+    let split = put_entries(entries, run, changes, high);
     owned.recharge();
-    if let (Some(number), None) = (pointed, &split) {
-        fingers[number] = Some(Finger { leaf: Rc::clone(node), at: near });
+    if let (Some(number), None) = (known, &split) {
+        recent[number] = Some(Rc::clone(node));
     }
     split
 }
 
-/// `near` is where the first entry is most likely to be; then, where the last one is.
 fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     entries: &mut Packed,
     run: &mut Run<'a, F>,
     changes: &mut Changes,
-    near: &mut usize,
     high: High<'_>,
 ) -> Split {
-    let (mut hint, edits) = (*near, run.edits);
+    let edits = run.edits;
     while let Some(edit @ Edit { key, value: Some(value) }) = edits.get(run.done).copied() {
         debug_assert!(key.len() + value.len() <= ENTRY_MAX, "an entry of {} bytes", key.len() + value.len());
         // The first one belongs here. Of those that follow, only what certainly does and leaves the node whole.
@@ -139,7 +136,7 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
         if !is_first && (entries.size() + edit_size(edit) > NODE_MAX || !high.is_above(key)) {
             break;
         }
-        let found = match entries.locate(key, hint) {
+        let found = match entries.locate(key) {
             Position::Inside(found) => found,
             Position::Behind => Err(entries.len()),
             Position::Before if is_first => Err(0),
@@ -177,8 +174,6 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
             let low = separator(&entries.key(entries.len() - 1), &right.key(0));
             return Some(Box::new((low, changes.added(Body::Leaf(right)))));
         }
-        *near = at;
-        hint = at + 1;
     }
     None
 }
@@ -227,7 +222,7 @@ fn put_below<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     branch: &mut Node,
     run: &mut Run<'a, F>,
     changes: &mut Changes,
-    fingers: &mut Fingers,
+    recent: &mut RecentLeaves,
     high: High<'_>,
 ) -> Result<Split, Missing> {
     let Node { body: Body::Branch(keys, children), trail, .. } = branch else {
@@ -237,7 +232,7 @@ fn put_below<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     let at = trail.child_of(keys, key);
     trail.note(at);
     let child = children[at].node_mut().map_err(|page| Missing::one(key, page))?;
-    let split = put(child, run, changes, fingers, high.of_child(keys, at))?;
+    let split = put(child, run, changes, recent, high.of_child(keys, at))?;
     let Some((low, right)) = split.map(|split| *split) else { return Ok(None) };
     keys.insert(at + 1, &low, b"");
     children.insert(at + 1, Child::resident(right));

@@ -58,27 +58,22 @@ pub(crate) struct Tree {
     /// Leaves where the last scans were, the latest first: what belongs together is close together, and the entry of an
     /// object itself is asked for between its dkeys. A leaf is let go before it is changed, since it would have to be
     /// copied otherwise.
-    fingers: RefCell<Fingers>,
+    recent: RefCell<RecentLeaves>,
     /// Memory for the keys that a scan visits.
     key: RefCell<Vec<u8>>,
 }
 
 /// Leaves that are remembered.
-const FINGERS: usize = 2;
+const RECENT_LEAVES: usize = 2;
 
-type Fingers = [Option<Finger>; FINGERS];
+type RecentLeaves = [Option<Rc<Node>>; RECENT_LEAVES];
 
-/// A leaf, and the entry of it that was looked at last.
-#[derive(Clone, Debug)]
-struct Finger {
-    leaf: Rc<Node>,
-    at: usize,
-}
-
-impl Finger {
-    fn is_on(&self, leaf: &Rc<Node>) -> bool {
-        Rc::ptr_eq(&self.leaf, leaf)
-    }
+/// Takes a leaf that is about to be changed from those that are remembered. Returns where it was among them.
+fn take_leaf(recent: &mut RecentLeaves, leaf: &Rc<Node>) -> Option<usize> {
+    let is_it = |known: &Option<Rc<Node>>| known.as_ref().is_some_and(|known| Rc::ptr_eq(known, leaf));
+    let number = recent.iter().position(is_it)?;
+    recent[number] = None;
+    Some(number)
 }
 
 #[cfg(test)]
@@ -115,7 +110,7 @@ impl Tree {
             visits,
             ahead,
             hand: ClockHand::default(),
-            fingers: RefCell::default(),
+            recent: RefCell::default(),
             key: RefCell::default(),
         }
     }
@@ -179,7 +174,7 @@ impl Tree {
             visits: Cell::new(0),
             ahead: Cell::new(0),
             hand: ClockHand::default(),
-            fingers: RefCell::default(),
+            recent: RefCell::default(),
             key: RefCell::default(),
         }
     }
@@ -270,12 +265,12 @@ impl Tree {
     pub(crate) fn reach<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Missing> {
         let mut missing: Vec<(Vec<u8>, PageRef)> = Vec::new();
         for key in keys {
-            if self.at_other_finger(key).is_some() {
+            if self.leaf_of_others(key).is_some() {
                 continue;
             }
             let Missing(nodes) = match self.leaf(key) {
                 Ok(leaf) => {
-                    self.point(&leaf, 0);
+                    self.remember(&leaf);
                     continue;
                 }
                 Err(missing) => missing,
@@ -373,7 +368,7 @@ impl Tree {
 
     /// Forgets the leaves of the last scans.
     fn let_go(&self) {
-        self.fingers.take();
+        self.recent.take();
     }
 }
 

@@ -1,6 +1,6 @@
 //! Questions for ranges of entries, in order and in reverse.
 
-use super::{Body, Child, FINGERS, Finger, Missing, Node, Packed, Tree};
+use super::{Body, Child, Missing, Node, Packed, RECENT_LEAVES, Tree};
 use core::ops::ControlFlow;
 use std::rc::Rc;
 
@@ -17,11 +17,11 @@ impl Tree {
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
     ) -> Found<B> {
         let mut key = self.key.take();
-        let found = match self.scan_at_finger(from, &mut key, &mut visit) {
+        let found = match self.scan_recent(from, &mut key, &mut visit) {
             ControlFlow::Break(found) => Ok(Some(found)),
             ControlFlow::Continue(false) => self.scan_from(from, &mut key, &mut visit),
             ControlFlow::Continue(true) => {
-                // On behind the last key of the leaf at the finger.
+                // On behind the last key of that leaf.
                 let behind = [key.as_slice(), &[0]].concat();
                 self.scan_from(&behind, &mut key, &mut visit)
             }
@@ -37,41 +37,37 @@ impl Tree {
         }
     }
 
-    /// A leaf at a finger that `from` belongs to for sure, and the first entry of it that isn't below.
-    pub(super) fn at_finger(&self, from: &[u8]) -> Option<(Rc<Node>, usize)> {
-        self.at_fingers([0, 1], from)
+    /// A remembered leaf that `from` belongs to for sure, and the first entry of it that isn't below.
+    fn recent_leaf(&self, from: &[u8]) -> Option<(Rc<Node>, usize)> {
+        self.leaf_among([0, 1], from)
     }
 
-    /// As [`Tree::at_finger`], of something that is more likely elsewhere than what was asked for last.
-    pub(super) fn at_other_finger(&self, from: &[u8]) -> Option<(Rc<Node>, usize)> {
-        self.at_fingers([1, 0], from)
+    /// As [`Tree::recent_leaf`], of something that is more likely elsewhere than what was asked for last.
+    pub(super) fn leaf_of_others(&self, from: &[u8]) -> Option<(Rc<Node>, usize)> {
+        self.leaf_among([1, 0], from)
     }
 
-    fn at_fingers(&self, order: [usize; FINGERS], from: &[u8]) -> Option<(Rc<Node>, usize)> {
-        let mut fingers = self.fingers.borrow_mut();
+    fn leaf_among(&self, order: [usize; RECENT_LEAVES], from: &[u8]) -> Option<(Rc<Node>, usize)> {
+        let mut recent = self.recent.borrow_mut();
         for number in order {
-            let Some(Finger { leaf, at }) = &mut fingers[number] else { continue };
-            if let Some(first) = leaf.entries().seek(from, *at) {
-                *at = first;
+            let Some(leaf) = &recent[number] else { continue };
+            if let Some(first) = leaf.entries().seek(from) {
                 leaf.used.set(self.tick.get());
                 let leaf = Rc::clone(leaf);
-                fingers.swap(0, number);
+                recent.swap(0, number);
                 return Some((leaf, first));
             }
         }
         None
     }
 
-    /// Puts a finger on an entry.
+    /// Remembers a leaf as the latest.
     #[inline(never)]
-    pub(crate) fn point(&self, leaf: &Rc<Node>, at: usize) {
-        let mut fingers = self.fingers.borrow_mut();
-        let is_known = matches!(&fingers[0], Some(finger) if finger.is_on(leaf));
-        if let Some(finger) = fingers[0].as_mut().filter(|_| is_known) {
-            finger.at = at;
-        } else {
-            fingers.rotate_right(1);
-            fingers[0] = Some(Finger { leaf: Rc::clone(leaf), at });
+    pub(crate) fn remember(&self, leaf: &Rc<Node>) {
+        let mut recent = self.recent.borrow_mut();
+        if recent[0].as_ref().is_none_or(|known| !Rc::ptr_eq(known, leaf)) {
+            recent.rotate_right(1);
+            recent[0] = Some(Rc::clone(leaf));
         }
     }
 
@@ -84,7 +80,7 @@ impl Tree {
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<B>,
     ) -> Found<B> {
         let start = &from[..len];
-        let (leaf, first) = if let Some(found) = self.at_finger(from) {
+        let (leaf, first) = if let Some(found) = self.recent_leaf(from) {
             found
         } else {
             let leaf = self.leaf(from)?;
@@ -99,7 +95,7 @@ impl Tree {
                 None => ControlFlow::Break(None),
             };
             if let ControlFlow::Break(found) = visited {
-                self.point(&leaf, at);
+                self.remember(&leaf);
                 self.key.replace(scratch);
                 return Ok(found);
             }
@@ -117,10 +113,10 @@ impl Tree {
         Ok(found?.flatten())
     }
 
-    /// Visits entries of the leaf at a finger, if `from` belongs there. Returns whether it did; `key` is then the
-    /// last one of the leaf.
-    fn scan_at_finger<B>(&self, from: &[u8], key: &mut Vec<u8>, visit: Visit<'_, B>) -> ControlFlow<B, bool> {
-        let Some((leaf, first)) = self.at_finger(from) else { return ControlFlow::Continue(false) };
+    /// Visits entries of a remembered leaf, if `from` belongs to one. Returns whether it did; `key` is then the last one of the
+    /// leaf.
+    fn scan_recent<B>(&self, from: &[u8], key: &mut Vec<u8>, visit: Visit<'_, B>) -> ControlFlow<B, bool> {
+        let Some((leaf, first)) = self.recent_leaf(from) else { return ControlFlow::Continue(false) };
         self.scan_leaf(&leaf, leaf.entries(), first, key, visit)?;
         ControlFlow::Continue(true)
     }
@@ -137,7 +133,7 @@ impl Tree {
         for at in first..entries.len() {
             entries.copy_key(at, key);
             if let ControlFlow::Break(found) = visit(key, entries.value(at)) {
-                self.point(leaf, at);
+                self.remember(leaf);
                 return ControlFlow::Break(found);
             }
         }

@@ -203,9 +203,9 @@ impl Packed {
     }
 
     /// The first entry that isn't below `key`, when it is sure that the key belongs among these entries: before the
-    /// first one and behind the last, it may belong elsewhere. `hint` is where it is most likely to be.
-    pub(crate) fn seek(&self, key: &[u8], hint: usize) -> Option<usize> {
-        match self.locate(key, hint) {
+    /// first one and behind the last, it may belong elsewhere.
+    pub(crate) fn seek(&self, key: &[u8]) -> Option<usize> {
+        match self.locate(key) {
             Position::Inside(found) => Some(found.unwrap_or_else(|at| at)),
             Position::Before | Position::Behind => None,
         }
@@ -264,18 +264,16 @@ impl Packed {
         })
     }
 
-    /// As [`Packed::search`], telling what is sure to belong here. `hint` is the entry before which it is most likely to
-    /// be, or at which.
-    pub(crate) fn locate(&self, key: &[u8], hint: usize) -> Position {
+    /// As [`Packed::search`], telling what is sure to belong here.
+    pub(crate) fn locate(&self, key: &[u8]) -> Position {
         let found = match key.strip_prefix(self.start.as_slice()) {
             Some(rest) => {
                 let (head, len) = (head(rest), self.slots.len());
-                let search = || match len.checked_sub(1) {
-                    // What isn't near is mostly behind all: one look tells.
+                match len.checked_sub(1) {
+                    // Most keys that aren't here are behind all: one look tells.
                     Some(last) if self.compare(last, rest, head) == Ordering::Less => Err(len),
                     _ => self.search_rest(rest, head),
-                };
-                self.near(hint, rest, head).unwrap_or_else(search)
+                }
             }
             None => self.search_apart(key),
         };

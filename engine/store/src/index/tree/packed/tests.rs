@@ -134,15 +134,15 @@ proptest! {
             prop_assert_eq!(entries, model.clone().into_iter().collect::<Vec<_>>());
         }
         for (key, hint) in model.keys().flat_map(|key| [(key, 0), (key, 1), (key, packed.len())]) {
-            prop_assert_eq!(packed.locate(key, hint), Position::Inside(packed.search(key)));
-            let found = |key: &[u8]| packed.seek(key, hint).map(|at| packed.key(at));
+            prop_assert_eq!(packed.locate(key), Position::Inside(packed.search(key)));
+            let found = |key: &[u8]| packed.seek(key).map(|at| packed.key(at));
             prop_assert_eq!(found(key), Some(key.clone()));
             let behind = [key.as_slice(), &[0]].concat();
             prop_assert_eq!(found(&behind), model.range(behind.clone()..).next().map(|(key, _)| key.clone()));
             let next = model.range(behind.clone()..).next();
             let located = if next.is_some() { Position::Inside(packed.search(&behind)) } else { Position::Behind };
-            prop_assert_eq!(packed.locate(&behind, hint), located);
-            prop_assert_eq!(packed.locate(&[], hint) == Position::Before, !model.contains_key(&[][..]));
+            prop_assert_eq!(packed.locate(&behind), located);
+            prop_assert_eq!(packed.locate(&[]) == Position::Before, !model.contains_key(&[][..]));
             if let Ok(at) = packed.search(key) {
                 prop_assert!(!packed.is_above(at, key) && !packed.is_above(at, &behind));
                 prop_assert!(at == 0 || packed.is_above(at, &packed.key(at - 1)));
