@@ -7,9 +7,9 @@ use std::collections::{HashMap, VecDeque};
 /// Objects with records that aren't durable.
 #[derive(Default)]
 pub(crate) struct LatestRecords {
-    /// Objects with the last of their records that came one behind the other.
+    /// Their records, the oldest first.
     order: VecDeque<(u64, ObjectKey)>,
-    /// The newest of these records of each object, but for the last of all: the next one is most likely of the same object.
+    /// The newest of these records of each object.
     newest: HashMap<ObjectKey, u64, ObjectHash>,
 }
 
@@ -20,24 +20,13 @@ impl LatestRecords {
             self.order.back().is_none_or(|(last, _)| *last <= record),
             "records have ascending numbers"
         );
-        match self.order.back_mut() {
-            Some((last, same)) if *same == object => {
-                *last = record;
-                return;
-            }
-            Some((last, other)) => drop(self.newest.insert(*other, *last)),
-            None => {}
-        }
+        self.newest.insert(object, record);
         self.order.push_back((record, object));
     }
 
     /// The newest record of an object; 0: all are durable.
     pub(crate) fn newest(&self, object: &ObjectKey) -> u64 {
-        match self.order.back() {
-            None => 0,
-            Some((last, same)) if same == object => *last,
-            Some(_) => self.newest.get(object).copied().unwrap_or(0),
-        }
+        self.newest.get(object).copied().unwrap_or(0)
     }
 
     /// Records up to this one are durable.
