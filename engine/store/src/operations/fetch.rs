@@ -5,6 +5,8 @@ mod long;
 mod pieces;
 mod placing;
 mod single_version;
+#[cfg(test)]
+mod tests;
 
 use crate::format::admissible::check_keys;
 use crate::format::checksum::Checksums;

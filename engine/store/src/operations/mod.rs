@@ -12,6 +12,10 @@ pub(crate) mod reclaimable;
 pub(crate) mod reserve;
 pub(crate) mod runs;
 pub(crate) mod sliced_reader;
+#[cfg(test)]
+mod tests {
+    pub(super) mod history;
+}
 pub(crate) mod transact;
 pub(crate) mod transaction;
 pub(crate) mod update;

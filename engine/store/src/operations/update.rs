@@ -3,6 +3,8 @@
 mod blocks;
 mod pieces;
 mod request;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use blocks::{Staging, is_large};
 pub(crate) use request::{Request, check_epoch};
