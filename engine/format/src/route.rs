@@ -1,4 +1,7 @@
 //! The way to the entries of an update, spelt out in one piece of memory: an object, a dkey, and one akey after the other.
+//! The keys are those of [`key::Path`].
+//!
+//! Without it an update of 64 B takes 30 % more instructions (`weir-bench store --store-part counts`).
 
 use crate::key::ObjectKey;
 use crate::key::{self, OBJECT_LEN};

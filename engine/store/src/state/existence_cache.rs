@@ -1,4 +1,6 @@
-//! A cache of the existence of the objects that requests were about last.
+//! A cache of the existence of the objects that requests were about last. What it says is what [`existence`] says.
+//!
+//! Without it an update of 64 B takes 45 % more instructions (`weir-bench store --store-part counts`).
 
 use crate::format::draft::Draft;
 use crate::format::key::ObjectKey;

@@ -2,6 +2,8 @@
 //!
 //! The entries of a dkey are neighbours, most of them in one leaf. One descent finds that leaf; the events of the dkey and of
 //! its akeys are looked up there. Where the leaf may not have all of them, [`existence_from`] gives the answer.
+//!
+//! Without it an update of 64 B takes 50 % more instructions (`weir-bench store --store-part counts`).
 
 use crate::format::key;
 use crate::format::route::Route;

@@ -6,6 +6,8 @@
 //! Where it has ended is remembered, so that the next one for the same goes there at once. Anything else it leaves, as it
 //! does what looks odd, to `existence`, `versions_within` and `newest_single`, which alone say what is right: where a walk has
 //! an answer, it is theirs.
+//!
+//! Without it a fetch of 64 B takes 466 % more instructions (`weir-bench store --store-part counts`).
 
 mod hints;
 

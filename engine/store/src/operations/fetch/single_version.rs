@@ -1,4 +1,6 @@
 //! The result of most fetches: one version has all data of the only akey that was asked for.
+//!
+//! Without it a fetch of 64 B takes 122 % more instructions (`weir-bench store --store-part counts`).
 
 use super::{FetchedAkey, InBlocks};
 use crate::format::size::in_memory;

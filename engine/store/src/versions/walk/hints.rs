@@ -6,6 +6,8 @@
 //!
 //! Hints are many and small, since each is a line that the processor has to fetch: what the hints to one leaf have in common
 //! stands in a table of its own.
+//!
+//! Without them a fetch of 64 B takes 39 % more instructions (`weir-bench store --store-part counts`).
 
 use crate::format::size::in_memory;
 use crate::index::tree::{ChildPath, Node, StampSource, StampedPath, Tree, half};
