@@ -4,7 +4,7 @@
 //! in order from any earlier point gives the same end.
 
 use crate::codec::{Decoder, Encode, Malformed};
-use crate::draft::Draft;
+use crate::edit_buffer::EditBuffer;
 use crate::usage::entry_bytes;
 
 use crate::key;
@@ -128,13 +128,13 @@ fn put_any(tag: u8, shared: usize, rest: &[u8], value: &[u8], out: &mut Vec<u8>)
 /// Appends a record. Keys are stored as the difference to the key before. A function of its own has registers for all that its
 /// loop needs.
 #[inline(never)]
-pub fn encode_record(draft: &Draft, out: &mut Vec<u8>) {
+pub fn encode_record(buffer: &EditBuffer, out: &mut Vec<u8>) {
     // The length comes first and is known last.
     let start = out.len();
-    out.reserve(len_max(draft));
+    out.reserve(len_max(buffer));
     out.extend_from_slice(&[0; LENGTH_BYTES]);
-    out.put_varint(draft.len() as u64);
-    draft.for_each(|(key, value, is_set), shared| {
+    out.put_varint(buffer.len() as u64);
+    buffer.for_each(|(key, value, is_set), shared| {
         let (tag, rest) = (if is_set { PUT } else { REMOVE }, &key[shared..]);
         if !put_short(tag, shared, rest, value, out) {
             put_any(tag, shared, rest, value, out);
@@ -158,15 +158,15 @@ fn varint_len(value: usize) -> usize {
 }
 
 /// Bytes that [`encode_record`] appends, at most.
-fn len_max(draft: &Draft) -> usize {
-    RECORD_HEAD_MAX + draft.bytes() + draft.len() * CHANGE_BYTES_MAX
+fn len_max(buffer: &EditBuffer) -> usize {
+    RECORD_HEAD_MAX + buffer.bytes() + buffer.len() * CHANGE_BYTES_MAX
 }
 
 /// Bytes that [`encode_record`] appends.
 #[must_use]
-pub fn record_len(draft: &Draft) -> usize {
-    let mut len = varint_len(draft.len());
-    draft.for_each(|(key, value, is_set), shared| {
+pub fn record_len(buffer: &EditBuffer) -> usize {
+    let mut len = varint_len(buffer.len());
+    buffer.for_each(|(key, value, is_set), shared| {
         let rest = key.len() - shared;
         len += 1 + varint_len(shared) + varint_len(rest) + rest;
         len += if is_set { varint_len(value.len()) + value.len() } else { 0 };
@@ -176,12 +176,12 @@ pub fn record_len(draft: &Draft) -> usize {
 
 /// The bytes of a record of these changes when they are more than [`RECORD_MAX`].
 #[must_use]
-pub fn excess_len(draft: &Draft) -> Option<usize> {
-    if len_max(draft) <= RECORD_MAX {
+pub fn excess_len(buffer: &EditBuffer) -> Option<usize> {
+    if len_max(buffer) <= RECORD_MAX {
         return None;
     }
     // Keys may have much in common.
-    Some(record_len(draft)).filter(|len| *len > RECORD_MAX)
+    Some(record_len(buffer)).filter(|len| *len > RECORD_MAX)
 }
 
 /// The records of a batch, read one change at a time: what keys have in common stands there once, and all of them spelt out
@@ -355,7 +355,7 @@ mod tests {
     fn encode_records(records: &[Vec<Change>]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for record in records {
-            encode_record(&Draft::from(&record[..]), &mut bytes);
+            encode_record(&EditBuffer::from(&record[..]), &mut bytes);
         }
         bytes
     }
@@ -412,10 +412,10 @@ mod tests {
         fn records_survive_encoding(records in proptest::collection::vec(proptest::collection::vec(change(), 0..8), 0..6)) {
             let mut bytes = Vec::new();
             for record in &records {
-                let draft = Draft::from(&record[..]);
+                let buffer = EditBuffer::from(&record[..]);
                 let before = bytes.len();
-                encode_record(&draft, &mut bytes);
-                prop_assert_eq!(bytes.len() - before, record_len(&draft));
+                encode_record(&buffer, &mut bytes);
+                prop_assert_eq!(bytes.len() - before, record_len(&buffer));
             }
             prop_assert_eq!(decode_records(&bytes), Ok(records));
         }
@@ -428,10 +428,10 @@ mod tests {
                 Change::Put { key: Vec::new(), value },
                 Change::Put { key: b"k".to_vec(), value: rest[..rest.len().min(ENTRY_MAX - 1)].to_vec() },
             ];
-            let draft = Draft::from(&record[..]);
+            let buffer = EditBuffer::from(&record[..]);
             let mut bytes = vec![0xff; before];
-            encode_record(&draft, &mut bytes);
-            prop_assert_eq!(bytes.len() - before, record_len(&draft));
+            encode_record(&buffer, &mut bytes);
+            prop_assert_eq!(bytes.len() - before, record_len(&buffer));
             prop_assert_eq!(decode_records(&bytes[before..]), Ok(vec![record]));
         }
 

@@ -14,7 +14,7 @@ use crate::format::codec::Malformed;
 use crate::format::key::ObjectKey;
 use crate::format::key::{self, ContainerNumber, Path};
 use crate::format::size::in_memory;
-use crate::format::spelling::Spelling;
+use crate::format::stack_key_builder::StackKeyBuilder;
 use crate::format::value::{Blocks, Payload, Version};
 use crate::index::existence::{Existence, existence};
 use crate::index::extents::versions_within;
@@ -509,8 +509,8 @@ impl Shard {
         let ([AkeyFetch { akey, value, .. }], Conditions::NONE) = (akeys, conditions) else {
             return Ok(None);
         };
-        let mut spelling = Spelling::object(place);
-        let (Some(wanted), Some(())) = (Wanted::of(value), spelling.dkey(dkey)) else { return Ok(None) };
+        let mut builder = StackKeyBuilder::object(place);
+        let (Some(wanted), Some(())) = (Wanted::of(value), builder.dkey(dkey)) else { return Ok(None) };
         self.begin_read(reader, place, Scope::Dkey(dkey), Epoch(epoch))?;
         let tree = self.core.tree.borrow();
         tree.begin(0);
@@ -526,7 +526,7 @@ impl Shard {
             let newest = epoch.min(existence.newest());
             self.core.timestamps.note_plain_read_at((hash, below), newest);
         }
-        Ok(walk::covering(&tree, &lead, existence, (&mut spelling, akey), epoch, wanted, |covering| {
+        Ok(walk::covering(&tree, &lead, existence, (&mut builder, akey), epoch, wanted, |covering| {
             let only = SingleVersion::of(&self.core, wanted, &covering)?;
             Some(Fetch { guard: ReadGuard::of(&self.core, &only), what: What::Single(only) })
         }))

@@ -1,7 +1,7 @@
 //! Transactions of one target: checked, stored and decided by one log record, so that none is ever undecided.
 
 use crate::format::decision::Decision;
-use crate::format::draft::Draft;
+use crate::format::edit_buffer::EditBuffer;
 use crate::format::key::ContainerNumber;
 use crate::format::key::ObjectKey;
 use crate::format::key::TransactionKey;
@@ -173,12 +173,12 @@ impl Shard {
         staged: &[WritePieces],
         changes: &[Change],
     ) -> Result<u64, UpdateError> {
-        let draft = Draft::from(changes);
+        let buffer = EditBuffer::from(changes);
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
-        self.check_room((container, number), operations, changes, (draft.growth(), in_blocks, 0))?;
+        self.check_room((container, number), operations, changes, (buffer.growth(), in_blocks, 0))?;
         let places = operations.iter().map(|operation| (pool, number, operation.object()));
         let objects: Vec<ObjectKey> = places.collect::<BTreeSet<_>>().into_iter().collect();
-        let record = self.core.commit_draft(&draft, &objects, &[], &mut EntryAddresses::default())?;
+        let record = self.core.commit_edits(&buffer, &objects, &[], &mut EntryAddresses::default())?;
         for operation in operations {
             let object = (pool, number, operation.object());
             for scope in operation.scopes() {

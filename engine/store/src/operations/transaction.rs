@@ -12,7 +12,7 @@ use crate::state::core::Core;
 use crate::format::blocks::Run;
 use crate::format::codec::Malformed;
 use crate::format::decision::Decision;
-use crate::format::draft::Draft;
+use crate::format::edit_buffer::EditBuffer;
 use crate::format::key::ObjectKey;
 use crate::format::key::TransactionKey;
 use crate::format::key::{self, ContainerNumber, TransactionTail};
@@ -293,7 +293,7 @@ impl Shard {
         operations: &[Operation<'_>],
         staged: &[WritePieces],
     ) -> Result<Vec<Change>, Halt<UpdateError>> {
-        let (mut draft, mut changes) = (Draft::default(), Vec::new());
+        let (mut buffer, mut changes) = (EditBuffer::default(), Vec::new());
         for (operation, pieces) in operations.iter().zip(staged) {
             let planned = match operation {
                 Operation::Update { object, dkey, conditions, akeys, data } => {
@@ -301,8 +301,8 @@ impl Shard {
                     let (pool, container, epoch) = (self.number, number, epoch.0);
                     let request =
                         Request { pool, container, object, dkey, epoch, conditions, akeys, covered: 0 };
-                    self.plan_update(tree, &request, None, (pieces, data.bytes()), &mut draft, Some(id))
-                        .map(|_| draft.changes().collect())
+                    self.plan_update(tree, &request, None, (pieces, data.bytes()), &mut buffer, Some(id))
+                        .map(|_| buffer.changes().collect())
                 }
                 Operation::Punch { object, scope, conditions } => {
                     self.plan_punch(tree, number, *object, scope, epoch.0, *conditions)
@@ -380,7 +380,7 @@ impl Shard {
         }
         let mut versions = versions.iter();
         let mut changes = Vec::new();
-        let mut draft = Draft::default();
+        let mut buffer = EditBuffer::default();
         for intent in &prepared.intents {
             let planned: Result<Vec<Change>, _> = match intent {
                 Intent::Punch { object, scope } => {
@@ -393,8 +393,8 @@ impl Shard {
                     let (object, epoch, conditions) = (*object, prepared.epoch.0, Conditions::NONE);
                     let (pool, container) = (self.number, number);
                     Request { pool, container, object, dkey, epoch, conditions, akeys, covered: 0 }
-                        .plan(tree, None, (&pieces, &[]), &mut draft)
-                        .map(|_| draft.changes().collect())
+                        .plan(tree, None, (&pieces, &[]), &mut buffer)
+                        .map(|_| buffer.changes().collect())
                 }
             };
             changes.extend(planned.map_err(|halt| halt.map(TransactionError::from))?);
@@ -545,9 +545,9 @@ fn fits_prepared_space(prepared: &Prepared, versions: &[Version], changes: &[Cha
     for version in versions {
         needed += PreparedSpace::of_version(version.encode().len());
     }
-    let draft = Draft::from(changes);
+    let buffer = EditBuffer::from(changes);
     let decision = entry_bytes(DECISION_MAX, 0);
-    record_len(&draft) as u64 <= needed.record_len() && draft.growth() <= needed.entries() + decision
+    record_len(&buffer) as u64 <= needed.record_len() && buffer.growth() <= needed.entries() + decision
 }
 
 /// The entries of a prepared transaction.

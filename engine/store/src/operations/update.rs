@@ -10,7 +10,7 @@ pub(crate) use blocks::{Staging, is_large};
 pub(crate) use request::{Request, check_epoch};
 
 use crate::format::codec::Malformed;
-use crate::format::draft::Draft;
+use crate::format::edit_buffer::EditBuffer;
 use crate::format::key::ObjectKey;
 use crate::format::usage::Usage;
 use crate::index::existence::{Existence, existence};
@@ -68,10 +68,10 @@ impl Shard {
         request: &Request<'_>,
         known: Option<&Existence>,
         pieces: (&[WritePiece], &[u8]),
-        draft: &mut Draft,
+        buffer: &mut EditBuffer,
         own: Option<TransactionId>,
     ) -> Result<Planned, Halt<UpdateError>> {
-        let mut planned = request.plan(tree, known, pieces, draft);
+        let mut planned = request.plan(tree, known, pieces, buffer);
         let is_missing = matches!(planned, Err(Halt::Failed(UpdateError::Missing(_))));
         if is_missing
             && request.needs_object()
@@ -367,17 +367,17 @@ impl<'a> Update<'a> {
             };
             self.stored = Some(Stored::Writing(writing));
         }
-        let mut draft = core.take_draft();
-        let planned = core.ask_now(|tree| self.plan(tree, &mut draft));
+        let mut buffer = core.take_edit_buffer();
+        let planned = core.ask_now(|tree| self.plan(tree, &mut buffer));
         let record = match planned {
-            Ok(planned) => self.commit(&mut draft, planned).map(Some),
+            Ok(planned) => self.commit(&mut buffer, planned).map(Some),
             Err(Halt::Missing(_)) => Ok(None),
             Err(Halt::Failed(refusal)) => {
                 self.refusal = Some(Box::new(refusal));
                 Ok(None)
             }
         };
-        core.give_back_draft(draft);
+        core.give_back_edit_buffer(buffer);
         record
     }
 
@@ -407,29 +407,29 @@ impl<'a> Update<'a> {
                 Stored::Writing(writing)
             });
         }
-        let mut draft = core.take_draft();
-        let planned = core.ask(|tree| self.plan(tree, &mut draft)).await;
+        let mut buffer = core.take_edit_buffer();
+        let planned = core.ask(|tree| self.plan(tree, &mut buffer)).await;
         // The container may have gone while data was written or index nodes were read.
         if self.shard.locate(self.container)? != self.request.container {
             return Err(UpdateError::ContainerMissing(self.container));
         }
         let record = match planned {
-            Ok(planned) => self.commit(&mut draft, planned)?,
+            Ok(planned) => self.commit(&mut buffer, planned)?,
             Err(refusal) => return Err(self.refuse(refusal).await),
         };
-        core.give_back_draft(draft);
+        core.give_back_edit_buffer(buffer);
         drop(staging);
         Ok(record)
     }
 
     /// Checks the conditions against the present state. A failure is reported once what it saw is durable.
     async fn check_now(&mut self) -> Result<(), UpdateError> {
-        let mut draft = Draft::default();
+        let mut buffer = EditBuffer::default();
         let (shard, request) = (self.shard, &self.request);
         let pieces = (&self.pieces[..], self.data.bytes());
         let checked = shard
             .core
-            .ask(|tree| shard.plan_update(tree, request, None, pieces, &mut draft, None).map(|_| ()));
+            .ask(|tree| shard.plan_update(tree, request, None, pieces, &mut buffer, None).map(|_| ()));
         match checked.await {
             Ok(()) => Ok(()),
             Err(refusal) => Err(self.refuse(refusal).await),
@@ -458,7 +458,7 @@ impl<'a> Update<'a> {
     fn plan(
         &mut self,
         tree: &Tree,
-        draft: &mut Draft,
+        buffer: &mut EditBuffer,
     ) -> Result<(Planned, Option<Address>), Halt<UpdateError>> {
         let core = &self.shard.core;
         let (object, (hash, _)) = (self.request.place(), self.hashes);
@@ -474,46 +474,46 @@ impl<'a> Update<'a> {
         self.shard.check_aggregated(&object, self.clock)?;
         let (known, spot) = core.existences.newest(tree, &object, hash, epoch);
         let pieces = (&self.pieces[..], self.data.bytes());
-        let planned = self.shard.plan_update(tree, &self.request, known.as_ref(), pieces, draft, None)?;
+        let planned = self.shard.plan_update(tree, &self.request, known.as_ref(), pieces, buffer, None)?;
         self.drawables = if self.shard.has_reserved(self.request.container) {
             Drawable::of(tree, &self.request, &self.pieces)?
         } else {
             Vec::new()
         };
-        let entry = || draft.first().map_or(&[][..], |entry| entry.key);
+        let entry = || buffer.first().map_or(&[][..], |entry| entry.key);
         let address = spot.filter(|_| planned.renews).and_then(|spot| spot.address(tree, entry));
         let reached = usize::from(address.is_some());
         if reached < planned.to_reach {
-            tree.reach(draft.edits_of(reached..planned.to_reach).map(|edit| edit.key))?;
+            tree.reach(buffer.edits_of(reached..planned.to_reach).map(|edit| edit.key))?;
         }
         Ok((planned, address))
     }
 
     /// Adds the changes of attributes that commit with it.
     #[inline(never)]
-    fn draft_along(&self, draft: &mut Draft) {
+    fn add_along(&self, buffer: &mut EditBuffer) {
         let changes = (self.along)(Epoch(self.request.epoch));
         if changes.is_empty() {
             return;
         }
         let mut attributes = Vec::new();
         self.shard.add_attributes(&changes, &mut attributes);
-        draft.extend(&attributes);
+        buffer.extend(&attributes);
     }
 
     /// Checks that it fits, and takes of what is kept for its records. Returns whether the container is near its quota.
     #[inline]
-    fn take_space(&mut self, draft: &mut Draft) -> Result<bool, UpdateError> {
+    fn take_space(&mut self, buffer: &mut EditBuffer) -> Result<bool, UpdateError> {
         let place = (self.container, self.request.container);
         let in_blocks = if self.stored.is_some() { bytes_in_blocks(&self.pieces) } else { 0 };
         let drawables = core::mem::take(&mut self.drawables);
         if drawables.is_empty() && self.request.covered == 0 {
-            return self.shard.check_space(place, draft.growth(), in_blocks, 0);
+            return self.shard.check_space(place, buffer.growth(), in_blocks, 0);
         }
         let taken = in_blocks.saturating_sub(self.request.covered);
-        let entries = draft.growth();
+        let entries = buffer.growth();
         let cost = Usage { entries, ..Usage::default() }.total().saturating_add(in_blocks);
-        reserve::draw(&drawables, cost, draft, |given| {
+        reserve::draw(&drawables, cost, buffer, |given| {
             let all = (entries + in_blocks).saturating_sub(given);
             let of_pool = (entries + in_blocks - taken).saturating_sub(given);
             self.shard.check_space(place, of_pool, all - of_pool, 0)
@@ -523,7 +523,7 @@ impl<'a> Update<'a> {
     /// Changes the index as was just planned. Returns the number of the record.
     fn commit(
         &mut self,
-        draft: &mut Draft,
+        buffer: &mut EditBuffer,
         (planned, address): (Planned, Option<Address>),
     ) -> Result<u64, UpdateError> {
         let (core, epoch) = (&self.shard.core, self.request.epoch);
@@ -531,8 +531,8 @@ impl<'a> Update<'a> {
         if let Some(error) = self.stored.as_ref().and_then(Stored::error) {
             return Err(error.into());
         }
-        self.draft_along(draft);
-        let is_near_quota = self.take_space(draft)?;
+        self.add_along(buffer);
+        let is_near_quota = self.take_space(buffer)?;
         debug_assert!(
             self.clock.is_judged() || epoch > core.timestamps.limit_of_write_at(self.hashes),
             "epoch {epoch:#x} comes too late"
@@ -540,11 +540,11 @@ impl<'a> Update<'a> {
         let before = core.tree.borrow().version();
         let pieces = (epoch, &self.pieces[..]);
         let mut places = EntryAddresses { object: address, behind: planned.place, pieces, are_all: false };
-        let record = core.commit_draft(draft, core::slice::from_ref(&object), &[], &mut places)?;
+        let record = core.commit_edits(buffer, core::slice::from_ref(&object), &[], &mut places)?;
         if let Some(stored) = self.stored.take() {
             stored.commit(record);
         }
-        let entry = planned.renews.then_some((&*draft, &places));
+        let entry = planned.renews.then_some((&*buffer, &places));
         core.existences.renew(&core.tree.borrow(), (&object, hash), (before, epoch), entry);
         core.timestamps.note_write_at(self.hashes, epoch);
         if planned.overwrites {

@@ -3,7 +3,7 @@
 use crate::format::VERSION_RESERVATIONS;
 use crate::format::blocks::{Run, Runs};
 use crate::format::codec::Malformed;
-use crate::format::draft::{Bunch, Draft};
+use crate::format::edit_buffer::{EditBuffer, SortedEntries};
 use crate::format::key::ObjectKey;
 use crate::format::key::{self, PoolNumber};
 use crate::format::node::NODE_BLOCKS;
@@ -123,8 +123,8 @@ impl<'a> Accounts<'a> {
     }
 
     /// Follows changes that set new entries of one object at an epoch, or earlier ones, whose versions store these pieces.
-    fn note_new(&mut self, bunch: Bunch<'_>, (epoch, pieces): (u64, &[WritePiece])) {
-        let (path, _) = bunch.ends().expect("invariant: a bunch that was inserted has entries");
+    fn note_new(&mut self, sorted: SortedEntries<'_>, (epoch, pieces): (u64, &[WritePiece])) {
+        let (path, _) = sorted.ends().expect("invariant: what was inserted has entries");
         let mut blocks = 0;
         for piece in pieces {
             for run in piece.runs() {
@@ -133,7 +133,7 @@ impl<'a> Accounts<'a> {
             }
         }
         self.data += blocks * BLOCK as u64;
-        let usage = Usage { blocks, entries: entries_bytes(bunch.cuts.len(), bunch.bytes()), reserved: 0 };
+        let usage = Usage { blocks, entries: entries_bytes(sorted.spans.len(), sorted.bytes()), reserved: 0 };
         self.core.catalog.borrow_mut().count(path, Usage::default(), usage);
         let newest = &self.core.counters.newest;
         newest.set(newest.get().max(epoch));
@@ -212,8 +212,8 @@ pub(crate) struct Core {
     pub(crate) timestamps: Timestamps,
     pub(crate) existences: crate::state::existence_cache::ExistenceCache,
     pub(crate) hints: crate::versions::walk::Hints,
-    /// The last update's draft, for its memory.
-    draft: Cell<Option<Box<Draft>>>,
+    /// The last update's edits, for their memory.
+    buffer: Cell<Option<Box<EditBuffer>>>,
     /// Why the store takes no more changes.
     failed: RefCell<Option<String>>,
     stopped: Cell<bool>,
@@ -267,7 +267,7 @@ impl Core {
             transactions: RefCell::default(),
             timestamps: Timestamps::default(),
             existences: crate::state::existence_cache::ExistenceCache::default(),
-            draft: Cell::default(),
+            buffer: Cell::default(),
             failed: RefCell::new(None),
             stopped: Cell::new(false),
             chores: Notify::new(),
@@ -285,17 +285,17 @@ impl Core {
         self.version >= VERSION_RESERVATIONS
     }
 
-    /// A draft that most likely has memory.
+    /// A buffer that most likely has memory.
     #[expect(clippy::unnecessary_box_returns, reason = "a pointer is taken out and put back")]
-    pub(crate) fn take_draft(&self) -> Box<Draft> {
-        self.draft.take().unwrap_or_default()
+    pub(crate) fn take_edit_buffer(&self) -> Box<EditBuffer> {
+        self.buffer.take().unwrap_or_default()
     }
 
-    /// Takes a draft back.
+    /// Takes a buffer back.
     #[inline]
-    pub(crate) fn give_back_draft(&self, draft: Box<Draft>) {
-        if draft.is_worth_keeping() {
-            self.draft.set(Some(draft));
+    pub(crate) fn give_back_edit_buffer(&self, buffer: Box<EditBuffer>) {
+        if buffer.is_worth_keeping() {
+            self.buffer.set(Some(buffer));
         }
     }
 
@@ -461,18 +461,18 @@ impl Core {
     ) -> Result<u64, CommitError> {
         // There may be a hundred thousand: each is looked for.
         moved.sort_unstable_by_key(|run| run.block);
-        let mut draft = self.take_draft();
-        draft.clear();
-        draft.extend(changes);
-        let record = self.commit_draft(&draft, objects, &moved, &mut EntryAddresses::default());
-        self.give_back_draft(draft);
+        let mut buffer = self.take_edit_buffer();
+        buffer.clear();
+        buffer.extend(changes);
+        let record = self.commit_edits(&buffer, objects, &moved, &mut EntryAddresses::default());
+        self.give_back_edit_buffer(buffer);
         record
     }
 
     /// Like [`Core::commit_moving`], with the blocks in their order. `places` tells where the first changes go.
-    pub(crate) fn commit_draft(
+    pub(crate) fn commit_edits(
         &self,
-        draft: &Draft,
+        buffer: &EditBuffer,
         objects: &[ObjectKey],
         moved: &[Run],
         places: &mut EntryAddresses<'_>,
@@ -480,10 +480,10 @@ impl Core {
         if let Some(reason) = self.refusal() {
             return Err(CommitError::Refused(reason));
         }
-        if let Some(len) = excess_len(draft) {
+        if let Some(len) = excess_len(buffer) {
             return Err(CommitError::TooLong { len });
         }
-        let record = self.change(draft, objects, moved, places);
+        let record = self.change(buffer, objects, moved, places);
         if let Err(malformed) = &record {
             // The index may be ahead of the log.
             self.fail(malformed.0);
@@ -493,27 +493,32 @@ impl Core {
 
     fn change(
         &self,
-        draft: &Draft,
+        buffer: &EditBuffer,
         objects: &[ObjectKey],
         moved: &[Run],
         places: &mut EntryAddresses<'_>,
     ) -> Result<u64, Malformed> {
         let mut accounts = Accounts::of(self, moved);
-        let made = self.change_placed(draft, places, &mut accounts);
-        places.are_all = made == draft.len();
+        let made = self.change_placed(buffer, places, &mut accounts);
+        places.are_all = made == buffer.len();
         if !places.are_all {
-            self.change_rest(draft, made, &mut accounts)?;
+            self.change_rest(buffer, made, &mut accounts)?;
         }
         let data = accounts.close()?;
-        self.tidy_keys(draft.removed());
+        self.tidy_keys(buffer.removed());
         self.relieve_memory();
-        Ok(self.journal.append(draft, data, objects))
+        Ok(self.journal.append(buffer, data, objects))
     }
 
     /// Makes all changes but so many, the first ones, wherever they go.
     #[inline(never)]
-    fn change_rest(&self, draft: &Draft, made: usize, accounts: &mut Accounts<'_>) -> Result<(), Malformed> {
-        let edits: SmallVec<[Edit<'_>; 8]> = draft.edits_of(made..draft.len()).collect();
+    fn change_rest(
+        &self,
+        buffer: &EditBuffer,
+        made: usize,
+        accounts: &mut Accounts<'_>,
+    ) -> Result<(), Malformed> {
+        let edits: SmallVec<[Edit<'_>; 8]> = buffer.edits_of(made..buffer.len()).collect();
         let mut rest = &edits[..];
         while !rest.is_empty() {
             let done = self.change_index(rest, |edit, old| accounts.note(edit, old)).map_err(|_| ABSENT)?;
@@ -525,12 +530,12 @@ impl Core {
     /// Makes the first changes where they are known to go, as far as that holds. Returns how many were made.
     fn change_placed(
         &self,
-        draft: &Draft,
+        buffer: &EditBuffer,
         places: &mut EntryAddresses<'_>,
         accounts: &mut Accounts<'_>,
     ) -> usize {
         let (tree, mut done) = (&mut *self.tree.borrow_mut(), 0);
-        if let (Some(address), Some(edit)) = (places.object, draft.first()) {
+        if let (Some(address), Some(edit)) = (places.object, buffer.first()) {
             // An entry that stays as long as it was has nothing to be accounted for.
             if !tree.set_at(address, edit) {
                 places.object = None;
@@ -539,11 +544,11 @@ impl Core {
             done = 1;
         }
         if let Some(address) = places.behind {
-            let end = draft.put_len();
-            let bunch = draft.bunch(done..end);
-            if tree.insert_at(address, bunch) {
-                debug_assert!(are_of_pieces(draft.edits_of(done..end), places.pieces));
-                accounts.note_new(bunch, places.pieces);
+            let end = buffer.put_len();
+            let sorted = buffer.sorted(done..end);
+            if tree.insert_at(address, sorted) {
+                debug_assert!(are_of_pieces(buffer.edits_of(done..end), places.pieces));
+                accounts.note_new(sorted, places.pieces);
                 done = end;
             }
         }

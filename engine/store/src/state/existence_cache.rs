@@ -2,7 +2,7 @@
 //!
 //! Without it an update of 64 B takes 45 % more instructions (`weir-bench store --store-part counts`).
 
-use crate::format::draft::Draft;
+use crate::format::edit_buffer::EditBuffer;
 use crate::format::key::ObjectKey;
 use crate::format::key::Path;
 use crate::format::size::in_memory;
@@ -107,7 +107,7 @@ impl ExistenceCache {
         tree: &Tree,
         (place, hash): (&ObjectKey, u64),
         (before, epoch): (u64, u64),
-        entry: Option<(&Draft, &EntryAddresses<'_>)>,
+        entry: Option<(&EditBuffer, &EntryAddresses<'_>)>,
     ) {
         let mut known = self.slot(hash).borrow_mut();
         let known = known.as_mut().filter(|known| known.version == before && known.place == *place);

@@ -6,7 +6,7 @@
 //! the device has all of that. A batch whose records refer to no data extents goes to stable media by itself, in one
 //! operation of the device.
 
-use crate::format::draft::Draft;
+use crate::format::edit_buffer::EditBuffer;
 use crate::format::key::ObjectKey;
 use crate::format::record::encode_record;
 use crate::format::ring::Ring;
@@ -245,7 +245,7 @@ impl Journal {
     }
 
     /// Queues a record, whose changes are in the index already.
-    pub(crate) fn append(&self, draft: &Draft, data: u64, objects: &[ObjectKey]) -> u64 {
+    pub(crate) fn append(&self, buffer: &EditBuffer, data: u64, objects: &[ObjectKey]) -> u64 {
         let number = self.next();
         self.last.set(number);
         let mut pending = self.pending.borrow_mut();
@@ -256,7 +256,7 @@ impl Journal {
         let batch = pending.back_mut().expect("invariant: there is one that isn't full");
         debug_assert!(batch.last < number, "records have ascending numbers");
         let before = batch.bytes.len();
-        encode_record(draft, &mut batch.bytes);
+        encode_record(buffer, &mut batch.bytes);
         self.pending_bytes.set(self.pending_bytes.get() + batch.bytes.len() - before);
         batch.records += 1;
         batch.last = number;

@@ -6,7 +6,7 @@
 //! Without it an update of 64 B takes 50 % more instructions (`weir-bench store --store-part counts`).
 
 use crate::format::key;
-use crate::format::route::Route;
+use crate::format::key_builder::KeyBuilder;
 use crate::format::value::Event;
 use crate::index::existence::{Events, Existence, existence_from};
 use crate::index::fault::Fault;
@@ -27,10 +27,10 @@ pub(crate) struct DkeyLeaf<'t> {
 }
 
 impl<'t> DkeyLeaf<'t> {
-    /// Goes to the leaf of the dkey of a route.
-    pub(crate) fn of_dkey(tree: &'t Tree, route: &mut Route, epoch: u64) -> Result<Self, Fault> {
-        let len = route.path().len();
-        let from = route.event(epoch);
+    /// Goes to the leaf of the dkey that the builder has come to.
+    pub(crate) fn of_dkey(tree: &'t Tree, builder: &mut KeyBuilder, epoch: u64) -> Result<Self, Fault> {
+        let len = builder.path().len();
+        let from = builder.event(epoch);
         let (leaf, leaf_path, has_all) = tree.leaf_of(from, len)?;
         leaf.prefetch_change();
         let (at, begins) = leaf.entries().first_with(from, len);
@@ -41,7 +41,7 @@ impl<'t> DkeyLeaf<'t> {
     #[inline]
     pub(crate) fn existence_of_dkey(
         &mut self,
-        route: &mut Route,
+        builder: &mut KeyBuilder,
         above: &Existence,
         epoch: u64,
     ) -> Result<Existence, Fault> {
@@ -49,8 +49,8 @@ impl<'t> DkeyLeaf<'t> {
             // Most dkeys are new.
             return Ok(Existence::never(above));
         }
-        let existence = self.look_for(route, above, epoch)?;
-        self.is_empty = self.ends_before(route.path());
+        let existence = self.look_for(builder, above, epoch)?;
+        self.is_empty = self.ends_before(builder.path());
         Ok(existence)
     }
 
@@ -66,24 +66,29 @@ impl<'t> DkeyLeaf<'t> {
         }
     }
 
-    /// The existence at `epoch` of an akey that the route has come to, below the dkey that exists as `above` says.
+    /// The existence at `epoch` of an akey that the builder has come to, below the dkey that exists as `above` says.
     #[inline]
     pub(crate) fn existence(
         &mut self,
-        route: &mut Route,
+        builder: &mut KeyBuilder,
         above: &Existence,
         epoch: u64,
     ) -> Result<Existence, Fault> {
         if self.is_empty {
             return Ok(Existence::never(above));
         }
-        self.look_for(route, above, epoch)
+        self.look_for(builder, above, epoch)
     }
 
     /// As [`DkeyLeaf::existence`], of something that may be there.
     #[inline(never)]
-    fn look_for(&mut self, route: &mut Route, above: &Existence, epoch: u64) -> Result<Existence, Fault> {
-        let from = route.event(epoch);
+    fn look_for(
+        &mut self,
+        builder: &mut KeyBuilder,
+        above: &Existence,
+        epoch: u64,
+    ) -> Result<Existence, Fault> {
+        let from = builder.event(epoch);
         self.look(from, above).map_or_else(|| existence_from(self.tree, from, *above), Ok)
     }
 
@@ -181,18 +186,18 @@ mod tests {
         ) {
             let tree = tree(history);
             for (dkey, akeys, epoch) in questions {
-                let mut route = Route::object(&OBJECT, Vec::new());
-                let above = existence_from(&tree, route.event(epoch), Existence::ALWAYS).expect("sound");
+                let mut builder = KeyBuilder::object(&OBJECT, Vec::new());
+                let above = existence_from(&tree, builder.event(epoch), Existence::ALWAYS).expect("sound");
                 let of_dkey = Path::object(OBJECT.0, OBJECT.1, OBJECT.2).dkey(&name(dkey));
-                route.go_to_dkey(&name(dkey));
-                let mut dkey_leaf = DkeyLeaf::of_dkey(&tree, &mut route, epoch).expect("sound");
-                let found = dkey_leaf.existence_of_dkey(&mut route, &above, epoch).expect("sound");
+                builder.go_to_dkey(&name(dkey));
+                let mut dkey_leaf = DkeyLeaf::of_dkey(&tree, &mut builder, epoch).expect("sound");
+                let found = dkey_leaf.existence_of_dkey(&mut builder, &above, epoch).expect("sound");
                 prop_assert_eq!(found, existence(&tree, &of_dkey, above, epoch).expect("sound"));
                 let leaf = tree.leaf(&of_dkey.event(epoch)).expect("in memory");
                 for akey in akeys {
                     let of_akey = of_dkey.akey(&name(akey));
-                    route.go_to_akey(&name(akey));
-                    let of_neighbours = dkey_leaf.existence(&mut route, &found, epoch).expect("sound");
+                    builder.go_to_akey(&name(akey));
+                    let of_neighbours = dkey_leaf.existence(&mut builder, &found, epoch).expect("sound");
                     prop_assert_eq!(of_neighbours, existence(&tree, &of_akey, found, epoch).expect("sound"));
                     if let Some(place) = dkey_leaf.place() {
                         let new = [of_akey.event(epoch).to_vec(), of_akey.single(epoch).to_vec()];

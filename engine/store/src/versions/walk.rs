@@ -15,7 +15,7 @@ use hints::End;
 pub(crate) use hints::{Hints, Lead};
 
 use crate::format::key::{self, BELOW, EVENT, EXTENT};
-use crate::format::spelling::Spelling;
+use crate::format::stack_key_builder::StackKeyBuilder;
 use crate::format::value::{Event, Kind};
 use crate::index::existence::Existence;
 use crate::index::extents::STEPS_MAX;
@@ -85,7 +85,7 @@ impl<'a> Covering<'a> {
     #[inline]
     fn at(
         End { leaf, position, .. }: &'a End,
-        (place, akey): (&mut Spelling, &Key),
+        (place, akey): (&mut StackKeyBuilder, &Key),
         epoch: u64,
         wanted: Wanted,
     ) -> Option<Self> {
@@ -120,7 +120,7 @@ pub(crate) fn covering<T>(
     tree: &Tree,
     lead: &Lead<'_>,
     above: Existence,
-    (place, akey): (&mut Spelling, &Key),
+    (place, akey): (&mut StackKeyBuilder, &Key),
     epoch: u64,
     wanted: Wanted,
     found: impl FnOnce(Covering<'_>) -> Option<T>,
@@ -179,7 +179,7 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Goes behind the event that created a dkey at most `epoch`, and returns the epoch of that. Whether anything else
     /// ever happened to the dkey up to then is left to [`Walk::akey`].
-    fn go_below_dkey(&mut self, low: u64, place: &mut Spelling, epoch: u64) -> Option<u64> {
+    fn go_below_dkey(&mut self, low: u64, place: &mut StackKeyBuilder, epoch: u64) -> Option<u64> {
         self.at = self.entries.first_at(place.event(epoch))?;
         self.entries.prefetch(self.at);
         let (created, value) = self.version(place, EVENT, epoch)?;
@@ -190,7 +190,7 @@ impl<'a> Walk<'a> {
 
     /// Goes to the next entry.
     #[inline]
-    fn step(&mut self, place: &Spelling) {
+    fn step(&mut self, place: &StackKeyBuilder) {
         self.at += 1;
         if self.at == self.entries.len() {
             self.turn_over(place.path());
@@ -238,7 +238,7 @@ impl<'a> Walk<'a> {
 
     /// Epoch and value of the present entry if it is of this kind, of nothing but an epoch, and not newer than `epoch`.
     #[inline]
-    fn version(&self, place: &Spelling, kind: u8, epoch: u64) -> Option<(u64, &'a [u8])> {
+    fn version(&self, place: &StackKeyBuilder, kind: u8, epoch: u64) -> Option<(u64, &'a [u8])> {
         let (rest, value) = self.below(place.path()).ok()??;
         let (_, at) = rest.split_first().filter(|(first, _)| **first == kind)?;
         Some((key::epoch_from(at).ok()?.0, value)).filter(|(at, _)| *at <= epoch)
@@ -258,7 +258,7 @@ impl<'a> Walk<'a> {
     /// The version that covers what is wanted of an akey below a dkey that exists since `low`.
     fn covering(
         mut self,
-        (place, akey): (&mut Spelling, &Key),
+        (place, akey): (&mut StackKeyBuilder, &Key),
         (low, epoch): (u64, u64),
         wanted: Wanted,
     ) -> Option<Covering<'a>> {
@@ -277,7 +277,12 @@ impl<'a> Walk<'a> {
 
     /// Goes behind the event that created an akey. As [`Walk::go_below_dkey`]. `dkey` is how much of the path is that of the
     /// dkey.
-    fn akey(&mut self, place: &mut Spelling, dkey: usize, (low, epoch): (u64, u64)) -> Option<(u64, Event)> {
+    fn akey(
+        &mut self,
+        place: &mut StackKeyBuilder,
+        dkey: usize,
+        (low, epoch): (u64, u64),
+    ) -> Option<(u64, Event)> {
         let mut found = self.version(place, EVENT, epoch);
         // Most dkeys have one akey, or the first is asked for. It is certainly behind the events of the dkey then.
         if found.is_none() {
@@ -293,7 +298,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The newest single value up to an epoch.
-    fn single(&mut self, place: &mut Spelling, (low, epoch): (u64, u64)) -> Option<Covering<'a>> {
+    fn single(&mut self, place: &mut StackKeyBuilder, (low, epoch): (u64, u64)) -> Option<Covering<'a>> {
         let mut found = self.version(place, BELOW, epoch);
         if found.is_none() {
             self.is_behind_events(place.path()).then_some(())?;
@@ -309,7 +314,7 @@ impl<'a> Walk<'a> {
     /// The version of an extent that covers a range, when no other one reaches into it.
     fn records(
         &mut self,
-        place: &mut Spelling,
+        place: &mut StackKeyBuilder,
         (low, epoch): (u64, u64),
         range: Extent,
         classes: u32,
@@ -350,7 +355,7 @@ impl<'a> Walk<'a> {
 
     /// The present entry as a version of an extent of a class, with its epoch; `None` when it is something else.
     #[inline]
-    fn extent(&self, place: &Spelling, class: u8) -> Result<Option<(Extent, u64)>, Unclear> {
+    fn extent(&self, place: &StackKeyBuilder, class: u8) -> Result<Option<(Extent, u64)>, Unclear> {
         match self.below(place.path())? {
             Some(([EXTENT, found, rest @ ..], _)) if *found == class => {
                 key::extent_tail(class, rest).map(Some).map_err(|_| Unclear)

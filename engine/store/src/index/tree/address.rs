@@ -4,7 +4,7 @@
 //! is there.
 
 use super::{Body, ChildPath, Node, Tree, take_leaf};
-use crate::format::draft::Bunch;
+use crate::format::edit_buffer::SortedEntries;
 use crate::format::node::NODE_MAX;
 use crate::format::record::Edit;
 use std::rc::Rc;
@@ -68,11 +68,11 @@ impl Tree {
 
     /// Sets entries that aren't there before the one at an address. `false`: nothing was set, since they don't certainly belong
     /// there, or don't fit the leaf.
-    pub(crate) fn insert_at(&mut self, address: Address, bunch: Bunch<'_>) -> bool {
-        let (at, count) = (usize::from(address.at), bunch.cuts.len() as u64);
+    pub(crate) fn insert_at(&mut self, address: Address, sorted: SortedEntries<'_>) -> bool {
+        let (at, count) = (usize::from(address.at), sorted.spans.len() as u64);
         let is_set = self.change_leaf(address, |leaf| {
             let Body::Leaf(entries) = &mut leaf.body else { return false };
-            let fits = entries.insert_between(at, bunch, NODE_MAX);
+            let fits = entries.insert_between(at, sorted, NODE_MAX);
             leaf.recharge();
             fits
         });
@@ -113,7 +113,7 @@ impl Tree {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::draft::Draft;
+    use crate::format::edit_buffer::EditBuffer;
     use crate::format::record::Change;
     use proptest::prelude::*;
 
@@ -144,9 +144,9 @@ mod tests {
                 let at = if what == 1 { usize::from(stray) } else { at };
                 let address = Address::new(leaf_path.expect("a few"), at).expect("small");
                 let (before, count, version) = (all(&tree), tree.len(), tree.version());
-                let mut draft = Draft::default();
-                draft.extend(&edits.iter().map(|edit| Change::put(edit.key, value.clone())).collect::<Vec<_>>());
-                if tree.insert_at(address, draft.bunch(0..edits.len())) {
+                let mut buffer = EditBuffer::default();
+                buffer.extend(&edits.iter().map(|edit| Change::put(edit.key, value.clone())).collect::<Vec<_>>());
+                if tree.insert_at(address, buffer.sorted(0..edits.len())) {
                     prop_assert_eq!((tree.len(), tree.version()), (count + edits.len() as u64, version + 1));
                     for edit in &edits {
                         prop_assert_eq!(model.put(edit.key, &value), Ok(None));

@@ -6,7 +6,7 @@ use search::FIRST_BYTES;
 pub(super) use search::Position;
 
 use crate::format::codec::shared_len;
-use crate::format::draft::Bunch;
+use crate::format::edit_buffer::SortedEntries;
 use crate::format::node::NODE_MAX;
 use core::cmp::Ordering;
 use core::ops::Range;
@@ -372,22 +372,22 @@ impl Packed {
     /// As [`Packed::insert_all`], of entries that belong before the one at `index` and behind another one, as long as they then
     /// take no more than `limit`. `false`: nothing was inserted.
     #[inline(never)]
-    pub(super) fn insert_between(&mut self, index: usize, bunch: Bunch<'_>, limit: usize) -> bool {
+    pub(super) fn insert_between(&mut self, index: usize, sorted: SortedEntries<'_>, limit: usize) -> bool {
         // What is between two keys begins as both do, and all do but for a first one that is the prefix alone.
-        let belongs = bunch.ends().is_some_and(|(first, last)| self.is_between(index, first, last));
+        let belongs = sorted.ends().is_some_and(|(first, last)| self.is_between(index, first, last));
         if !belongs {
             return false;
         }
-        let (count, shared) = (bunch.cuts.len(), self.prefix);
-        let needed = bunch.bytes() + count * LENGTHS - count * shared;
+        let (count, shared) = (sorted.spans.len(), self.prefix);
+        let needed = sorted.bytes() + count * LENGTHS - count * shared;
         if self.size() + needed + count * (ENTRY_OVERHEAD - LENGTHS) > limit {
             return false;
         }
         self.make_room_for(index, count, needed);
         let (alike, Self { slots, heap, .. }) = (self.alike(), &mut *self);
-        for (slot, cut) in slots[index..].iter_mut().zip(bunch.cuts) {
-            let start = cut.start + shared;
-            *slot = store_joined(heap, &bunch.text[start..cut.end], cut.value - start, alike);
+        for (slot, span) in slots[index..].iter_mut().zip(sorted.spans) {
+            let start = span.start + shared;
+            *slot = store_joined(heap, &sorted.text[start..span.end], span.value - start, alike);
         }
         debug_assert!(self.is_ordered(index, count), "keys are out of order");
         true

@@ -1,6 +1,6 @@
 //! What an update takes of the room that is kept for its records.
 
-use crate::format::draft::Draft;
+use crate::format::edit_buffer::EditBuffer;
 use crate::format::key::KeyBytes;
 use crate::format::record::Edit;
 use crate::format::reserved::{Reserved, key_of};
@@ -71,7 +71,7 @@ pub(crate) fn most(drawables: &[Drawable], cost: u64) -> u64 {
 pub(crate) fn draw<T>(
     drawables: &[Drawable],
     cost: u64,
-    draft: &mut Draft,
+    buffer: &mut EditBuffer,
     fits: impl Fn(u64) -> Result<T, UpdateError>,
 ) -> Result<T, UpdateError> {
     let attempt = |spares| {
@@ -93,7 +93,7 @@ pub(crate) fn draw<T>(
     for (Drawable { key, after, .. }, left) in drawables.iter().zip(lefts) {
         let after = Reserved { bytes: left, ..after.clone() };
         let value = (!after.is_none()).then(|| after.encode());
-        draft.push(Edit { key, value: value.as_deref() });
+        buffer.push(Edit { key, value: value.as_deref() });
     }
     Ok(fit)
 }

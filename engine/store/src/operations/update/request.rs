@@ -1,11 +1,11 @@
 //! What an update asks for: whether it can be stored, and the entries that store it.
 
 use crate::format::admissible::check_keys;
-use crate::format::draft::Draft;
+use crate::format::edit_buffer::EditBuffer;
 use crate::format::key::ObjectKey;
 use crate::format::key::{self, ContainerNumber, Path, PoolNumber};
+use crate::format::key_builder::KeyBuilder;
 use crate::format::node::ENTRY_MAX;
-use crate::format::route::Route;
 use crate::format::value::{Event, Kind, append_akey};
 use crate::index::existence::{Existence, existence, existence_from};
 use crate::index::fault::{Fault, Halt};
@@ -138,33 +138,33 @@ impl<'a> Request<'a> {
         Path::object(self.pool, self.container, self.object)
     }
 
-    /// Checks the conditions against the index and drafts the entries that store the pieces of `data`. The object lives as
+    /// Checks the conditions against the index and puts together the entries that store the pieces of `data`. The object lives as
     /// `known` says, if that says anything.
     pub(crate) fn plan(
         &self,
         tree: &Tree,
         known: Option<&Existence>,
         (pieces, data): (&[WritePiece], &[u8]),
-        draft: &mut Draft,
+        buffer: &mut EditBuffer,
     ) -> Result<Planned, Halt<UpdateError>> {
-        draft.clear();
-        let mut route = Route::object(&self.place(), core::mem::take(&mut draft.spelling));
+        buffer.clear();
+        let mut builder = KeyBuilder::object(&self.place(), core::mem::take(&mut buffer.key_memory));
         let found;
         let object = if let Some(known) = known {
             known
         } else {
-            found = existence_from(tree, route.event(self.epoch), Existence::ALWAYS)?;
+            found = existence_from(tree, builder.event(self.epoch), Existence::ALWAYS)?;
             &found
         };
         if self.needs_object() && !object.exists {
             return Err(self.object_missing());
         }
-        self.draft_object(&route, object, draft);
-        let of_object = draft.len();
+        self.put_object(&builder, object, buffer);
+        let of_object = buffer.len();
         let renews = of_object > 0 && object.exists;
-        route.go_to_dkey(self.dkey);
-        let mut dkey_leaf = DkeyLeaf::of_dkey(tree, &mut route, self.epoch)?;
-        let dkey = dkey_leaf.existence_of_dkey(&mut route, object, self.epoch)?;
+        builder.go_to_dkey(self.dkey);
+        let mut dkey_leaf = DkeyLeaf::of_dkey(tree, &mut builder, self.epoch)?;
+        let dkey = dkey_leaf.existence_of_dkey(&mut builder, object, self.epoch)?;
         if object.punched_at(self.epoch) || dkey.punched_at(self.epoch) {
             return Err(self.epoch_of_punch().into());
         }
@@ -175,31 +175,31 @@ impl<'a> Request<'a> {
             return Err(missing("dkey", self.dkey).into());
         }
         if !dkey.exists {
-            draft.put(&route, key::event_tail(self.epoch), Event::OF_DKEY);
+            buffer.put(&builder, key::event_tail(self.epoch), Event::OF_DKEY);
         }
         let (mut overwrites, mut left) = (false, pieces);
         for (index, update) in self.akeys.iter().enumerate() {
-            route.go_to_akey(&update.akey);
-            let akey = dkey_leaf.existence(&mut route, &dkey, self.epoch)?;
+            builder.go_to_akey(&update.akey);
+            let akey = dkey_leaf.existence(&mut builder, &dkey, self.epoch)?;
             self.check_akey(tree, update, &akey)?;
             overwrites |= akey.exists;
             let (own, behind) = left.split_at(left.iter().take_while(|piece| piece.akey == index).count());
             left = behind;
-            self.draft_akey(&route, update, &akey, own, draft);
+            self.put_akey(&builder, update, &akey, own, buffer);
             for piece in own {
-                if self.draft_version(&route, piece, data, draft) > ENTRY_MAX {
+                if self.put_version(&builder, piece, data, buffer) > ENTRY_MAX {
                     // Only runs scattered beyond measure make an entry this large.
                     return Err(self.fragmented().into());
                 }
             }
         }
         // What was put together for the dkey stands in the leaf that was looked at, if that has all of the dkey.
-        draft.spelling = route.into_memory();
-        let to_reach = if dkey_leaf.has_all() { of_object } else { draft.len() };
+        buffer.key_memory = builder.into_memory();
+        let to_reach = if dkey_leaf.has_all() { of_object } else { buffer.len() };
         // The lone version of a lone akey stands behind that, and it behind the dkey.
         let is_lone = self.akeys.len() == 1 && pieces.len() == 1;
-        let is_ascending = is_lone || draft.is_ascending();
-        debug_assert!(!is_ascending || draft.is_ascending(), "entries of one version aren't in order");
+        let is_ascending = is_lone || buffer.is_ascending();
+        debug_assert!(!is_ascending || buffer.is_ascending(), "entries of one version aren't in order");
         let place = if is_ascending { dkey_leaf.place() } else { None };
         Ok(Planned { overwrites, renews, to_reach, place })
     }
@@ -221,23 +221,23 @@ impl<'a> Request<'a> {
         UpdateError::Fragmented(self.dkey.clone())
     }
 
-    fn draft_object(&self, route: &Route, object: &Existence, draft: &mut Draft) {
+    fn put_object(&self, builder: &KeyBuilder, object: &Existence, buffer: &mut EditBuffer) {
         let (at, newest) = match object.event {
             Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return,
             Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
             _ => (self.epoch, self.epoch),
         };
-        draft.put(route, key::event_tail(at), Event::of_object(newest));
+        buffer.put(builder, key::event_tail(at), Event::of_object(newest));
     }
 
     #[inline]
-    fn draft_akey(
+    fn put_akey(
         &self,
-        route: &Route,
+        builder: &KeyBuilder,
         update: &AkeyUpdate,
         akey: &Existence,
         pieces: &[WritePiece],
-        draft: &mut Draft,
+        buffer: &mut EditBuffer,
     ) {
         let (kind, given) = match &update.value {
             Value::Single { .. } => (Kind::Single, 0),
@@ -259,17 +259,23 @@ impl<'a> Request<'a> {
             }
             _ => (self.epoch, given, classes),
         };
-        draft.put_with(route, key::event_tail(at), |out| append_akey(kind, record_size, classes, out));
+        buffer.put_with(builder, key::event_tail(at), |out| append_akey(kind, record_size, classes, out));
     }
 
     /// Returns the bytes of the entry.
-    fn draft_version(&self, route: &Route, piece: &WritePiece, data: &[u8], draft: &mut Draft) -> usize {
+    fn put_version(
+        &self,
+        builder: &KeyBuilder,
+        piece: &WritePiece,
+        data: &[u8],
+        buffer: &mut EditBuffer,
+    ) -> usize {
         let begun = match piece.slot {
-            Slot::Single => draft.begin(route, key::single_tail(self.epoch)),
-            Slot::Extent(extent) => draft.begin(route, key::extent_version_tail(extent, self.epoch)),
+            Slot::Single => buffer.begin(builder, key::single_tail(self.epoch)),
+            Slot::Extent(extent) => buffer.begin(builder, key::extent_version_tail(extent, self.epoch)),
         };
-        piece.append_version(data, draft.text());
-        draft.end(begun)
+        piece.append_version(data, buffer.text());
+        buffer.end(begun)
     }
 
     #[inline]

@@ -19,12 +19,12 @@ fn planned(
     let (dkey, updates) = (name(dkey), [updates]);
     let mut request = Request::new(shard.number, OBJECT, &dkey, Conditions::NONE, &updates);
     (request.container, request.epoch) = (shard.locate(CONTAINER).expect("there"), epoch);
-    let (mut pieces, mut draft) = (WritePieces::new(), Draft::default());
+    let (mut pieces, mut buffer) = (WritePieces::new(), EditBuffer::default());
     request.cut(shard.core.config.inline_max(), &mut pieces).expect("it is well formed");
     shard.seal_all(&request, &mut pieces, &data).expect("the checksums are right");
     let tree = shard.core.tree.borrow();
-    match shard.plan_update(&tree, &request, known, (&pieces, &data), &mut draft, None) {
-        Ok(planned) => Ok((format!("{planned:?}"), draft.changes().collect())),
+    match shard.plan_update(&tree, &request, known, (&pieces, &data), &mut buffer, None) {
+        Ok(planned) => Ok((format!("{planned:?}"), buffer.changes().collect())),
         Err(Halt::Failed(refusal)) => Err(refusal.to_string()),
         Err(Halt::Missing(missing)) => panic!("all is in memory, but for {missing:?}"),
     }

@@ -80,9 +80,9 @@ fn a_log_with_an_entry_without_sense_is_not_replayed() {
     for how in SENSELESS {
         on_a_disk(async move |handle, disk, store, shard| {
             fill(&shard, 0).await;
-            let (core, mut draft) = (&shard.core, shard.core.take_draft());
-            draft.extend(&[senseless(core, how).await]);
-            let record = core.journal.append(&draft, 0, &[]);
+            let (core, mut buffer) = (&shard.core, shard.core.take_edit_buffer());
+            buffer.extend(&[senseless(core, how).await]);
+            let record = core.journal.append(&buffer, 0, &[]);
             core.make_durable(record).await.expect("a healthy disk");
             // The last batch is dropped when the blocks that it refers to don't hold its data.
             fill(&shard, 1).await;

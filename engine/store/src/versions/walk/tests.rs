@@ -114,7 +114,7 @@ impl Known {
 
     /// What is found below an object that exists as `above` says.
     fn ask_below(&self, above: Existence, (dkey, akey): (&Key, &Key), epoch: u64, wanted: Wanted) -> Answer {
-        let mut place = Spelling::object(&OBJECT);
+        let mut place = StackKeyBuilder::object(&OBJECT);
         place.dkey(dkey).expect("short");
         let lead = self.lead((dkey, akey), wanted);
         covering(&self.tree, &lead, above, (&mut place, akey), epoch, wanted, |found| {

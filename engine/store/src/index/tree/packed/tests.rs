@@ -1,7 +1,7 @@
 //! Packed entries against sorted maps.
 
 use super::*;
-use crate::format::draft::Draft;
+use crate::format::edit_buffer::EditBuffer;
 use crate::format::record::Change;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -96,10 +96,10 @@ proptest! {
         for packed in [&packed, &packed.range(0..packed.len())] {
             for index in 0..=keys.len() {
                 let (mut changed, mut one_by_one) = (packed.clone(), packed.clone());
-                let mut draft = Draft::default();
-                draft.extend(&new.iter().map(|key| Change::put(key, b"new".to_vec())).collect::<Vec<_>>());
+                let mut buffer = EditBuffer::default();
+                buffer.extend(&new.iter().map(|key| Change::put(key, b"new".to_vec())).collect::<Vec<_>>());
                 let limit = packed.size() + spare;
-                let is_done = changed.insert_between(index, draft.bunch(0..new.len()), limit);
+                let is_done = changed.insert_between(index, buffer.sorted(0..new.len()), limit);
                 let is_inside = index > 0 && index < keys.len();
                 let belongs = is_inside && keys[index - 1] < new[0] && keys[index] > new[new.len() - 1];
                 let mut wanted = keys.clone();

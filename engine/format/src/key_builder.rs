@@ -1,5 +1,5 @@
-//! The way to the entries of an update, spelt out in one piece of memory: an object, a dkey, and one akey after the other.
-//! The keys are those of [`key::Path`].
+//! The keys of the entries of an update, built in one piece of memory: of an object, a dkey, and one akey after the other.
+//! They are those of [`key::Path`].
 //!
 //! Without it an update of 64 B takes 30 % more instructions (`weir-bench store --store-part counts`).
 
@@ -7,12 +7,13 @@ use crate::key::ObjectKey;
 use crate::key::{self, OBJECT_LEN};
 use weir_proto::{Key, ObjectId};
 
-/// Room that a route has at first: an object, dkey and akey of some 60 bytes together, and an extent.
+/// Room that a builder has at first: an object, dkey and akey of some 60 bytes together, and an extent.
 const ROOM: usize = 112;
 
-/// A [`key::Path`] that goes down and across, with what stands behind it in the key of an entry.
+/// Builds the keys of entries of an object: a [`key::Path`] that changes from dkey to dkey and from akey to akey, with what
+/// stands behind it.
 #[derive(Debug)]
-pub struct Route {
+pub struct KeyBuilder {
     object: ObjectId,
     bytes: Vec<u8>,
     /// Where the path of the dkey ends.
@@ -21,7 +22,7 @@ pub struct Route {
     end: usize,
 }
 
-impl Route {
+impl KeyBuilder {
     /// The path of an object. Takes over memory that is no longer used.
     #[must_use]
     pub fn object(place: &ObjectKey, mut bytes: Vec<u8>) -> Self {
@@ -87,26 +88,26 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_are_spelt_as_paths_have_them(
+        fn keys_are_those_of_paths(
             kind in 0u8..14,
             names in proptest::collection::vec(proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 1..200), 4),
             epoch in any::<u64>(),
         ) {
             let object = ObjectId { hi: 3, lo: 4 }.with_class(kind, 1, 1);
             let of_object = Path::object(1, 2, object);
-            let mut route = Route::object(&(1, 2, object), Vec::new());
-            prop_assert_eq!(route.event(epoch).to_vec(), of_object.event(epoch).to_vec());
+            let mut builder = KeyBuilder::object(&(1, 2, object), Vec::new());
+            prop_assert_eq!(builder.event(epoch).to_vec(), of_object.event(epoch).to_vec());
             for dkey in &names[..2] {
                 let dkey = any_key(dkey, key::has_integer_dkeys(object));
                 let of_dkey = of_object.dkey(&dkey);
-                route.go_to_dkey(&dkey);
-                prop_assert_eq!(route.path(), of_dkey.as_bytes());
+                builder.go_to_dkey(&dkey);
+                prop_assert_eq!(builder.path(), of_dkey.as_bytes());
                 for akey in &names[2..] {
                     let akey = any_key(akey, key::has_integer_akeys(object));
                     let path = of_dkey.akey(&akey);
-                    route.go_to_akey(&akey);
-                    prop_assert_eq!(route.event(epoch).to_vec(), path.event(epoch).to_vec());
-                    prop_assert_eq!(route.path(), path.as_bytes());
+                    builder.go_to_akey(&akey);
+                    prop_assert_eq!(builder.event(epoch).to_vec(), path.event(epoch).to_vec());
+                    prop_assert_eq!(builder.path(), path.as_bytes());
                 }
             }
         }

@@ -1,10 +1,10 @@
-//! Index keys spelt out in one place on the stack, for look-ups that need several of the same dkey and akey.
+//! Index keys built in one place on the stack, for look-ups that need several of the same dkey and akey.
 
 use crate::key::ObjectKey;
 use crate::key::{self, BELOW, OBJECT_LEN};
 use weir_proto::{Key, ObjectId};
 
-/// Bytes of the longest key that is spelt out: an object, dkey and akey of some 100 bytes together, and an extent.
+/// Bytes of the longest key that is built: an object, dkey and akey of some 100 bytes together, and an extent.
 const LENGTH_MAX: usize = 160;
 
 /// Bytes of the longest of what stands behind a path: kind, class, index, count and epoch of an extent.
@@ -15,14 +15,14 @@ const PATH_MAX: usize = LENGTH_MAX - TAIL_MAX;
 
 /// A [`key::Path`] of an object, later of a dkey and an akey below it, with room for what stands behind.
 #[derive(Clone, Debug)]
-pub struct Spelling {
+pub struct StackKeyBuilder {
     object: ObjectId,
     bytes: [u8; LENGTH_MAX],
     /// Bytes of the path, at most [`PATH_MAX`].
     len: usize,
 }
 
-impl Spelling {
+impl StackKeyBuilder {
     /// The path of an object.
     #[must_use]
     pub fn object(place: &ObjectKey) -> Self {
@@ -136,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn keys_are_spelt_as_paths_have_them(
+        fn keys_are_those_of_paths(
             kind in 0u8..14,
             dkey in proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 1..60),
             akey in proptest::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 1..60),
@@ -147,20 +147,20 @@ mod tests {
             let akey = any_key(&akey, key::has_integer_akeys(object));
             let path = Path::object(1, 2, object).dkey(&dkey);
             let below = path.akey(&akey);
-            let mut spelt = Spelling::object(&(1, 2, object));
-            let fits = spelt.dkey(&dkey).is_some();
+            let mut built = StackKeyBuilder::object(&(1, 2, object));
+            let fits = built.dkey(&dkey).is_some();
             prop_assert_eq!(fits, path.as_bytes().len() + TAIL_MAX <= LENGTH_MAX);
             if !fits {
                 return Ok(());
             }
-            prop_assert_eq!(spelt.event(epoch).to_vec(), path.event(epoch).to_vec());
-            let fits = spelt.akey(&akey).is_some();
+            prop_assert_eq!(built.event(epoch).to_vec(), path.event(epoch).to_vec());
+            let fits = built.akey(&akey).is_some();
             prop_assert_eq!(fits, below.as_bytes().len() + TAIL_MAX <= LENGTH_MAX);
             if fits {
-                prop_assert_eq!(spelt.path(), below.as_bytes());
-                prop_assert_eq!(spelt.event(epoch).to_vec(), below.event(epoch).to_vec());
-                prop_assert_eq!(spelt.single(epoch).to_vec(), below.single(epoch).to_vec());
-                prop_assert_eq!(spelt.extents_from(class, index).to_vec(), below.extents_from(class, index).to_vec());
+                prop_assert_eq!(built.path(), below.as_bytes());
+                prop_assert_eq!(built.event(epoch).to_vec(), below.event(epoch).to_vec());
+                prop_assert_eq!(built.single(epoch).to_vec(), below.single(epoch).to_vec());
+                prop_assert_eq!(built.extents_from(class, index).to_vec(), below.extents_from(class, index).to_vec());
             }
         }
     }
