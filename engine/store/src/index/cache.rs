@@ -14,22 +14,22 @@ use core::ops::Range;
 use weir_media::{BLOCK, prefetch};
 use weir_memory::{Lasting, Mapping};
 
-/// Bytes of a value that are asked for ahead of its copy: what follows the processor asks for by itself once the first lines
-/// have shown where that goes, and asking for all takes longer on a busy machine.
+/// Bytes of a value that are prefetched ahead of its copy. The processor prefetches the rest by itself once it has seen the first
+/// lines being read; to prefetch all takes longer on a busy machine.
 const HEAD: usize = 512;
 
 /// Values that compete for the same places.
 const WAYS: usize = 4;
 
-/// What is known of the places of a set: one line of the processor's cache.
+/// The entries of a set: one line of the processor's cache.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Set {
     blocks: [u64; WAYS],
     checksums: [u32; WAYS],
-    /// Bytes of the value; 0: nothing is here.
+    /// Bytes of the value; 0 where there is none.
     lens: [u16; WAYS],
-    /// How many of the others were used since. No two are alike; where nothing is comes last.
+    /// How many of the others were used since. No two are equal, and entries without a value have the greatest.
     ages: [u8; WAYS],
 }
 
@@ -71,7 +71,7 @@ struct Slots {
 impl Slots {
     fn new(limit: usize) -> Self {
         let sets = limit / (WAYS * BLOCK + size_of::<Set>());
-        // A system without memory for a cache does without.
+        // Without memory for it there is no cache.
         match Mapping::new(sets * WAYS * BLOCK) {
             Some(memory) => Self { sets: vec![Set::default(); sets], memory: Some(memory) },
             None => Self::default(),
@@ -85,11 +85,12 @@ impl Slots {
 
     /// The set of a value that begins at this block; `None` when there is no cache.
     fn set(&self, block: u64) -> Option<usize> {
-        // Neighbours come one behind the other, so they fill the sets evenly.
+        // Values of consecutive blocks go to consecutive sets, so they fill the sets evenly.
         usize::try_from(block.checked_rem(self.sets.len() as u64)?).ok()
     }
 
-    /// Where a place is in memory. Those of neighbouring sets are neighbours, as their values' blocks are.
+    /// Where the data of a place begins in memory. Places of consecutive sets follow each other, as the blocks of their values
+    /// do.
     fn start(&self, set: usize, way: usize) -> usize {
         (way * self.sets.len() + set) * BLOCK
     }
@@ -121,8 +122,7 @@ impl Cache {
         self.bytes.get()
     }
 
-    /// The value with this checksum at this block is going to be read: it is on its way to the processor from here on, if it
-    /// is here.
+    /// Prefetches the value with this checksum at this block to the processor's cache, if it is here.
     pub(crate) fn prefetch(&self, block: u64, checksum: u32) {
         let mut places = self.places.borrow_mut();
         let found = places.set(block).and_then(|set| Some((set, places.sets[set].find(block, checksum)?)));
@@ -132,8 +132,7 @@ impl Cache {
         prefetch(&value[..value.len().min(HEAD)]);
     }
 
-    /// Passes the value with this checksum at this block on, if it is here. Returns what is made of it; `None`, too, when
-    /// it is of no use.
+    /// Calls `using` with the value with this checksum at this block, and returns what that returns; `None` if it isn't here.
     pub(crate) fn read<T>(
         &self,
         block: u64,
@@ -152,7 +151,7 @@ impl Cache {
         found
     }
 
-    /// Takes in a value of at most a block. What was known of the block is forgotten.
+    /// Adds a value of at most a block, in place of another one of the same block.
     pub(crate) fn insert(&self, block: u64, checksum: u32, data: &[u8]) {
         let places = &mut *self.places.borrow_mut();
         let (Some(at), Ok(len)) = (places.set(block), u16::try_from(data.len())) else { return };
@@ -168,7 +167,7 @@ impl Cache {
         places.memory()[range].copy_from_slice(data);
     }
 
-    /// A block is written with something else, which isn't taken in.
+    /// Removes the value of a block that is written with something else.
     pub(crate) fn forget(&self, block: u64) {
         let places = &mut *self.places.borrow_mut();
         let Some(at) = places.set(block) else { return };

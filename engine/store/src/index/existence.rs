@@ -14,22 +14,22 @@ use core::ops::ControlFlow;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Existence {
     pub(crate) exists: bool,
-    /// What is stored below counts only from this epoch on.
+    /// The epoch from which on what is stored below belongs to the present incarnation.
     pub(crate) low: u64,
-    /// The newest event up to the epoch, even if it doesn't count.
+    /// The newest event up to the epoch, also one of an earlier incarnation.
     pub(crate) event: Option<(u64, Event)>,
 }
 
 impl Existence {
-    /// Of what is above all objects.
+    /// That of the root, which is above all objects.
     pub(crate) const ALWAYS: Self = Self { exists: true, low: 0, event: None };
 
-    /// Of what never was, below something that exists as `above` says.
+    /// That of something without events, below something that exists as `above` says.
     pub(crate) const fn never(above: &Self) -> Self {
         Self { exists: false, low: above.low, event: None }
     }
 
-    /// The newest change that it tells of: of an object, at it or below.
+    /// The epoch of the newest change that the event names: of an object, its own or one below it.
     pub(crate) fn newest(&self) -> u64 {
         match self.event {
             Some((_, Event::Object { newest })) => newest,
@@ -49,7 +49,7 @@ impl Existence {
     }
 }
 
-/// What two consecutive creations of the same thing amount to: an update may arrive with an earlier epoch than the
+/// Merges two consecutive creations of the same thing to one: an update may arrive with an earlier epoch than the
 /// one that created it.
 fn merge(newer: Event, older: Event) -> Event {
     match (newer, older) {
@@ -67,24 +67,24 @@ fn merge(newer: Event, older: Event) -> Event {
     }
 }
 
-/// What the events of something tell, from the newest that counts on.
+/// Computes an existence from events, the newest one first.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Events {
     /// Whether what is above exists.
     is_there: bool,
-    /// From which epoch on what is below it counts.
+    /// From which epoch on what is below that belongs to its present incarnation.
     low: u64,
     existence: Existence,
     start: u64,
 }
 
 impl Events {
-    /// Nothing is known yet but what is above.
+    /// Without events yet, below something that exists as `above` says.
     pub(crate) fn below(above: &Existence) -> Self {
         Self { is_there: above.exists, low: above.low, existence: Existence::never(above), start: above.low }
     }
 
-    /// Takes in the next older event. Breaks when those before it have no say.
+    /// Adds the next older event. Breaks when events before it make no difference.
     pub(crate) fn tell(&mut self, at: u64, event: Event) -> ControlFlow<()> {
         let Self { is_there, low, existence, start } = self;
         match (existence.event, event) {
@@ -109,7 +109,7 @@ impl Events {
         }
     }
 
-    /// What they amount to.
+    /// The existence by the events that were added.
     pub(crate) fn existence(self) -> Existence {
         Existence { low: self.start.max(self.low), ..self.existence }
     }

@@ -17,12 +17,11 @@ pub(crate) const STEPS_MAX: u32 = 8;
 /// Number of length classes.
 const CLASSES: u8 = 32;
 
-/// Entries that one step of a walk over a long array looks at, where it can stop anywhere; where it can't, those of one
-/// length class, unless more reach into its first record. About as many as four nodes hold, and at most a few hundred
-/// microseconds' work.
+/// Entries that one step of a walk over a long array looks at: about as many as four nodes hold, which take at most a few hundred
+/// microseconds. A step that can't stop anywhere looks at so many of one length class, and at all that overlap its first record.
 pub(crate) const STEP_LOOKS: usize = 512;
 
-/// Versions that a search keeps: with the longest ones in the index, some 6 MiB. What one step adds comes on top.
+/// Versions that a search keeps, beside those that one step adds. The longest ones in the index take some 6 MiB.
 pub(crate) const FOUND_MAX: usize = 1024;
 
 /// A stored version of an extent.
@@ -59,7 +58,7 @@ pub(crate) fn newest_versions(
     Ok(all.found)
 }
 
-/// Like `newest_versions`, if it takes looks at no more than `looks` entries, which are taken off. `None`: it takes more.
+/// Like `newest_versions`, with a budget of looks, from which those that it takes are subtracted. `None`: it needs more.
 pub(crate) fn versions_within(
     tree: &Tree,
     akey: &Path,
@@ -74,23 +73,23 @@ pub(crate) fn versions_within(
     Ok(is_whole.then_some(gathering.found))
 }
 
-/// A search for what the start of a range shows, or its end, in steps of few entries, which keeps [`FOUND_MAX`] versions
-/// at most.
+/// A search for the versions that are visible at the start of a range, or at its end, in steps of few entries. It keeps
+/// [`FOUND_MAX`] versions at most, and shortens the range when there are more.
 pub(crate) struct Gathering {
-    /// Becomes shorter when there is too much in it.
+    /// The range that is searched. It becomes shorter when there are too many versions in it.
     range: Extent,
-    /// Whether it is the start of the range that is given up then.
+    /// Whether the range loses its start then; else its end.
     is_of_end: bool,
-    /// Classes that are left.
+    /// Length classes that are still to be searched.
     classes: u32,
-    /// Where the first of them goes on.
+    /// Where the search of the first of them continues.
     from: Option<KeyBytes>,
     ahead: Ahead,
     /// Entries of each class that begin in the range and are looked at; more when they begin at its first record.
     looks: usize,
     /// Versions beyond which the range is made shorter.
     most: usize,
-    /// What has been found: when the search is over, all that the range shows.
+    /// The versions found so far; at the end of the search, all that are visible in the range.
     pub(crate) found: SmallVec<[Stored; 1]>,
 }
 
@@ -101,7 +100,7 @@ impl Gathering {
         Self { range, is_of_end, classes, from, ahead, looks, most: FOUND_MAX, found }
     }
 
-    /// A search for what the end of a range shows.
+    /// A search from the end of a range.
     pub(crate) fn of_end(range: Extent, classes: u32) -> Self {
         Self { is_of_end: true, ..Self::new(range, classes, usize::MAX) }
     }
@@ -116,8 +115,8 @@ impl Gathering {
         self.range.end()
     }
 
-    /// Looks at up to `looks` entries, which are taken off. Returns whether that was all. The index has to be the same for
-    /// all steps. When nodes have to be read first, the search goes on where it stood.
+    /// Looks at up to `looks` entries, and subtracts those from the budget. Returns whether the search is complete. The index
+    /// has to be the same for all steps. When nodes have to be read first, the next step continues where this one stopped.
     pub(crate) fn step(
         &mut self,
         tree: &Tree,
@@ -140,7 +139,7 @@ impl Gathering {
             // Each scan ends at the end of the class, or where it is quicker to search anew.
             let scanned = self.scan_class(tree, akey, &from, (existence, epoch), looks);
             if scanned.is_ok() && *looks == before.0 {
-                // To find nothing takes a look, too: there may be many classes, and many small ranges to be looked at.
+                // A scan that finds nothing costs a look, too: there may be many classes, and many small ranges.
                 *looks -= 1;
             }
             match scanned {
@@ -167,7 +166,7 @@ impl Gathering {
         Ok(true)
     }
 
-    /// Forgets what is hidden by what else was found, and shortens the range when that isn't enough.
+    /// Removes versions that others hide, and shortens the range when that isn't enough.
     fn thin(&mut self) {
         self.range.count = self.ahead.end - self.range.index;
         let mut parts = paint(&self.found, self.range);
@@ -220,7 +219,7 @@ impl Gathering {
                 return ControlFlow::Break(Ok(Some(next)));
             }
             *looks -= 1;
-            // What begins before the range is looked at, however much it is, and doesn't make it shorter.
+            // Versions that begin before the range are looked at, however many they are, and don't make it shorter.
             ahead.left = ahead.left.saturating_sub(usize::from(extent.index >= range.index));
             if is_done {
                 steps += 1;
@@ -277,16 +276,16 @@ pub(crate) fn each_class(classes: u32) -> impl Iterator<Item = u8> {
     (0..CLASSES).filter(move |class| classes >> class & 1 == 1)
 }
 
-/// How much of a class is still looked at.
+/// The records of a class that are still searched.
 #[derive(Clone, Copy)]
 struct Ahead {
     left: usize,
-    /// The first record that isn't.
+    /// The first record behind them.
     end: u64,
 }
 
-/// The parts of `range` that each stored extent shows, newest on top, in order of their index. Of versions with the
-/// same epoch the one of the lower index wins. Holes are parts too.
+/// The parts of `range` in which each stored extent is visible, that is the newest one, in order of their index. Of versions
+/// with the same epoch, the one with the lower index is. Holes are parts, too.
 pub(crate) fn paint(stored: &[Stored], range: Extent) -> SmallVec<[Visible; 1]> {
     if let [only] = stored {
         let (from, to) = (range.index.max(only.extent.index), range.end().min(only.extent.end()));

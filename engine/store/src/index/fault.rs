@@ -21,7 +21,7 @@ impl core::fmt::Display for Location {
     }
 }
 
-/// Why a question has no answer.
+/// Why a query has no answer.
 #[derive(Debug)]
 pub(crate) enum Halt<E> {
     /// Nodes have to be read first.
@@ -30,7 +30,7 @@ pub(crate) enum Halt<E> {
     Failed(E),
 }
 
-/// Halt of a question that can only fail on what it finds in the index.
+/// Halt of a query that fails only when the index is damaged.
 pub(crate) type Fault = Halt<Malformed>;
 
 impl<E> From<Missing> for Halt<E> {
@@ -46,7 +46,7 @@ impl From<Malformed> for Fault {
 }
 
 impl<E> Halt<E> {
-    /// Passes a failure on as another one.
+    /// Converts the failure.
     pub(crate) fn map<T>(self, convert: impl FnOnce(E) -> T) -> Halt<T> {
         match self {
             Self::Missing(missing) => Halt::Missing(missing),
@@ -55,7 +55,7 @@ impl<E> Halt<E> {
     }
 }
 
-/// An index node can't be brought in.
+/// An index node can't be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PageError {
     #[error("{location} is damaged: {reason}")]

@@ -24,7 +24,7 @@ pub(crate) fn encode_node(
         Body::Branch(keys, _) => (BRANCH, keys),
     };
     if page.len() > NODE_BYTES {
-        // No open would take it: better no checkpoint than one that can't be read.
+        // A store with such a node couldn't be opened. Without this checkpoint it opens from the one before.
         return Err(Malformed("a node is larger than nodes may be"));
     }
     let mut out = Vec::with_capacity(page.len());
@@ -131,7 +131,7 @@ pub fn decode_node(page: &[u8], place: PageRef, store: Uuid) -> Result<StoredNod
         entries.push(&key, value);
     }
     let entries = entries.range(0..entries.len());
-    // In memory only what all keys have in common is stored once: others alike could take a thousand times the page.
+    // Memory stores only the prefix of all keys once. Keys that share more among each other could take a thousand times the page.
     if entries.size() + children.len() * CHILD_BYTES > NODE_MAX {
         return Err(Malformed("it has more than any node may"));
     }

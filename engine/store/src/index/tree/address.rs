@@ -84,7 +84,7 @@ impl Tree {
         is_set
     }
 
-    /// Has the node at an address changed, if there is one in memory. `false`: there is none, or `change` says so.
+    /// Calls `change` with the node at an address, if there is one in memory, and returns its result; else `false`.
     #[inline]
     fn change_leaf(&mut self, address: Address, change: impl FnOnce(&mut Node) -> bool) -> bool {
         let Self { root, changes, recent, tick, .. } = self;

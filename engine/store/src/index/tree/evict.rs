@@ -10,18 +10,18 @@ use super::scan::Low;
 use core::cell::{Cell, RefCell};
 use core::ops::ControlFlow;
 
-/// Steps that a node in memory counts for: one on the device is only stepped over.
+/// Steps that a node in memory counts for. One on the device counts for one.
 const RESIDENT_STEPS: usize = 8;
 
-/// Rounds in which nothing is evicted before there is nothing to be: the first may only take note of who was used.
+/// Rounds without an eviction after which no node can be evicted. The first round may only record which nodes were used.
 const BARREN_ROUNDS: u32 = 2;
 
-/// The hand of the clock.
+/// The hand of the clock algorithm.
 #[derive(Debug, Default)]
 pub(super) struct ClockHand {
     /// The lowest key of the node it comes to next.
     at: RefCell<Vec<u8>>,
-    /// Times it has come round since a node was last evicted.
+    /// Complete rounds since a node was last evicted.
     barren: Cell<u32>,
 }
 
@@ -42,18 +42,18 @@ impl Pinned<'_> {
     }
 }
 
-/// What stays where nothing does but what is below a key.
+/// Pins the nodes below a key, and no others.
 #[cfg(test)]
 pub(super) const fn below(key: &[u8]) -> Pinned<'_> {
     Pinned { below: key, among: [b"", b""] }
 }
 
-/// A move of the hand.
+/// One sweep of the hand.
 struct Sweep<'a> {
     /// Memory that is wanted.
     limit: usize,
     pinned: Pinned<'a>,
-    /// Nodes used at this tick or later stay: questions that began then are under way.
+    /// Nodes used at this tick or later stay: queries that began then are running.
     oldest: u64,
     steps: usize,
     evicted: usize,
@@ -68,7 +68,7 @@ impl Tree {
         self.let_go();
         let floor = pinned.below;
         let mut sweep = Sweep { limit, pinned, oldest, steps, evicted: 0, past_floor: false };
-        // Twice round, since the first time may only take note of who was used, and what is left of a round begun.
+        // Two rounds, since the first may only record which nodes were used, and the rest of the round that has begun.
         for _ in 0..=BARREN_ROUNDS {
             let from = core::mem::take(&mut *self.hand.at.borrow_mut());
             let from = if from.as_slice() < floor { floor.to_vec() } else { from };
@@ -92,7 +92,7 @@ impl Tree {
         self.hand.barren.get() >= BARREN_ROUNDS
     }
 
-    /// More nodes may have become such as can be evicted.
+    /// More nodes may be evicted from now on, such as those that a checkpoint has written.
     pub(crate) fn sweep_anew(&self) {
         self.hand.barren.set(0);
     }

@@ -8,7 +8,7 @@ use super::node::{Body, Home, Node};
 use std::rc::Rc;
 
 impl Tree {
-    /// The present state, and the homes that left the tree since the last call. From now on changes are counted anew.
+    /// The present state, and the homes that left the tree since the last call. Resets the counts of changes.
     pub(crate) fn freeze(&mut self) -> (Rc<Node>, Vec<Rc<Home>>) {
         let changes = &mut self.changes;
         changes.frozen = core::mem::take(&mut changes.dirty);
@@ -18,12 +18,12 @@ impl Tree {
         (Rc::clone(&self.root), core::mem::take(&mut changes.retired))
     }
 
-    /// Takes a freeze back with the homes that it gave. None of its nodes has been written.
+    /// Undoes a freeze, with the homes that it returned. None of its nodes has been written.
     pub(crate) fn thaw(&mut self, mut retired: Vec<Rc<Home>>) {
         let changes = &mut self.changes;
         retired.append(&mut changes.retired);
         changes.retired = retired;
-        // Each that has left was counted when it came, before the freeze or since.
+        // Each node that has left the tree was counted when it was added, before the freeze or since.
         let counted = changes.dirty + core::mem::take(&mut changes.frozen);
         changes.dirty =
             counted.checked_sub(changes.dropped).expect("invariant: none has left that wasn't counted");
@@ -35,18 +35,18 @@ impl Tree {
         self.changes.unplaced
     }
 
-    /// There is a place for one more of them.
+    /// Notes that one more of them has got a place.
     pub(crate) fn note_placed(&mut self) {
         let left = self.changes.unplaced.checked_sub(1);
         self.changes.unplaced = left.expect("invariant: no more nodes have a place than have changed");
     }
 
-    /// One of them has lost its place again.
+    /// Notes that one of them has lost its place again.
     pub(crate) fn note_displaced(&mut self) {
         self.changes.unplaced += 1;
     }
 
-    /// There is a place for all of them.
+    /// Notes that all of them have got places.
     pub(crate) fn note_all_placed(&mut self) {
         self.changes.unplaced = 0;
     }

@@ -8,14 +8,14 @@ use crate::format::node::{CHILD_BYTES, ENTRY_MAX, NODE_MAX};
 use crate::format::record::Edit;
 use std::rc::Rc;
 
-/// The right part of a split node with its lowest key. It is rare and apart: what is passed up after each change is a word.
+/// The right part of a split node with its lowest key. Boxed, since splits are rare and each change returns one of these.
 type Split = Option<Box<(Vec<u8>, Rc<Node>)>>;
 
-/// Entries to be set, the first ones already.
+/// Entries to be set, of which the first ones are set already.
 struct Run<'a, F> {
     edits: &'a [Edit<'a>],
     done: usize,
-    /// Is told each entry that was set with the value that it had before.
+    /// Called for each entry that was set, with the value that it had before.
     each: F,
 }
 
@@ -131,7 +131,7 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
     let edits = run.edits;
     while let Some(edit @ Edit { key, value: Some(value) }) = edits.get(run.done).copied() {
         debug_assert!(key.len() + value.len() <= ENTRY_MAX, "an entry of {} bytes", key.len() + value.len());
-        // The first one belongs here. Of those that follow, only what certainly does and leaves the node whole.
+        // The first entry belongs here. Of those that follow, only those are set that certainly do and that fit the node.
         let is_first = run.done == 0;
         if !is_first && (entries.size() + edit_size(edit) > NODE_MAX || !high.is_above(key)) {
             break;
@@ -168,7 +168,7 @@ fn put_entries<'a, F: FnMut(Edit<'a>, Option<&[u8]>)>(
                 // A key that shares less with the others than they do is the first or the last: they would all become longer,
                 // and might not fit two nodes.
                 0 if entries.prefix().len() < prefix => entries.split_off(1),
-                // Where one came, more will come, on both sides.
+                // Further keys will most likely come near this one, on both sides.
                 _ => entries.split_off_half(),
             };
             let low = separator(&entries.key(entries.len() - 1), &right.key(0));
@@ -183,11 +183,11 @@ fn edit_size(edit: Edit<'_>) -> usize {
     packed::ENTRY_OVERHEAD + edit.key.len() + edit.value.map_or(0, <[u8]>::len)
 }
 
-/// Entries of which the last one is looked at for all: those of an update of one value, behind the first.
+/// Entries of which only the last one is compared: as many as an update of one value has behind its first.
 const GROUP: usize = 3;
 
-/// How many of these entries, the first of which comes to `at`, come there one behind the other: one at least, and of the
-/// others only as many as leave the node whole.
+/// How many of these entries, the first of which goes to `at`, can be inserted there one behind the other: one at least, and of
+/// the others as many as fit the node.
 fn together(entries: &Packed, edits: &[Edit<'_>], at: usize, high: High<'_>) -> usize {
     let first = edits.first().expect("invariant: there is one to be set");
     if !first.key.starts_with(entries.prefix()) {
@@ -209,7 +209,7 @@ fn together(entries: &Packed, edits: &[Edit<'_>], at: usize, high: High<'_>) -> 
             }
             ascending += 1;
         }
-        // Where one of them is, those before it are.
+        // If one of them belongs there, those before it do, too.
         let Some(last) = (count..ascending).rev().find(|at| is_there(&edits[*at])) else { return count };
         count = last + 1;
         if count < limit || count == edits.len() {

@@ -48,16 +48,16 @@ pub(crate) struct Tree {
     len: u64,
     /// Counts changes of entries, and freezes.
     version: u64,
-    /// Counts questions.
+    /// Counts queries.
     tick: Cell<u64>,
-    /// Counts nodes that questions pass.
+    /// Counts nodes that queries pass.
     visits: Cell<u64>,
-    /// Nodes beyond a missing one that a scan asks for.
+    /// How many nodes behind a missing one a scan reads ahead.
     ahead: Cell<usize>,
     hand: ClockHand,
-    /// Leaves where the last scans were, the latest first: what belongs together is close together, and the entry of an
-    /// object itself is asked for between its dkeys. A leaf is let go before it is changed, since it would have to be
-    /// copied otherwise.
+    /// Leaves of the last scans, the latest first: keys that belong together are close together, and the entry of an object
+    /// itself is looked up between its dkeys. A leaf is removed from these before it is changed, since the change would copy it
+    /// otherwise.
     recent: RefCell<RecentLeaves>,
     /// Memory for the keys that a scan visits.
     key: RefCell<Vec<u8>>,
@@ -84,8 +84,8 @@ impl Default for Tree {
     }
 }
 
-/// Nodes that a question needs and that aren't in memory, the first one in any case: each with its place and a key
-/// that belongs below it.
+/// Nodes that a query needs and that aren't in memory, each with its place and a key that belongs below it. The first one is
+/// needed in any case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Missing(pub(crate) Vec<(Vec<u8>, PageRef)>);
 
@@ -96,7 +96,7 @@ impl Missing {
 }
 
 impl Tree {
-    /// A tree over its root, with the number of its entries and the meter that all its nodes are counted on.
+    /// A tree with this root and number of entries. The meter counts the memory of all its nodes.
     pub(crate) fn new(root: Rc<Node>, len: u64, meter: Meter) -> Self {
         let dirty = usize::from(root.is_dirty());
         let changes = Changes { dirty, meter, ..Changes::default() };
@@ -120,8 +120,8 @@ impl Tree {
         self.len
     }
 
-    /// Grows with each change of entries: what was found at a version is so as long as the tree has it. As long, all nodes that
-    /// the last change has passed are in memory, too.
+    /// Increases with each change of entries: the tree is unchanged as long as its version is. As long, all nodes on the path
+    /// of the last change are in memory, too.
     pub(crate) fn version(&self) -> u64 {
         self.version
     }
@@ -136,7 +136,7 @@ impl Tree {
         &self.changes.meter
     }
 
-    /// A checkpoint needs this node of a frozen state no longer, but for its place: it has begun to write it.
+    /// Releases a node of a frozen state that a checkpoint has begun to write: it needs only the node's place from then on.
     pub(crate) fn release(&self, node: &Node) {
         if !self.changes.has_stills() {
             node.let_go_of_children();
@@ -153,15 +153,15 @@ impl Tree {
         &self.changes.retired
     }
 
-    /// A question begins, or begins again: nodes it passes count as used from now. A scan that misses a node behind
-    /// its first asks for up to `ahead` more. Returns the present tick.
+    /// Begins a query, or begins it again: nodes that it passes count as used from now on. A scan that misses a node behind
+    /// its first reads up to `ahead` more. Returns the present tick.
     pub(crate) fn begin(&self, ahead: usize) -> u64 {
         self.ahead.set(ahead);
         self.tick.set(self.tick.get() + 1);
         self.tick.get()
     }
 
-    /// The tree as it is now, to be read while it changes on. It shares all nodes; those that change are copied.
+    /// A snapshot of the tree, to be read while the tree changes. It shares all nodes; those that change are copied.
     pub(crate) fn still(&self) -> Self {
         let (meter, readers) = (self.changes.meter.clone(), Rc::clone(&self.changes.readers));
         let changes = Changes { meter, readers, ..Changes::default() };
@@ -179,7 +179,7 @@ impl Tree {
         }
     }
 
-    /// A question to a still begins at a tick of the tree that it is of: nodes that they share are used by both.
+    /// Begins a query to a snapshot of a tree, at a tick of that tree: both mark the nodes that they share as used.
     pub(crate) fn begin_at(&self, tick: u64, ahead: usize) {
         self.ahead.set(ahead);
         self.tick.set(tick);
@@ -190,7 +190,7 @@ impl Tree {
         self.tick.get()
     }
 
-    /// Nodes that questions have passed.
+    /// Nodes that queries have passed.
     pub(crate) fn visits(&self) -> u64 {
         self.visits.get()
     }
@@ -205,7 +205,7 @@ impl Tree {
         self.leaf_along(key, |_| ())
     }
 
-    /// As [`Tree::leaf`], telling the number of each child that is gone to.
+    /// As [`Tree::leaf`]; calls `turn` with the number of each child on the path.
     fn leaf_along(&self, key: &[u8], mut turn: impl FnMut(usize)) -> Result<Rc<Node>, Missing> {
         let mut node = Rc::clone(&self.root);
         loop {
@@ -261,7 +261,7 @@ impl Tree {
         Ok(entries.search(key).ok().map(|at| entries.value(at).to_vec()))
     }
 
-    /// Makes sure that changes of these keys find all they need.
+    /// Fails unless all nodes that changes of these keys need are in memory.
     pub(crate) fn reach<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>) -> Result<(), Missing> {
         let mut missing: Vec<(Vec<u8>, PageRef)> = Vec::new();
         for key in keys {
@@ -328,7 +328,7 @@ impl Tree {
     /// Removes a key and returns its value. Nodes stay as they are, however small, until [`Tree::tidy`]: when they are
     /// joined, keys move to other nodes, which changes that follow may not have reached.
     pub(crate) fn take(&mut self, key: &[u8]) -> Result<Option<Vec<u8>>, Missing> {
-        // Looking first keeps a path that doesn't change clean.
+        // The look-up leaves the nodes of a path clean that doesn't change.
         if self.get(key)?.is_none() {
             return Ok(None);
         }
@@ -366,7 +366,7 @@ impl Tree {
         Ok(old)
     }
 
-    /// Forgets the leaves of the last scans.
+    /// Removes the leaves of the last scans, before one of them changes.
     fn let_go(&self) {
         self.recent.take();
     }
@@ -463,7 +463,7 @@ fn merge(
     }
     // A neighbour on the device stays as it is: reading it would cost more than a small node does.
     let (Ok(first), Ok(right)) = (children[left].node(), children[left + 1].node()) else { return };
-    // Unlike each other they would be only in a damaged index.
+    // Only in a damaged index is one a leaf and the other a branch.
     if matches!(&first.body, Body::Leaf(_)) != matches!(&right.body, Body::Leaf(_)) {
         return;
     }

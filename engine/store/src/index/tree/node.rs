@@ -113,7 +113,7 @@ impl Child {
         }
     }
 
-    /// Lets go of the node, where it was written: whoever wants it finds it on the device.
+    /// Releases the node, if it was written: a query reads it from the device again.
     fn let_go(&self) {
         let mut link = self.0.borrow_mut();
         let page = match &*link {
@@ -125,7 +125,7 @@ impl Child {
         }
     }
 
-    /// Gives the node's memory back when nobody else refers to it and `may` agrees.
+    /// Frees the node's memory if nobody else refers to it and `may` returns true.
     pub(super) fn evict(&self, may: impl FnOnce(&Node) -> bool) -> bool {
         let mut link = self.0.borrow_mut();
         let page = match &*link {
@@ -166,7 +166,7 @@ impl Meter {
     }
 }
 
-/// What a node has put on the meter. Taken off when the node goes.
+/// What a node has added to the meter. It is subtracted when the node is dropped.
 #[derive(Debug)]
 struct Charge {
     meter: Meter,
@@ -192,15 +192,15 @@ pub(crate) struct Node {
     pub(crate) home: Rc<Home>,
     pub(crate) body: Body,
     charge: Charge,
-    /// Tick of the last question that passed through.
+    /// Tick of the last query that passed through.
     pub(super) used: Cell<u64>,
     /// The `used` that it had when it was last spared from eviction.
     pub(super) spared: Cell<u64>,
     pub(super) trail: Trail,
     /// Whether it has left the tree: something else is in its place.
     left: Cell<bool>,
-    /// Names the present state of a leaf's entries, once somebody has asked for a name; 0 until then. No other state of
-    /// any node ever has the same.
+    /// Names the present state of a leaf's entries, once a path has been asked for often enough; until then the number of times
+    /// it was. No other state of any node ever has the same name.
     pub(super) stamp: Cell<u64>,
 }
 
@@ -208,12 +208,12 @@ pub(crate) struct Node {
 /// that an update is about, and of the keys before.
 const TRAIL: usize = 3;
 
-/// Which children of a branch were gone to last, the latest first: a change goes where a question has just been.
+/// The children of a branch that were visited last, the latest first: most changes follow a query for the same keys.
 #[derive(Debug, Default)]
 pub(super) struct Trail(Cell<[u32; TRAIL]>);
 
 impl Trail {
-    /// Takes note of a child that was gone to.
+    /// Records a visit of a child.
     pub(super) fn note(&self, at: usize) {
         let [last, second, third] = self.0.get();
         let at = u32::try_from(at).expect("invariant: a branch has few hundred children");
@@ -222,7 +222,7 @@ impl Trail {
         }
     }
 
-    /// The child that a key belongs to, as [`Node::child_of`], looking first where it has led before.
+    /// The child that a key belongs to, as [`Node::child_of`]. Looks at the children that were visited last first.
     pub(super) fn child_of(&self, keys: &Packed, key: &[u8]) -> usize {
         keys.covering(self.0.get().map(|at| at as usize), key)
     }
@@ -243,7 +243,7 @@ pub(crate) struct Changes {
     pub(super) dropped: usize,
     /// The memory of all nodes.
     pub(crate) meter: Meter,
-    /// One for the tree and one for each of its stills.
+    /// One reference for the tree and one for each of its snapshots.
     pub(super) readers: Rc<()>,
 }
 
@@ -266,7 +266,7 @@ impl Node {
         Rc::new(Self { home, body, charge, used, spared, trail, left, stamp })
     }
 
-    /// Has the processor bring close what a look at a leaf and a change behind it touch first.
+    /// Prefetches what a query of a leaf and the change behind it read first.
     pub(crate) fn prefetch_change(&self) {
         prefetch(core::slice::from_ref(&*self.home));
         if let Body::Leaf(entries) = &self.body {
@@ -286,7 +286,7 @@ impl Node {
         }
     }
 
-    /// The entries of a leaf, where every way down the tree ends.
+    /// The entries of the node, which has to be a leaf.
     #[inline]
     pub(crate) fn entries(&self) -> &Packed {
         match &self.body {
@@ -314,7 +314,7 @@ impl Node {
         }
     }
 
-    /// Lets go of the children that were written, if the node has left the tree: a checkpoint needs only their places.
+    /// Releases the children that were written, if the node has left the tree: a checkpoint needs only their places.
     pub(super) fn let_go_of_children(&self) {
         if let (true, Body::Branch(_, children)) = (self.left.get(), &self.body) {
             children.iter().for_each(Child::let_go);
@@ -339,7 +339,7 @@ impl Node {
         }
     }
 
-    /// What the node has put on the meter.
+    /// Bytes that the node has added to the meter.
     #[cfg(test)]
     pub(super) fn charged(&self) -> usize {
         self.charge.bytes
@@ -381,7 +381,7 @@ impl Changes {
         }
     }
 
-    /// Makes a node changeable: copies it when a frozen root shares it, and parts it from its place on the device.
+    /// Makes a node changeable: copies it when a frozen root shares it, and gives it a new home without a place on the device.
     /// [`Node::recharge`] it after the change.
     #[inline]
     pub(super) fn own<'a>(&mut self, node: &'a mut Rc<Node>) -> &'a mut Node {
@@ -401,7 +401,8 @@ impl Changes {
             copy.used.set(node.used.get());
             let old = core::mem::replace(node, copy);
             self.removed(&old);
-            // Otherwise what changes below is copied, too, and the old state stays until the checkpoint has come to this node.
+            // As long as the old state refers to the children, changes below copy them, too, until the checkpoint has passed
+            // this node.
             if !self.has_stills() {
                 old.let_go_of_children();
             }
@@ -412,7 +413,7 @@ impl Changes {
         }
     }
 
-    /// Whether somebody reads the tree as it was: nodes that have left it may be part of that.
+    /// Whether there are snapshots of the tree: nodes that have left it may belong to them.
     pub(super) fn has_stills(&self) -> bool {
         Rc::strong_count(&self.readers) > 1
     }

@@ -19,8 +19,8 @@ pub(super) const ENTRY_OVERHEAD: usize = 6;
 /// Least room for new entries when the heap grows, in bytes: some ten small ones.
 const HEAP_MIN: usize = 512;
 
-/// Bytes that are fetched where entries are about to be read: those of a dkey with a small value take some 180, which
-/// reach into four lines of the processor's cache.
+/// Bytes that are prefetched where entries are about to be read: those of a dkey with a small value take some 180, which
+/// are in up to four lines of the processor's cache.
 const NEAR: usize = 256;
 
 /// As [`HEAP_MIN`] for the table, in entries.
@@ -198,22 +198,22 @@ impl Packed {
         Some((suffix, rest.get(..usize::from(value))?))
     }
 
-    /// Has the processor bring close what a search goes through, of which each step would wait for the one before, and where an
-    /// insert appends what it stores.
+    /// Prefetches the tables that a search reads, each step of which waits for the one before, and the end of the heap, where an
+    /// insert appends.
     pub(crate) fn prefetch_search(&self) {
         prefetch(&self.start);
         prefetch(&self.slots);
         prefetch(&self.heap[self.heap.len().saturating_sub(1)..]);
     }
 
-    /// Has the processor bring an entry close, and those that were stored together with it.
+    /// Prefetches an entry, and those that were stored together with it.
     pub(crate) fn prefetch(&self, index: usize) {
         if let Some(position) = self.position(index) {
             self.prefetch_at(position);
         }
     }
 
-    /// As [`Packed::expect`], of the entry at a position.
+    /// As [`Packed::prefetch`], of the entry at a position.
     #[inline]
     pub(crate) fn prefetch_at(&self, position: usize) {
         let rest = self.heap.get(position..).unwrap_or_default();
@@ -245,8 +245,8 @@ impl Packed {
         self.suffix(index).get(self.alike()..)
     }
 
-    /// How an entry's key compares with another one, if their heads tell: that spares a look at the heap, which is far from
-    /// the processor.
+    /// How an entry's key compares with another one, if their heads differ: that spares a read of the heap, which is most
+    /// likely not in the processor's cache.
     #[inline]
     fn order_of_heads(&self, index: usize, key: &[u8]) -> Option<Ordering> {
         let rest = key.strip_prefix(self.start.as_slice())?;
@@ -373,7 +373,8 @@ impl Packed {
     /// take no more than `limit`. `false`: nothing was inserted.
     #[inline(never)]
     pub(super) fn insert_between(&mut self, index: usize, sorted: SortedEntries<'_>, limit: usize) -> bool {
-        // What is between two keys begins as both do, and all do but for a first one that is the prefix alone.
+        // A key between two others shares what those share: the common start, which all keys have but a first one that is the
+        // prefix alone.
         let belongs = sorted.ends().is_some_and(|(first, last)| self.is_between(index, first, last));
         if !belongs {
             return false;
@@ -531,7 +532,7 @@ impl Packed {
         let [suffix_len, value_len] = [short(suffix - lost), short(value)];
         self.heap.extend_from_slice(&[suffix_len[0], suffix_len[1], value_len[0], value_len[1]]);
         self.heap.extend_from_slice(&stored[LENGTHS + lost..LENGTHS + suffix + value]);
-        // Behind the same common start there is the same.
+        // With the same common start, the head is the same.
         let head = if self.start.len() == other.start.len() {
             known
         } else {
@@ -593,7 +594,7 @@ impl Packed {
             let len = ENTRY_OVERHEAD + data;
             sum += len;
             if sum > half {
-                // The entry in the middle goes to where it makes less of a difference.
+                // The entry in the middle goes to the side that makes the halves more equal.
                 let is_before = index == 0 || sum - half < len / 2;
                 return if is_before { (index + 1, before + data) } else { (index, before) };
             }

@@ -17,7 +17,7 @@ const END: u16 = u16::MAX;
 
 const _: () = assert!(NODE_MAX / CHILD_BYTES < END as usize, "no child has the number of the end");
 
-/// How often a leaf is asked for its stamp before it gets one: a leaf that changes again soon isn't worth one.
+/// How often a leaf is asked for its stamp before it gets one: most leaves that have just changed change again soon.
 const REQUESTS: u64 = 8;
 
 /// The numbers of the children on the way from the root to a leaf.

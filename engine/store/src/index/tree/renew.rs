@@ -10,9 +10,9 @@ use std::rc::Rc;
 pub(crate) enum NodeLocation {
     /// In memory, so many levels below the root.
     Memory(usize),
-    /// Only there, as far as is known.
+    /// On the device only, or below a node that is on the device only.
     Device,
-    /// Something else has come in its stead: the next checkpoint does without it.
+    /// It has been replaced: the next checkpoint doesn't refer to it.
     Gone,
 }
 
@@ -25,14 +25,14 @@ impl Tree {
                 return NodeLocation::Memory(depth);
             }
             let Body::Branch(keys, children) = &node.body else { break };
-            // It may be this one, or one below.
+            // It may be this child, or one below it.
             let Ok(below) = children[Node::child_of(keys, key)].node() else { return NodeLocation::Device };
             node = below;
         }
         NodeLocation::Gone
     }
 
-    /// Takes the node so many levels below the root, on the way to a key, and those above it for changed: the next checkpoint
+    /// Marks the node so many levels below the root, on the path to a key, and those above it as changed: the next checkpoint
     /// writes them to other places.
     pub(crate) fn renew(&mut self, key: &[u8], depth: usize) {
         self.let_go();
@@ -65,8 +65,8 @@ impl Tree {
         None
     }
 
-    /// Has the first node on the way to a key that isn't in memory be one that nobody finds: what stands at its place, now or when
-    /// the device comes to itself, isn't it. The place is still its own.
+    /// Makes the first node on the path to a key that isn't in memory unreadable for good: no content of its place passes for
+    /// it, also if the device returns the right one later. It keeps its place.
     pub(crate) fn void(&mut self, key: &[u8]) {
         if self.leaf(key).is_err() {
             self.let_go();

@@ -1,10 +1,10 @@
-//! Questions for ranges of entries, in order and in reverse.
+//! Queries for ranges of entries, in order and in reverse.
 
 use super::{Body, Child, Missing, Node, Packed, RECENT_LEAVES, Tree};
 use core::ops::ControlFlow;
 use std::rc::Rc;
 
-/// Entries that the visit of a scan stops at.
+/// What the visit of a scan has returned at the entry where it stopped.
 type Found<B> = Result<Option<B>, Missing>;
 
 type Visit<'a, B> = &'a mut dyn FnMut(&[u8], &[u8]) -> ControlFlow<B>;
@@ -21,7 +21,7 @@ impl Tree {
             ControlFlow::Break(found) => Ok(Some(found)),
             ControlFlow::Continue(false) => self.scan_from(from, &mut key, &mut visit),
             ControlFlow::Continue(true) => {
-                // On behind the last key of that leaf.
+                // It continues behind the last key of that leaf.
                 let behind = [key.as_slice(), &[0]].concat();
                 self.scan_from(&behind, &mut key, &mut visit)
             }
@@ -37,12 +37,12 @@ impl Tree {
         }
     }
 
-    /// A remembered leaf that `from` belongs to for sure, and the first entry of it that isn't below.
+    /// A remembered leaf that `from` certainly belongs to, and its first entry that isn't below `from`.
     fn recent_leaf(&self, from: &[u8]) -> Option<(Rc<Node>, usize)> {
         self.leaf_among([0, 1], from)
     }
 
-    /// As [`Tree::recent_leaf`], of something that is more likely elsewhere than what was asked for last.
+    /// As [`Tree::recent_leaf`], for a key that is most likely not in the leaf of the last query.
     pub(super) fn leaf_of_others(&self, from: &[u8]) -> Option<(Rc<Node>, usize)> {
         self.leaf_among([1, 0], from)
     }
@@ -167,8 +167,8 @@ impl Tree {
         Ok(found.flatten())
     }
 
-    /// The lowest key behind the first node at or behind `from` that isn't in memory: where a scan goes on that couldn't have
-    /// that node read. `None` when there is nothing behind it.
+    /// The lowest key behind the first node at or behind `from` that isn't in memory: there a scan continues that skips this
+    /// node. `None` when there is nothing behind it.
     pub(crate) fn behind_absent(&self, from: &[u8]) -> Option<Vec<u8>> {
         behind_absent(&self.root, Some(from), None).break_value()?
     }

@@ -7,7 +7,7 @@ use super::{Packed, head};
 use crate::format::codec::shared_len;
 use core::cmp::Ordering;
 
-/// Entries with the same head that are stepped over before the end of them is searched for.
+/// Entries with the same head that are compared one by one; more are counted by a search.
 const EQUAL_HEADS_MAX: usize = 8;
 
 /// The bits of the first bytes of a head, for each number of them.
@@ -83,7 +83,7 @@ impl Packed {
         }
     }
 
-    /// Where a key is that doesn't begin as the others do: on one side of all of them, or the prefix alone.
+    /// Where a key is that doesn't begin with the common start: before or behind all others, or it is the prefix alone.
     #[cold]
     fn search_apart(&self, key: &[u8]) -> Result<usize, usize> {
         match key.strip_prefix(self.prefix()) {
@@ -135,8 +135,8 @@ impl Packed {
         Err(low)
     }
 
-    /// Searches among many entries that have the same head, and so more in common, most likely, as those of a branch have
-    /// the ids above them all: what they share is compared once, and what follows eight bytes at a time.
+    /// Searches among many entries that have the same head. Most likely they share more, as the keys of a branch share ids of
+    /// pool, container and object: what they share is compared once, and the rest eight bytes at a time.
     fn search_alike(&self, mut low: usize, mut high: usize, rest: &[u8]) -> Result<usize, usize> {
         // One that is the prefix alone is below all that have a rest, and shares nothing with them.
         low += usize::from(self.rest_of(low).is_none());
@@ -146,7 +146,7 @@ impl Packed {
         let (first, last) = (rest_of(low), rest_of(high - 1));
         let shared = shared_len(first, last);
         let Some(rest) = rest.strip_prefix(&first[..shared]) else {
-            // It is on the same side of all of them.
+            // It is before or behind all of them.
             return Err(if rest < first { low } else { high });
         };
         let wanted = word(rest);
@@ -234,8 +234,8 @@ impl Packed {
         }
     }
 
-    /// Whether an entry begins with the first `len` bytes of what is sought. Where the heads tell that it doesn't, the heap
-    /// isn't looked at, which is far from the processor.
+    /// Whether an entry begins with the first `len` bytes of what is sought. If the heads differ, the heap isn't read, which is
+    /// most likely not in the processor's cache.
     #[inline]
     fn begins_as(&self, index: usize, sought: &Sought<'_>, len: usize) -> bool {
         let known = len.saturating_sub(self.start.len()).min(size_of::<u32>());
@@ -264,13 +264,13 @@ impl Packed {
         })
     }
 
-    /// As [`Packed::search`], telling what is sure to belong here.
+    /// As [`Packed::search`]; says also whether the key certainly belongs to this node.
     pub(crate) fn locate(&self, key: &[u8]) -> Position {
         let found = match key.strip_prefix(self.start.as_slice()) {
             Some(rest) => {
                 let (head, len) = (head(rest), self.slots.len());
                 match len.checked_sub(1) {
-                    // Most keys that aren't here are behind all: one look tells.
+                    // Most keys that don't belong here are behind all entries, which one comparison shows.
                     Some(last) if self.compare(last, rest, head) == Ordering::Less => Err(len),
                     _ => self.search_rest(rest, head),
                 }
