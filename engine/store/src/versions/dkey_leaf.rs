@@ -20,7 +20,7 @@ pub(crate) struct DkeyLeaf<'t> {
     leaf_path: Option<ChildPath>,
     /// The first entry behind the events that were looked at last.
     at: usize,
-    /// All of the dkey that stands at or behind what was asked for first is in the leaf.
+    /// All entries of the dkey from the first event that was asked for on are in the leaf.
     has_all: bool,
     /// Nothing of the dkey stands behind its events.
     is_empty: bool,
@@ -37,7 +37,8 @@ impl<'t> DkeyLeaf<'t> {
         Ok(Self { tree, leaf, leaf_path, at, has_all, is_empty: has_all && !begins })
     }
 
-    /// The existence of the dkey at that epoch, below an object that exists as `above` says. It is to be asked for first.
+    /// The existence of the dkey at that epoch, below an object that exists as `above` says. Has to be called before
+    /// [`DkeyLeaf::existence`].
     #[inline]
     pub(crate) fn existence_of_dkey(
         &mut self,
@@ -54,7 +55,7 @@ impl<'t> DkeyLeaf<'t> {
         Ok(existence)
     }
 
-    /// Whether nothing that begins so stands at the present entry or behind it.
+    /// Whether no entry from the present one on begins with `start`.
     fn ends_before(&self, start: &[u8]) -> bool {
         if !self.has_all {
             return false;
@@ -117,8 +118,8 @@ impl<'t> DkeyLeaf<'t> {
         self.has_all
     }
 
-    /// Where all keys of the dkey from the event at the epoch that was asked for on belong, one behind the other, if that is in
-    /// one place, and the index has none of them. Otherwise the change that follows looks in the leaf first.
+    /// The address at which all keys of the dkey from the event at the epoch that was asked for on are to be inserted, if they
+    /// belong to one place and the index has none of them. Otherwise the leaf is remembered for the change that follows.
     #[inline]
     pub(crate) fn place(&self) -> Option<Address> {
         if self.is_empty
@@ -179,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lives_are_those_that_the_index_tells_and_all_of_the_dkey_is_in_the_leaf(
+        fn existences_are_those_by_the_index_and_all_of_the_dkey_is_in_the_leaf(
             history in proptest::collection::vec(
                 (0u8..6, proptest::option::weighted(0.8, 0u8..4), 1u64..12, 0u8..6, 0usize..1200), 0..150),
             questions in proptest::collection::vec((0u8..7, proptest::collection::vec(0u8..5, 1..5), 1u64..14), 30),

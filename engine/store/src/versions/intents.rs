@@ -320,14 +320,14 @@ fn decode_operations(bytes: &[u8]) -> Result<Option<Prepared>, Malformed> {
 /// A prepared transaction, oldest epoch first.
 type Who = (Epoch, TransactionId);
 
-/// Before every other one.
+/// Sorts before every other one.
 const FIRST: Who = (Epoch(0), TransactionId(Uuid::nil()));
 
 /// Memory that an entry of the index takes beside its value, at most.
 const ENTRY_BYTES: usize = 128;
 
-/// How many times as much memory as in the index operations take at most: a dkey of one byte, which takes two there, stands in the
-/// operation and in the list of all that are written.
+/// Memory that operations take at most, as a multiple of what they take in the index: a dkey of one byte, which takes two
+/// there, is in the operation and in the list of all that are written.
 const OPERATIONS_TIMES: usize = 96;
 
 /// What is known of a transaction.
@@ -347,7 +347,7 @@ impl Entry {
     }
 }
 
-/// All transactions of a store that matter.
+/// The prepared transactions of a store, and the decisions that it remembers.
 #[derive(Clone, Debug, Default)]
 pub struct Transactions {
     entries: BTreeMap<TransactionKey, Entry>,
@@ -362,16 +362,16 @@ pub struct Transactions {
     /// The newest time of those that were forgotten, before the open, too: fewer are left than are kept when their containers
     /// go.
     forgotten: u64,
-    /// What commits will take.
+    /// Space that is set aside for commits.
     pub(crate) prepared_spaces: PreparedSpaces,
-    /// Memory that all of it takes at most.
+    /// Upper bound of the memory of all of these.
     bytes: usize,
     /// Containers of whose transactions it has none.
     left_out: BTreeSet<(PoolNumber, ContainerNumber)>,
 }
 
 impl Transactions {
-    /// A table that takes in none of these containers'.
+    /// A table without transactions of these containers.
     pub(crate) fn without(left_out: BTreeSet<(PoolNumber, ContainerNumber)>) -> Self {
         Self { left_out, ..Self::default() }
     }
@@ -398,7 +398,7 @@ impl Transactions {
                 if let Some(gone) = entry.pieces.insert(piece, value.to_vec()) {
                     self.bytes -= ENTRY_BYTES + gone.len();
                 }
-                // While a destroyed container goes, the first ones may be missing: then the others mean nothing.
+                // While a destroyed container is being removed, the first pieces may be gone: the others are ignored.
                 let front = (0..).zip(&entry.pieces).take_while(|(number, (piece, _))| number == *piece);
                 let bytes: Vec<u8> = front.flat_map(|(_, (_, bytes))| bytes).copied().collect();
                 let prepared = decode_operations(&bytes)?.map(Rc::new);
@@ -533,12 +533,12 @@ impl Transactions {
         epoch: u64,
         own: Option<TransactionId>,
     ) -> Option<(TransactionId, Epoch)> {
-        // There are hardly ever any.
+        // Most of the time there are none.
         if self.objects.is_empty() {
             return None;
         }
         let is_other = |who: &Who| Some(who.1) != own;
-        // Transactions of later epochs are no matter, and stand behind those that are.
+        // Transactions of later epochs don't conflict, and sort behind the others.
         let found = match scope {
             Scope::Object => {
                 let of_object = self.objects.range((*object, FIRST)..);
@@ -611,7 +611,7 @@ impl Transactions {
         self.forgotten
     }
 
-    /// Takes over what was forgotten before the open.
+    /// Sets the newest time of decisions that were forgotten before the open.
     pub(crate) const fn set_forgotten(&mut self, newest: u64) {
         self.forgotten = newest;
     }

@@ -66,13 +66,13 @@ fn len_of(key: &Key, integer: bool) -> usize {
 }
 
 impl PreparedSpace {
-    /// What a version brings along that has so many bytes as an entry of the transaction, beside its key.
+    /// Adds a version that has so many bytes as an entry of the transaction, beside its key.
     pub(crate) fn of_version(bytes: usize) -> Self {
         let bytes = bytes as u64;
         Self { entries: bytes, places: 0, logged: bytes, kept: bytes }
     }
 
-    /// What the operations bring along beside the values of versions, when they take so many bytes themselves.
+    /// Adds the operations, which take so many bytes themselves, without the values of versions.
     pub(crate) fn of_operations(prepared: &Prepared, bytes: usize) -> Self {
         let mut needed = Self { logged: DECISION_MAX as u64, kept: bytes as u64, ..Self::default() };
         for intent in &prepared.intents {
@@ -193,17 +193,17 @@ impl PreparedSpaces {
         &self.all
     }
 
-    /// Bytes of memory that a pool's take.
+    /// Bytes of memory that the prepared transactions of a pool take.
     pub(crate) fn kept_of_pool(&self, pool: PoolNumber) -> u64 {
         self.pools.get(&pool).map_or(0, |needed| needed.kept)
     }
 
-    /// Bytes of a pool's share that others can't have.
+    /// Bytes of a pool's share that are set aside.
     pub(crate) fn of_pool(&self, pool: PoolNumber) -> u64 {
         self.pools.get(&pool).map_or(0, PreparedSpace::bytes)
     }
 
-    /// Bytes of a container's quota that others can't have.
+    /// Bytes of a container's quota that are set aside.
     pub(crate) fn of_container(&self, pool: PoolNumber, container: ContainerNumber) -> u64 {
         self.containers.get(&(pool, container)).map_or(0, PreparedSpace::bytes)
     }

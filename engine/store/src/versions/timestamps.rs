@@ -39,8 +39,8 @@ const TOUCHED_BY_WRITES: [Kind; 3] = [LIMITS_OF_WRITES[0], LIMITS_OF_WRITES[1], 
 /// How many kinds there are.
 const KINDS: usize = 4;
 
-/// Newest epochs of places, in a column for each kind: reads outside of transactions touch one alone, which is small
-/// enough to stay close to the processor.
+/// Newest epochs of places, in a column for each kind: reads outside of transactions write one of them, which is small
+/// enough for the processor's cache.
 struct Table<const SLOTS: usize> {
     epochs: [Box<[Cell<u64>; SLOTS]>; KINDS],
     /// Which transaction has read at the newest epoch; [`SEVERAL`] where more than one has.
@@ -53,7 +53,7 @@ const SEVERAL: u64 = 0;
 
 impl<const SLOTS: usize> Default for Table<SLOTS> {
     fn default() -> Self {
-        // On the stack it would be too much.
+        // It is too large for the stack.
         let column = || -> Box<[Cell<u64>]> { vec![Cell::default(); SLOTS].into() };
         let epochs =
             core::array::from_fn(|_| column().try_into().unwrap_or_else(|_| unreachable!("it is as long")));
@@ -91,7 +91,7 @@ impl<const SLOTS: usize> Table<SLOTS> {
         self.epochs[Kind::Read as usize][slot].get() == epoch && Some(self.readers[slot].get()) != own
     }
 
-    /// Has the processor bring close what a write looks at and changes.
+    /// Prefetches the slots that a write reads and changes.
     fn prefetch_write(&self, hash: u64) {
         let slot = Self::slot(hash);
         for kind in TOUCHED_BY_WRITES {
@@ -141,10 +141,10 @@ impl Default for Timestamps {
     }
 }
 
-/// Where hashes begin: any number with bits all over.
+/// Initial value of hashes: any number in which about half of the bits are set.
 const SEED: u64 = 0x5bd1_e995_c2b2_ae35;
 
-/// An odd number with bits all over.
+/// An odd number in which about half of the bits are set.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Mixes a word into a hash: the finaliser of a 64-bit multiply, whose high half depends on all bits.
@@ -230,7 +230,7 @@ impl Timestamps {
         self.dkeys.raise(dkey, kind, epoch);
     }
 
-    /// Something below a dkey with this hash is about to be written outside of transactions.
+    /// Prefetches the slots of a dkey with this hash that is about to be written outside of transactions.
     pub(crate) fn prefetch_write_at(&self, dkey: u64) {
         self.dkeys.prefetch_write(dkey);
     }
@@ -269,18 +269,18 @@ impl Timestamps {
         self.note_dkey((object, dkey), epoch, Kind::Write);
     }
 
-    /// Of what an object was before this epoch, something is removed that nobody sees at it or later.
+    /// Notes that aggregation removes history of an object before this epoch, which is not visible at it or later.
     pub(crate) fn note_removal(&self, object: &ObjectKey, epoch: u64) {
         let newest = self.aggregated_of(object);
         newest.set(newest.get().max(epoch));
     }
 
-    /// Up to this epoch something was removed of what an object was.
+    /// The epoch up to which aggregation has removed history of an object.
     pub(crate) fn removed_up_to(&self, object: &ObjectKey) -> u64 {
         self.aggregated_of(object).get()
     }
 
-    /// The oldest epoch at which all is there of an object that ever was.
+    /// The oldest epoch at which the history of an object is complete.
     pub(crate) fn limit_of_view(&self, object: &ObjectKey) -> u64 {
         self.aggregated_of(object).get().max(self.floor.get())
     }

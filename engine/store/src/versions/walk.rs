@@ -27,7 +27,7 @@ use weir_proto::Key;
 use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::object::{Extent, Value};
 
-/// Records behind this one are asked for by nobody but those who look for the end of what may be.
+/// Records from this one on are asked for only by a search for the end of an array.
 const SIMPLE_END: u64 = 1 << 62;
 
 /// What is asked of an akey.
@@ -43,7 +43,7 @@ impl Wanted {
     /// What a fetch asks for, if it is simple and sure to be allowed.
     pub(crate) fn of(value: &Value) -> Option<Self> {
         match value {
-            // Who asks for sizes alone is answered by what lists all that is there.
+            // A request for the size alone takes the general way.
             Value::Single { size } => (*size > 0).then_some(Self::Single(*size)),
             Value::Array { record_size, extents } => {
                 let [range] = extents.as_slice() else { return None };
@@ -80,8 +80,8 @@ impl<'a> Covering<'a> {
         Some(self.leaf.entries().entry_at(self.position)?.1)
     }
 
-    /// What a hint has led to, if it is a version of an akey, was there at an epoch and covers what is wanted. The path leads to
-    /// the akey then.
+    /// The entry at the end of a hint, if it is a version of the akey, not newer than `epoch`, that covers what is wanted.
+    /// `place` is extended to the akey.
     #[inline]
     fn at(
         End { leaf, position, .. }: &'a End,
@@ -113,9 +113,9 @@ impl<'a> Covering<'a> {
     }
 }
 
-/// Finds the version that covers what is wanted of an akey of a dkey, below an object that exists as `above` says, and
-/// passes it on: where `lead` leads, or else by a walk from the first entry of the dkey, whose end is taken down. Returns
-/// what is made of it; `None`, too, where the answer isn't simple, and is to be found another way.
+/// Finds the version that covers what is wanted of an akey of a dkey, below an object that exists as `above` says: by the hint in
+/// `lead`, or else by a walk from the first entry of the dkey, whose end becomes a hint. Returns what `found` makes of the version;
+/// `None` where the answer isn't simple, and is to be found by the general way.
 pub(crate) fn covering<T>(
     tree: &Tree,
     lead: &Lead<'_>,
@@ -141,7 +141,7 @@ pub(crate) fn covering<T>(
     let mut walk = Walk { tree, leaf: &first, entries, shared, at: 0, second: &second, is_beyond: false };
     let low = walk.go_below_dkey(above.low, place, epoch)?;
     let covering = walk.covering((place, akey), (low, epoch), wanted)?;
-    // Nothing newer was passed over, nothing else reaches into any of it, and no other leaf has a say.
+    // No newer version was skipped, no other one overlaps it, and no other leaf was read: the entry alone is the answer.
     let is_all = epoch == u64::MAX && covering.is_whole(wanted) && second.get().is_none();
     let (position, leaf_path) = (covering.position, leaf_path.filter(|_| is_all));
     let made = found(covering)?;
@@ -156,13 +156,13 @@ fn covers(extent: Extent, range: Extent) -> bool {
     extent.index <= range.index && extent.end() >= range.end()
 }
 
-/// The entry is damaged, or there is none where what is asked for needn't end.
+/// The entry is damaged, or the leaf ends where entries of the akey may follow in another one.
 struct Unclear;
 
 /// A part of an entry's key, and its value.
 type Part<'a> = (&'a [u8], &'a [u8]);
 
-/// Neighbouring entries of a leaf, and of the one behind it where they go on there.
+/// Consecutive entries of a leaf, and of the one behind it if they continue there.
 struct Walk<'a> {
     tree: &'a Tree,
     leaf: &'a Rc<Node>,
@@ -177,8 +177,8 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Goes behind the event that created a dkey at most `epoch`, and returns the epoch of that. Whether anything else
-    /// ever happened to the dkey up to then is left to [`Walk::akey`].
+    /// Goes behind the event that created a dkey not later than `epoch`, and returns the epoch of that. [`Walk::akey`] finds
+    /// out whether the dkey has other events.
     fn go_below_dkey(&mut self, low: u64, place: &mut StackKeyBuilder, epoch: u64) -> Option<u64> {
         self.at = self.entries.first_at(place.event(epoch))?;
         self.entries.prefetch(self.at);
@@ -231,7 +231,7 @@ impl<'a> Walk<'a> {
         Ok(suffix.strip_prefix(path).map(|rest| (rest, value)))
     }
 
-    /// Whether the present entry is something of the path but no event of it: an older one may have a say.
+    /// Whether the present entry is below the path and no event of it: an older event would count, too.
     fn is_behind_events(&self, path: &[u8]) -> bool {
         matches!(self.below(path), Ok(Some((rest, _))) if rest.first() != Some(&EVENT))
     }
@@ -284,7 +284,7 @@ impl<'a> Walk<'a> {
         (low, epoch): (u64, u64),
     ) -> Option<(u64, Event)> {
         let mut found = self.version(place, EVENT, epoch);
-        // Most dkeys have one akey, or the first is asked for. It is certainly behind the events of the dkey then.
+        // Most dkeys have one akey, or the first is asked for. Another one is behind the events of the dkey.
         if found.is_none() {
             self.is_behind_events(&place.path()[..dkey]).then_some(())?;
             let path = place.path().len();

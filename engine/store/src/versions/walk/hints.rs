@@ -23,7 +23,7 @@ const SETS_MAX: usize = 1 << 13;
 /// Hints take at most this part of the memory that the index may take, on top of it; ways a quarter of that more.
 const PART: usize = 128;
 
-/// One in so many walks that have no hint takes the place of another hint.
+/// Of so many walks without a hint, one replaces another hint.
 const RELUCTANCE: usize = 8;
 
 /// Where a walk has ended.
@@ -40,7 +40,7 @@ struct Hint {
 }
 
 impl Hint {
-    /// Leads nowhere: no name has a half of 0.
+    /// No hint: no name has a half of 0.
     const NONE: Self = Self { since: 0, stamp: 0, position: 0, tag: 0 };
 }
 
@@ -62,7 +62,7 @@ impl Set {
 #[derive(Debug)]
 struct Tables {
     sets: Box<[Set]>,
-    /// Ways to the leaves, each at the place that the lower half of its name gives: one for each set.
+    /// Paths to the leaves, each at the place that the lower half of its stamp gives: as many as sets.
     ways: Box<[Cell<StampedPath>]>,
 }
 
@@ -109,13 +109,13 @@ impl Tables {
         self.ways.iter().for_each(|way| way.set(StampedPath::NONE));
     }
 
-    /// Takes down a way to a leaf, if that has a name by now. Returns the half of it.
+    /// Stores the path to a leaf, if that has a stamp by now. Returns the lower half of the stamp.
     fn learn(&self, leaf: &Node, leaf_path: ChildPath, stamps: &StampSource) -> Option<u32> {
         let is_known = |stamp| self.way(half(stamp)).get().stamp == stamp;
         let way = StampedPath::to(leaf, leaf_path, stamps, is_known)?;
         let stamp = half(way.stamp);
         if stamp == 1 && !is_known(way.stamp) {
-            // The halves from this one on have been given before.
+            // The lower halves from here on have been used before.
             self.clear();
         }
         self.way(stamp).set(way);
@@ -123,14 +123,14 @@ impl Tables {
     }
 }
 
-/// Hints for the index of one store. They take their memory when the first one is taken down.
+/// Hints for the index of one store. Their memory is allocated with the first hint.
 #[derive(Debug)]
 pub(crate) struct Hints {
     /// `None` where there is no room for any.
     tables: OnceCell<Option<Tables>>,
     /// How many sets there may be: a power of two, or none.
     limit: usize,
-    /// How often a walk could have been taken down.
+    /// How many walks could have been stored.
     count: Cell<usize>,
     stamps: StampSource,
 }
@@ -155,8 +155,7 @@ impl Hints {
         self.tables.get()?.as_ref()
     }
 
-    /// Where a walk for what has this hash will most likely end. The entry there is on its way to the processor from here
-    /// on.
+    /// Where a walk for what has this hash will most likely end. Prefetches the entry there.
     #[inline]
     pub(crate) fn lead(&self, tree: &Tree, hash: u64) -> Lead<'_> {
         let found = self.tables().and_then(|tables| Some((tables, tables.find(hash)?)));
@@ -168,14 +167,14 @@ impl Hints {
         let end = leaf.map(|leaf| End { leaf, position: usize::from(hint.position), since: hint.since });
         match &end {
             Some(end) => end.prefetch(),
-            // It won't lead anywhere again.
+            // The leaf has changed for good: the hint is of no use any more.
             None => tables.hint(number).set(Hint::NONE),
         }
         Lead { hints: self, hash, number: Some(number), end }
     }
 }
 
-/// The end of a way.
+/// The leaf and the entry that a hint leads to.
 #[derive(Debug)]
 pub(super) struct End {
     pub(super) leaf: Rc<Node>,
@@ -190,18 +189,18 @@ impl End {
     }
 }
 
-/// What is known of the end of a walk, and where that is taken down.
+/// The hint for a walk, and where the walk's end is stored.
 #[derive(Debug)]
 pub(crate) struct Lead<'a> {
     hints: &'a Hints,
     hash: u64,
-    /// Of the hint.
+    /// Number of the hint, if there is one.
     number: Option<usize>,
     pub(super) end: Option<End>,
 }
 
 impl Lead<'_> {
-    /// Takes down where a walk has ended: at an entry of a leaf, below a dkey that has existed `since`.
+    /// Stores where a walk has ended: at an entry of a leaf, below a dkey that has existed `since`.
     pub(super) fn take_down(&self, leaf: &Node, leaf_path: ChildPath, (position, since): (usize, u64)) {
         let Hints { tables, limit, count, stamps } = self.hints;
         let tables = tables.get_or_init(|| (*limit > 0).then(|| Tables::new(*limit)));
@@ -211,8 +210,8 @@ impl Lead<'_> {
         let turn = count.replace(count.get().wrapping_add(1));
         let place = match self.number.or_else(free) {
             Some(number) => number,
-            // Of more keys than there is room for, asked for round by round, some keep their hints, and the others take
-            // little time over it.
+            // If more keys are asked for in turn than there is room for, some keep their hints, and the others don't spend time
+            // on replacing them.
             None if turn % RELUCTANCE > 0 => return,
             None => set * WAYS + turn / RELUCTANCE % WAYS,
         };
