@@ -9,7 +9,7 @@ use crate::state::read::{Comparison, check, is_within};
 use weir_media::{BLOCK, ExternalBuffer, Lasting};
 use weir_proto::object::Extent;
 
-/// Fewest bytes that are read so. Of fewer a copy costs less than memory for them, which is handed out in pieces of 32 KiB.
+/// Fewest bytes of a direct read. To copy fewer costs less than memory for them, which is allocated in pieces of 32 KiB.
 const DIRECT_MIN: u64 = 32 << 10;
 
 /// One transfer of bytes of a value from the device: with the chunks that they lie in, and the blocks that those lie in.
@@ -57,8 +57,8 @@ impl DirectTransfer {
         core.device.lend(self.offset, self.room()).is_some()
     }
 
-    /// Reads. Returns the checksum of the bytes that are wanted. `comparison`: who compares them with it. Where that is the
-    /// reader, the processor doesn't touch whole chunks, and the device finds the memory as it left it.
+    /// Reads the bytes and returns their checksum. `comparison` says who compares them with it. If that is the reader, the
+    /// processor doesn't read whole chunks here.
     pub(crate) async fn read<M: Lasting>(
         &self,
         core: &Core,

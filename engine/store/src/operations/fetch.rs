@@ -47,9 +47,9 @@ const FETCH_CONDITIONS: Conditions =
 /// Who reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reader {
-    /// Somebody who wants what is there now, or was at an epoch.
+    /// A read of the newest state or of the state at an epoch, outside of transactions.
     Plain,
-    /// A transaction: what it reads at its epoch has to stay so.
+    /// A read by a transaction: later writes must not change what it has read at its epoch.
     Transaction(ReaderId),
 }
 
@@ -80,7 +80,7 @@ impl ReadGuard {
         Self { core: Rc::clone(core), number: Some(number) }
     }
 
-    /// For what was found just now, without letting others run in between.
+    /// For a version that was found in the same time slice.
     fn of(core: &Rc<Core>, only: &SingleVersion) -> Self {
         if only.has_blocks() {
             return Self::new(core);
@@ -450,7 +450,7 @@ impl Shard {
         akeys: &[AkeyFetch],
     ) -> Result<Fetch, FetchError> {
         let place = (self.number, self.locate(container)?, object);
-        // What may wait is in memory of its own, so that fetches that needn't are small.
+        // Futures that may wait are boxed, so that those of fetches that don't wait are small.
         match self.walk_to(reader, &place, dkey, epoch.0, conditions, akeys)? {
             Some(fetch) if self.is_seen(&place) => Ok(fetch),
             Some(fetch) => Box::pin(self.when_seen(place, fetch)).await,
@@ -458,7 +458,7 @@ impl Shard {
         }
     }
 
-    /// A fetch once what it rests on is durable: that must not vanish in a crash.
+    /// Returns a fetch once the records that it has read are durable: a crash must not undo them.
     async fn when_seen(&self, place: ObjectKey, fetch: Fetch) -> Result<Fetch, FetchError> {
         self.see(place.1, place.2).await?;
         Ok(fetch)
@@ -495,8 +495,7 @@ impl Shard {
         Ok(Fetch { guard, what: What::Any(Box::new(Any { found, long })) })
     }
 
-    /// What one walk through the index finds, where that is enough; what else is to be done for a read has been done
-    /// then.
+    /// The answer of a walk through the index, if the fetch is simple enough for one. The read has been noted then.
     fn walk_to(
         &self,
         reader: Reader,
@@ -521,8 +520,8 @@ impl Shard {
             return Ok(None);
         };
         if reader == Reader::Plain {
-            // Also where the walk comes to nothing, and all is looked up and noted again: what is noted may be far away in
-            // memory, and comes while the walk is under way.
+            // The read is noted before the walk, also if that has no answer and the general way notes it again: the slot is
+            // fetched from memory while the walk runs.
             let newest = epoch.min(existence.newest());
             self.core.timestamps.note_plain_read_at((hash, below), newest);
         }
@@ -552,8 +551,7 @@ impl Shard {
         }
     }
 
-    /// Like [`Shard::begin_read`] for somebody who reads outside of transactions what may be as new as anything in the
-    /// store.
+    /// Like [`Shard::begin_read`] for a read outside of transactions that may see changes as new as any in the store.
     pub(crate) fn begin_glance(
         &self,
         object: &ObjectKey,
@@ -613,7 +611,7 @@ impl Shard {
     }
 }
 
-/// What one turn makes of a fetch.
+/// A fetch after its first time slice.
 enum Planned {
     Whole(Found),
     /// It takes more time slices, in which the index has to stay as it is.

@@ -37,7 +37,7 @@ const WINDOW_LOOKS: usize = SLICE_LOOKS / 2;
 pub struct ListPage {
     /// Entries in order.
     pub entries: Vec<Listed>,
-    /// Where the next page starts; `None` at the end. Stays meaningful when keys come and go meanwhile. A page may be
+    /// Where the next page starts; `None` at the end. It stays valid when keys are added or removed meanwhile. A page may be
     /// empty without being the last.
     pub next: Option<Vec<u8>>,
 }
@@ -98,7 +98,7 @@ impl Shard {
         let guard = hold_blocks(&self.core);
         let mut page = Filling::new(limit);
         self.begin_list(number, object, scope, epoch)?;
-        // Nothing runs in between: what is shown is what the list has announced to see.
+        // In one time slice: the list shows the state for which the read was noted.
         let reader = SlicedReader::new(self, (container, number));
         let path = Path::object(self.number, number, object);
         let asked = Asked { reader: &reader, object, path, epoch: epoch.0 };
@@ -148,7 +148,7 @@ impl Shard {
     }
 }
 
-/// What a look at a key gives: whether to go on, where the next key starts, and the anchor of this one.
+/// The outcome of a look at a key: whether to continue, where the next key starts, and the anchor of this one.
 type Look = Result<(bool, Vec<u8>, Vec<u8>), Fault>;
 
 /// What is to be listed.

@@ -53,7 +53,7 @@ impl Operation<'_> {
         }
     }
 
-    /// What a refusal tells something about: where the object has to exist, all of it, since any dkey creates it.
+    /// What a refusal reveals the state of: the whole object if it has to exist, since any dkey creates it.
     pub(crate) fn scopes_of_refusal(&self) -> Vec<Scope<'_>> {
         match self {
             Self::Update { conditions, .. } if conditions.has(Conditions::OBJECT_EXISTS) => {
@@ -64,7 +64,7 @@ impl Operation<'_> {
     }
 }
 
-/// Whether all that a transaction does is to remove.
+/// Whether a transaction only removes.
 pub(crate) fn are_deletes(operations: &[Operation<'_>]) -> bool {
     operations.iter().all(|operation| matches!(operation, Operation::Punch { .. }))
 }

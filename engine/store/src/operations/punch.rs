@@ -17,7 +17,7 @@ use crate::versions::intents::scopes_of_punch;
 use weir_proto::object::{Conditions, PunchScope};
 use weir_proto::{ContainerId, Epoch, ObjectId};
 
-/// Checkpoints that a punch without room waits for: one that may be under way, and one that gives back what changed since.
+/// Checkpoints that a punch without room waits for: one that may be running, and one that frees what changed since.
 pub(crate) const CHECKPOINTS_MAX: u32 = 2;
 
 impl Shard {
@@ -88,7 +88,7 @@ impl Shard {
         let number = self.locate(container)?;
         let touched = (self.number, number, object);
         if conditions == Conditions::NONE {
-            // Before the punch: who repeats one that came half way gives up the rest.
+            // Before the punch: a repeated punch frees the rest after a crash in between.
             self.release_punched(container, object, scope).await?;
         }
         let planned = self.plan_with_room(&touched, scope, clock, conditions).await;
@@ -106,7 +106,7 @@ impl Shard {
                 self.core.queue_for_aggregation(touched, epoch.0);
                 Ok((epoch, record))
             }
-            // That there was nothing at this epoch must stay so, as where something was removed.
+            // That nothing existed at this epoch must stay so, as after a removal.
             Ok((epoch, _)) => {
                 for scope in scopes_of_punch(scope) {
                     self.core.timestamps.note_write(&touched, scope, epoch.0, false);
@@ -120,7 +120,7 @@ impl Shard {
                 Err((error, self.core.journal.latest_record(&touched)))
             }
         };
-        // What was found must be durable before anybody is told.
+        // The answer depends on records that must be durable first.
         match record {
             Ok((epoch, record)) => {
                 if conditions != Conditions::NONE {
@@ -176,7 +176,8 @@ impl Shard {
         }
     }
 
-    /// As [`Core::has_room_for_delete`](crate::state::core::Core::has_room_for_delete), of changes to whose keys the way was just found.
+    /// As [`Core::has_room_for_delete`](crate::state::core::Core::has_room_for_delete), of changes to whose keys the way was
+    /// just found.
     pub(crate) fn has_room_for_delete(&self, changes: &[Change], later: u64) -> bool {
         let has_room = self.core.has_room_for_delete(changes, later);
         has_room.expect("invariant: nodes on the way to the keys are in memory")

@@ -18,16 +18,16 @@ use core::ops::ControlFlow;
 use weir_proto::object::{Extent, KeyQuery, QueryKeyReply, SearchKeyReply};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId};
 
-/// Extents of a window begin with so many entries of each class: mostly the first one that is looked at shows a record.
+/// Entries of each class with which the extents of a window begin: most searches end at the first one.
 const WINDOW_LOOKS: usize = SLICE_LOOKS / 8;
 
 /// What was found below a dkey: the akey, and the record with its size.
 type Below = (Option<Key>, Option<(Extent, u32)>);
 
-/// Why a search ends without having found anything.
+/// Why a search stops without a result.
 enum End {
     Failed(FetchError),
-    /// It has taken as many looks as one may. Its anchor says where the next one goes on.
+    /// Its budget of looks is used up. The anchor says where the next part continues.
     Spent,
 }
 
@@ -71,7 +71,7 @@ impl Shard {
         let number = self.locate(container)?;
         let at = check_query(object, query, anchor).map_err(FetchError::Invalid)?;
         self.begin_glance(&(self.number, number, object), Scope::Object, epoch)?;
-        // Nothing runs in between: what is found is what the query has announced to see.
+        // In one time slice: the query shows the state for which the read was noted.
         let reader = SlicedReader::new(self, (container, number));
         let path = Path::object(self.number, number, object);
         let reply = answer(reader, object, &path, epoch.0, query, at).await;
@@ -194,7 +194,7 @@ impl Search<'_> {
         match self.akey {
             Some(akey) => self.record(&path.akey(akey), above, akey).await,
             None if key::has_integer_akeys(self.object) => self.akeys(path, above).await,
-            // Keys that aren't integers have no greatest: with records wanted, any akey will do, in their order.
+            // Keys that aren't integers have no order to search by: if records are wanted, the first akey with a record counts.
             None if self.extent => self.akeys(path, above).await,
             None => Ok(Some((None, None))),
         }

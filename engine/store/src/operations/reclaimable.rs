@@ -23,7 +23,7 @@ use crate::versions::intents::Slot;
 use std::collections::BTreeSet;
 use weir_proto::object::Extent;
 
-/// Index entries that an update looks at to find out what it hides. One that would have to look at more counts nothing.
+/// Index entries that an update looks at to find out what it hides. If it would have to look at more, it counts nothing.
 const LOOKS_MAX: usize = 64;
 
 impl Core {
@@ -55,11 +55,11 @@ impl Core {
 }
 
 impl Shard {
-    /// Counts what an update has hidden that has just been made, newer than all others, in a container near its quota.
+    /// Counts what the newest update has hidden, in a container near its quota.
     pub(crate) fn count_reclaimable(&self, request: &Request<'_>, pieces: &[WritePiece]) {
         let mut catalog = self.core.catalog.borrow_mut();
         let Some(container) = catalog.container_mut((self.number, request.container)) else { return };
-        // What isn't in memory isn't read for this.
+        // Nodes that aren't in memory aren't read for this.
         let hidden = hidden_by(&self.core.tree.borrow(), request, pieces, &container.snapshots);
         if let Ok(bytes @ 1..) = hidden {
             container.reclaimable.add(request.epoch, bytes);

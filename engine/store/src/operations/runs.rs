@@ -110,11 +110,11 @@ impl Shard {
     ) -> Result<Walk<'a>, FetchError> {
         let number = self.locate(container)?;
         self.begin_glance(&(self.number, number, object), Scope::Object, epoch)?;
-        // Nothing runs in between: what is found is what has been announced to be seen.
+        // In one time slice: what is found is the state for which the read was noted.
         Ok(self.walk_from((container, number), (object, akey), epoch, below))
     }
 
-    /// Of the newest state, for who tells nobody what he finds.
+    /// Of the newest state, for callers that don't reveal what they find.
     pub(crate) fn walk_now<'a>(
         &'a self,
         container: ContainerId,

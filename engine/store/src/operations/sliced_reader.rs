@@ -11,14 +11,13 @@ use crate::state::shard::Shard;
 use core::cell::Cell;
 use weir_proto::ContainerId;
 
-/// Entries of the index looked at in one time slice, one behind the other: some 50 µs of work.
+/// Consecutive entries of the index that one time slice looks at: some 50 µs of work.
 pub(crate) const SLICE_LOOKS: usize = 256;
 
-/// What a key counts that is searched for and judged by its events, in entries.
+/// Looks that a key counts as, which is searched for and whose events are read.
 pub(crate) const KEY_LOOKS: usize = 8;
 
-/// The index as it was at one moment, asked in time slices as long as the store is open and the container that is asked about is
-/// there.
+/// A snapshot of the index that is queried in time slices, as long as the store is open and the container exists.
 pub(crate) struct SlicedReader<'a> {
     shard: &'a Shard,
     container: (ContainerId, ContainerNumber),
@@ -30,14 +29,14 @@ pub(crate) struct SlicedReader<'a> {
 }
 
 impl<'a> SlicedReader<'a> {
-    /// From this moment on.
+    /// Of the present state.
     pub(crate) fn new(shard: &'a Shard, container: (ContainerId, ContainerNumber)) -> Self {
         let still = Still::new(&shard.core, &shard.core.tree.borrow());
         let rest = Cell::new(shard.core.config.request_looks);
         Self { shard, container, still, left: Cell::new(SLICE_LOOKS), rest }
     }
 
-    /// Looks that are left to the request. It may take more to get on; without any left it leaves the rest to the next one.
+    /// Looks that are left to the request. One step may take more than are left; with none left, the next request continues.
     pub(crate) fn rest(&self) -> usize {
         self.rest.get()
     }
@@ -47,8 +46,8 @@ impl<'a> SlicedReader<'a> {
         self.rest().clamp(1, most)
     }
 
-    /// Looks that are left in this time slice, or in the next one if these are fewer than needed. Fails when there is nothing to
-    /// be asked any more.
+    /// Looks that are left in this time slice, or in the next one if these are fewer than needed. Fails when store or container
+    /// are gone.
     pub(crate) async fn left(&self, needed: usize) -> Result<usize, FetchError> {
         if self.left.get() < needed {
             let core = &self.shard.core;
@@ -71,7 +70,7 @@ impl<'a> SlicedReader<'a> {
         self.rest.set(self.rest.get().saturating_sub(looks));
     }
 
-    /// The answer of a question that takes up to `looks`, at most [`SLICE_LOOKS`].
+    /// The answer of a query that takes up to `looks`, at most [`SLICE_LOOKS`].
     pub(crate) async fn ask<T>(
         &self,
         looks: usize,
@@ -82,7 +81,7 @@ impl<'a> SlicedReader<'a> {
         self.still.ask(|tree| Ok::<_, Halt<FetchError>>(question(tree)?)).await
     }
 
-    /// Takes a search for what a range shows to its end.
+    /// Completes a search for the versions that are visible in a range.
     pub(crate) async fn gather(
         &self,
         gathering: &mut Gathering,

@@ -18,11 +18,11 @@ use crate::state::shard::Shard;
 use std::collections::BTreeSet;
 use weir_proto::{ContainerId, Epoch, TransactionId};
 
-/// What a transaction is found to be.
+/// The outcome of an attempt at a transaction.
 enum Found {
     /// It was committed before.
     Committed(Epoch),
-    /// What stores it, and its decision.
+    /// The changes that store it, and its decision.
     Planned(Vec<Change>),
 }
 
@@ -88,13 +88,13 @@ impl Shard {
             Err(error) => Err(error),
         };
         drop(staging);
-        // What was found must be durable before anybody is told.
+        // The answer depends on records that must be durable first.
         let last = record.as_ref().map_or_else(|_| self.core.journal.last(), |(_, record)| *record);
         self.core.make_durable(last).await.map_err(UpdateError::Failed)?;
         record.map(|(epoch, _)| epoch)
     }
 
-    /// Attempts what a transaction of this epoch asks for, and tells what came of it when the clock has passed the epoch.
+    /// Attempts a transaction of this epoch, and returns the outcome when the clock has passed the epoch.
     pub(crate) async fn at_epoch<T>(
         &self,
         epoch: Epoch,
@@ -128,9 +128,8 @@ impl Shard {
         }
     }
 
-    /// Refuses a transaction for which there is no room: for so many bytes of entries, data in blocks, and blocks of nodes
-    /// later. One that only removes has the room that deletes have: neither a full pool nor a quota keeps anybody from
-    /// deleting.
+    /// Refuses a transaction without room for so many bytes of entries and of data in blocks, and for so many blocks of nodes
+    /// at its commit. One that only removes may use the room for deletes: neither a full pool nor a quota prevents those.
     pub(crate) fn check_room(
         &self,
         (container, number): (ContainerId, ContainerNumber),

@@ -64,9 +64,9 @@ const KEPT_BYTES_MIN: usize = 8 << 20;
 /// two get three sevenths each, and some is left for the next one however many there are.
 const KEPT_TIMES_LEFT: u64 = 3;
 
-/// How far ahead of this node's clock the epoch of a transaction may be (DAOS allows its clocks to differ by as much):
-/// nobody is told anything of it until the clock has come there, so that after a restart nothing was at a later epoch but what
-/// the store remembers.
+/// How far ahead of this node's clock the epoch of a transaction may be (DAOS allows its clocks to differ by as much). No reply
+/// reveals anything of it before the clock has passed its epoch: so all that was revealed before a restart is older than the
+/// clock after it, or is stored.
 const EPOCH_AHEAD_MAX: Duration = Duration::from_secs(1);
 
 impl Shard {
@@ -89,8 +89,8 @@ impl Shard {
         }
     }
 
-    /// Checks the operations of a transaction and stores them durably, so that from now on it can be committed or
-    /// aborted whatever happens. Nobody sees them before. Preparing the same transaction again succeeds.
+    /// Checks the operations of a transaction and stores them durably, so that it can be committed or aborted from then on,
+    /// also after a crash. Readers don't see them before the commit. Preparing the same transaction again succeeds.
     ///
     /// # Errors
     /// [`UpdateError::Restart`]: somebody has read or written the same at a later epoch, or taken a snapshot since; the client
@@ -120,7 +120,7 @@ impl Shard {
         check_operations(operations)?;
         let found = self.is_prepared(place, epoch);
         if !matches!(found, Ok(false)) {
-            // Whoever prepared or decided it may be waiting for that to be durable.
+            // The record that prepared or decided it may not be durable yet.
             self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed)?;
             return found.map(drop);
         }
@@ -144,7 +144,7 @@ impl Shard {
         let (changes, needed) = match planned {
             Ok(planned) => planned,
             Err(error) => {
-                // What was found must be durable before anybody is told.
+                // The answer depends on records that must be durable first.
                 self.core.make_durable(self.core.journal.last()).await.map_err(UpdateError::Failed)?;
                 return Err(error);
             }
@@ -158,7 +158,7 @@ impl Shard {
             Change::Put { key, value } => entry_bytes(key.len(), value.len()),
             Change::Remove { .. } => 0,
         });
-        // A commit puts its own entries into the place of these, before they go.
+        // A commit adds its entries before these are removed.
         let bytes = bytes.sum::<u64>() + needed.bytes();
         let in_blocks: u64 = staged.iter().map(|pieces| bytes_in_blocks(pieces)).sum();
         self.check_room((container, number), operations, &changes, (bytes, in_blocks, needed.blocks()))?;
@@ -262,7 +262,7 @@ impl Shard {
         epoch: Epoch,
         operations: &[Operation<'_>],
     ) -> Result<(), UpdateError> {
-        // A snapshot shows what was there when it was taken, whoever reads it when.
+        // A snapshot must not change after it was taken.
         let taken = self.snapshot_set(number).last().copied().unwrap_or(0);
         if epoch.0 <= taken {
             return Err(UpdateError::Restart { epoch, newest: Epoch(taken) });
@@ -284,7 +284,7 @@ impl Shard {
     }
 
     /// Checks conditions, kinds and record sizes as of the transaction's epoch, and returns the changes that store all of it.
-    /// What a refusal says counts as read.
+    /// A refusal reveals the state, which counts as a read.
     pub(crate) fn plan_effects(
         &self,
         tree: &Tree,
@@ -434,8 +434,8 @@ impl Shard {
         Ok(record)
     }
 
-    /// Gives a transaction up; nobody will ever have seen it. Durable when it returns. One that isn't prepared can't
-    /// be from now on, while the decision is remembered.
+    /// Aborts a transaction; its changes are never visible. Durable when it returns. One that isn't prepared can't be prepared
+    /// any more while the decision is remembered.
     ///
     /// # Errors
     /// See [`TransactionError`].
@@ -471,7 +471,7 @@ impl Shard {
         let record = if changes.is_empty() {
             self.core.journal.last()
         } else {
-            // Who reads the objects now is told something that only the decision makes true: it has to be durable first.
+            // Readers of the objects see a state that depends on the decision, which has to be durable first.
             self.core.commit_moving(&changes, &objects, Vec::new())?
         };
         self.core.make_durable(record).await.map_err(TransactionError::Failed)

@@ -52,7 +52,7 @@ impl Data<'_> {
 }
 
 impl Shard {
-    /// Who is refused has been told something about the present state, unless it was no more than to come again.
+    /// Notes a read for a refusal that reveals the present state. A refusal that only asks to try again reveals nothing.
     pub(crate) fn note_refusal(&self, object: &ObjectKey, scope: Scope<'_>, refusal: &UpdateError) {
         if !refusal.tells_state() {
             return;
@@ -100,7 +100,7 @@ impl Shard {
         }
     }
 
-    /// Refuses a write that a transaction stands against: one that is prepared and writes the same, or one of the same or a
+    /// Refuses a write that conflicts with a transaction: one that is prepared and writes the same, or one of the same or a
     /// later epoch that has read or written it.
     pub(crate) fn check_write(
         &self,
@@ -130,12 +130,13 @@ impl Shard {
         Ok(())
     }
 
-    /// Refuses a change of an epoch that its client has chosen, where aggregation has removed history up to a newer one since
-    /// the open, or is about to: what was hidden could show again, and what is merged would hide the change. What was removed is
-    /// remembered for objects that share a slot, so that one may be refused for another's sake. A clock is ahead of all of it.
+    /// Refuses a change at an epoch that its client has chosen if aggregation has removed history up to a newer epoch since the
+    /// open, or is about to: hidden versions could become visible again, and merged ones would hide the change. The newest
+    /// removed epoch is kept for objects that share a slot, so that a change may be refused because of another object. Epochs
+    /// by a clock are newer than all of these.
     pub(crate) fn check_aggregated(&self, object: &ObjectKey, clock: Clock<'_>) -> Result<(), UpdateError> {
         let Clock::Stopped(epoch) = clock else { return Ok(()) };
-        // What is newer than everything is no part of a visit, even before a horizon that a client has chosen.
+        // A change newer than all others isn't aggregated, even if the client has chosen a later horizon.
         let visited = self.core.aggregation.borrow().visits_up_to(object).min(self.core.newest_epoch());
         let newest = Epoch(visited.max(self.core.timestamps.removed_up_to(object)));
         if epoch < newest {
@@ -189,9 +190,9 @@ impl Shard {
         Update::new(self, container, request, Clock::Running(clock), data, along).run()
     }
 
-    /// Stores what the leader of a group of replicas has stored at this epoch, whatever conditions held there: in any order
-    /// with other updates, also behind what transactions and aggregation have seen. It commits if `holds` says at that moment
-    /// that the leader still leads. Otherwise as [`Shard::update_by_clock`].
+    /// Stores what the leader of a group of replicas has stored at this epoch, without conditions, in any order with other
+    /// updates, and also at epochs that transactions have read or aggregation has passed. It commits if `holds` says at that
+    /// moment that the leader still leads. Otherwise as [`Shard::update_by_clock`].
     ///
     /// # Errors
     /// [`UpdateError::Restart`]: the leader leads no more. Otherwise see [`UpdateError`]; nothing is stored then.
@@ -225,7 +226,7 @@ impl Shard {
 /// What gives a change its epoch.
 #[derive(Clone, Copy)]
 pub(crate) enum Clock<'a> {
-    /// It always has the same.
+    /// A fixed epoch.
     Stopped(Epoch),
     Running(&'a dyn Fn() -> Epoch),
     /// The leader of a group of replicas has chosen it. The function tells whether that one still leads.
@@ -240,7 +241,7 @@ impl Clock<'_> {
         }
     }
 
-    /// Whether the change was judged elsewhere, by the leader of a group of replicas.
+    /// Whether the leader of a group of replicas has checked the change for conflicts.
     pub(crate) const fn is_judged(self) -> bool {
         matches!(self, Self::Leader(..))
     }
@@ -272,7 +273,7 @@ struct Update<'a> {
     drawables: Vec<Drawable>,
     /// Where the data is that doesn't go inline, once it has been taken there.
     stored: Option<Stored>,
-    /// Why it can't be made, once that is known.
+    /// The refusal, once there is one.
     refusal: Option<Box<UpdateError>>,
 }
 
@@ -310,7 +311,7 @@ impl<'a> Update<'a> {
         async move {
             let record = match self.begin()? {
                 Some(record) => record,
-                // What may wait is in memory of its own, so that updates that needn't are small.
+                // Futures that may wait are boxed, so that those of updates that don't wait are small.
                 None => Box::pin(self.go_on()).await?,
             };
             self.shard.core.make_durable(record).await.map_err(UpdateError::Failed)?;
@@ -318,7 +319,7 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// Takes it as far as it comes without waiting. Returns the number of its record, if it is in the index then.
+    /// Executes the part that doesn't wait. Returns the number of the record if the update is in the index then.
     fn begin(&mut self) -> Result<Option<u64>, UpdateError> {
         let Self { shard, request, pieces, data, .. } = self;
         request.container = shard.locate(self.container)?;
@@ -436,7 +437,7 @@ impl<'a> Update<'a> {
         }
     }
 
-    /// Gives it up. Who is refused is told so once what was seen is durable.
+    /// Gives the update up. Returns the refusal once the records that it depends on are durable.
     async fn refuse(&mut self, refusal: UpdateError) -> UpdateError {
         self.stored = None;
         let object = self.request.place();
@@ -462,7 +463,7 @@ impl<'a> Update<'a> {
     ) -> Result<(Planned, Option<Address>), Halt<UpdateError>> {
         let core = &self.shard.core;
         let (object, (hash, _)) = (self.request.place(), self.hashes);
-        // Asked again after nodes were read, it takes a later epoch: others may have committed meanwhile.
+        // A plan that is repeated after nodes were read takes a later epoch: others may have committed meanwhile.
         self.request.epoch = self.clock.now().0;
         let epoch = self.request.epoch;
         check_epoch(Epoch(epoch))?;
@@ -501,7 +502,7 @@ impl<'a> Update<'a> {
         buffer.extend(&attributes);
     }
 
-    /// Checks that it fits, and takes of what is kept for its records. Returns whether the container is near its quota.
+    /// Checks that it fits, and takes room from reservations for its records. Returns whether the container is near its quota.
     #[inline]
     fn take_space(&mut self, buffer: &mut EditBuffer) -> Result<bool, UpdateError> {
         let place = (self.container, self.request.container);
@@ -553,7 +554,7 @@ impl<'a> Update<'a> {
         Ok(record)
     }
 
-    /// It has hidden what was there before.
+    /// Notes that it has hidden older versions.
     #[inline(never)]
     fn note_hidden(&self, is_near_quota: bool) {
         self.shard.core.queue_for_aggregation(self.request.place(), self.request.epoch);

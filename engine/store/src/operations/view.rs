@@ -11,8 +11,8 @@ use crate::versions::timestamps::Scope;
 use weir_proto::object::{AkeyFetch, Conditions, KeyQuery, ListScope, SearchKeyReply};
 use weir_proto::{ContainerId, Epoch, Key, ObjectId, ReaderId};
 
-/// The state of a container as a transaction reads it. What it has shown stays so: whoever wants to change it at an
-/// earlier epoch is refused from then on, and at the same epoch whoever isn't its reader.
+/// The state of a container as a transaction reads it. It doesn't change after it was read: later writes of what was read are
+/// refused at earlier epochs, and at the same epoch unless they are the reader's own.
 #[derive(Clone, Debug)]
 pub struct View {
     shard: Shard,

@@ -15,7 +15,7 @@ use weir_proto::object::{AkeyFetch, Conditions, Extent, Fetched, Value};
 pub(super) struct Asked<'a> {
     pub(super) name: &'a Key,
     pub(super) dkey: &'a Path,
-    /// Life of the object.
+    /// Existence of the object.
     pub(super) above: Existence,
     pub(super) epoch: u64,
     pub(super) conditions: Conditions,
@@ -49,7 +49,7 @@ impl Asked<'_> {
     }
 }
 
-/// What there is of an akey that fits what is asked of it.
+/// What is stored of an akey, as far as it fits the request.
 pub(super) enum Shape<'a> {
     Nothing,
     Single(u64),
@@ -77,7 +77,7 @@ pub(super) fn shape(existence: Existence, fetch: &AkeyFetch) -> Result<Shape<'_>
     }
 }
 
-/// An akey of which there is nothing.
+/// The answer for an akey of which nothing is stored.
 pub(super) fn nothing() -> (FetchedAkey, ReadPieces) {
     let fetched = Fetched { size: 0, present: Vec::new(), checksums: Vec::new() };
     (FetchedAkey { fetched, len: 0 }, ReadPieces::new())

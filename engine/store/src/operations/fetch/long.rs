@@ -27,13 +27,13 @@ use weir_proto::object::{AkeyFetch, Conditions, Extent, Fetched};
 /// Extents beyond which a reply certainly doesn't fit a message: each takes two bytes at least.
 pub(super) const PRESENT_MAX: usize = INLINE_MAX / 2;
 
-/// A fetch of which only what was asked for is remembered, and the index as it was.
+/// A fetch that takes several time slices. It keeps the request and a snapshot of the index.
 pub(super) struct Long {
     still: Still,
     /// For each akey, what is to be read of an array.
     arrays: Vec<Option<Array>>,
     epoch: u64,
-    /// Looks that are left in this turn.
+    /// Looks that are left in this time slice.
     left: Cell<usize>,
 }
 
@@ -48,7 +48,7 @@ struct Array {
     without_data: bool,
 }
 
-/// What a window shows, in the order of length classes.
+/// The versions that are visible in a window, in the order of length classes.
 type Window = (Extent, SmallVec<[Stored; 1]>);
 
 impl Long {
@@ -98,7 +98,7 @@ impl Long {
         Ok((found, Some(Box::new(long))))
     }
 
-    /// Says of an array what is present. `named`: extents of other akeys.
+    /// Finds which records of an array are present. `named` counts extents of other akeys.
     async fn describe(
         &self,
         core: &Core,

@@ -50,9 +50,9 @@ pub(super) async fn finish(
     Ok(())
 }
 
-/// The checksums of pieces in their order, if somebody wants them.
+/// The checksums of pieces in their order, if they are wanted.
 pub(super) struct Sums {
-    /// Who compares the data with them; `None`: nobody wants them.
+    /// Who compares the data with them; `None` if they aren't wanted.
     comparison: Option<Comparison>,
     all: Vec<u32>,
 }

@@ -38,8 +38,8 @@ enum Source {
     Blocks(Box<Blocks>),
 }
 
-/// Data in an entry of a leaf, whose state as of the fetch it keeps in memory. A change that comes before it is read
-/// copies the leaf, as it does for a checkpoint.
+/// Data in an entry of a leaf. It keeps the leaf in memory as it was at the fetch: a change before the data is read copies the
+/// leaf, as it does for a checkpoint.
 struct InlineData {
     leaf: Rc<Node>,
     position: usize,
@@ -66,7 +66,7 @@ fn source(core: &Core, found: &Covering<'_>) -> Option<(Source, u64)> {
         return Some((Source::Index(inline), bytes.len() as u64));
     }
     if let Some(lone) = Version::lone(value) {
-        // On its way while the fetch is made ready.
+        // The processor fetches it from memory meanwhile.
         core.cache.prefetch(lone.block, lone.checksum);
         return Some((Source::Block(lone), lone.len));
     }

@@ -12,7 +12,7 @@ const HAS_DKEY: u8 = 1;
 const HAS_AKEY: u8 = 2;
 const HAS_RECORD: u8 = 4;
 
-/// How far a search has come. What was looked at last was passed, but for what is below it.
+/// The position of a search. The keys that it names are done, but for what is below them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Anchor {
     /// The dkey, when dkeys are searched.
@@ -46,7 +46,7 @@ impl Anchor {
         bytes
     }
 
-    /// Where a search begins whose client has sent this: nothing at first, later perhaps anything.
+    /// The position that a client has sent: empty at first, later any bytes.
     pub(super) fn decode(bytes: &[u8], object: ObjectId, query: &KeyQuery) -> Result<Self, Malformed> {
         if bytes.is_empty() {
             return Ok(Self::default());

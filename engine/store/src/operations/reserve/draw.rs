@@ -17,7 +17,7 @@ use core::ops::Range;
 pub(crate) struct Drawable {
     key: KeyBytes,
     before: Reserved,
-    /// The same without what is written, before any of the room is given up.
+    /// The records that the update doesn't write, with the whole room.
     after: Reserved,
 }
 
@@ -66,8 +66,9 @@ pub(crate) fn most(drawables: &[Drawable], cost: u64) -> u64 {
     all.min(cost)
 }
 
-/// Has an update of this cost take room that is kept for its records, and adds the changes that tell of it. `fits` says whether it
-/// is stored with so many bytes given up; it is asked first with what can be done without, and then with all.
+/// Takes room that is kept for the records of an update of this cost, and adds the changes of the reservations. `fits` says
+/// whether the update fits with so many bytes of it; it is called first with the bytes that other records don't need, and then
+/// with all.
 pub(crate) fn draw<T>(
     drawables: &[Drawable],
     cost: u64,

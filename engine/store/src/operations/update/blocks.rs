@@ -21,7 +21,7 @@ use weir_proto::ContainerId;
 /// a single value is one piece, of up to 8 MiB.
 const SEAL_BYTES: usize = 512 << 10;
 
-/// Whether the device is told of so much data before that is compared with its checksums.
+/// Whether so much data is given to the device before it is compared with its checksums.
 pub(crate) const fn is_large(in_blocks: usize) -> bool {
     in_blocks >= READY_BYTES
 }
@@ -30,12 +30,12 @@ pub(crate) const fn is_large(in_blocks: usize) -> bool {
 pub(super) enum Stored {
     /// On the device.
     Written(Reservation),
-    /// On the way.
+    /// Being written.
     Writing(Writing),
 }
 
 impl Stored {
-    /// Why it will never be there.
+    /// Why it could not be written.
     pub(super) fn error(&self) -> Option<MediaError> {
         match self {
             Self::Written(_) => None,
@@ -108,7 +108,7 @@ impl Shard {
         pieces: &mut [WritePiece],
     ) -> Result<Reservation, UpdateError> {
         let bytes = bytes_in_blocks(pieces);
-        // The rest counts as used already.
+        // The rest is counted as used already.
         let taken = bytes.saturating_sub(request.covered);
         self.check_space((id, request.container), taken, 0, bytes / BLOCK as u64)?;
         let mut reservation = Reservation::of_runs(&self.core, self.number, Runs::new());

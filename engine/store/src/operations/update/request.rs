@@ -32,14 +32,14 @@ pub(crate) struct Request<'a> {
     pub(crate) covered: u64,
 }
 
-/// What became of an update's plan.
+/// The plan of an update, beside its entries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
     /// Whether an akey was there before.
     pub(super) overwrites: bool,
     /// The first entry is that of the object, which was there before.
     pub(super) renews: bool,
-    /// Of so many entries, the first ones, it isn't known whether the index nodes that they belong to are in memory.
+    /// For so many entries, the first ones, the caller has to check that the index nodes that they belong to are in memory.
     pub(super) to_reach: usize,
     /// Where all that is below the object goes, if the index has nothing of it and it goes to one place.
     pub(super) place: Option<Address>,
@@ -75,7 +75,7 @@ fn missing(level: &str, key: &Key) -> UpdateError {
 }
 
 impl<'a> Request<'a> {
-    /// What an update of a pool asks for. Its container's number and its epoch are yet to be found out.
+    /// A request to a pool. The caller sets its container's number and its epoch later.
     pub(super) fn new(
         pool: PoolNumber,
         object: ObjectId,
@@ -108,7 +108,7 @@ impl<'a> Request<'a> {
         check_keys(self.object, [self.dkey], self.akeys.iter().map(|update| &update.akey)).map_err(invalid)
     }
 
-    /// Whether anything has to exist, or not to, for the update to be made.
+    /// Whether the update has conditions on what exists.
     pub(super) fn is_conditional(&self) -> bool {
         let none = Conditions::NONE.0;
         self.conditions.0 != none || self.akeys.iter().any(|update| update.conditions.0 != none)
@@ -119,7 +119,7 @@ impl<'a> Request<'a> {
         self.conditions.has(Conditions::OBJECT_EXISTS)
     }
 
-    /// What a refusal tells something about: where the object has to exist, all of it, since any dkey creates it.
+    /// What a refusal reveals the state of: the whole object if it has to exist, since any dkey creates it.
     pub(super) fn scope_of_refusal(&self) -> Scope<'a> {
         if self.needs_object() { Scope::Object } else { Scope::Dkey(self.dkey) }
     }
@@ -188,7 +188,7 @@ impl<'a> Request<'a> {
             self.put_akey(&builder, update, &akey, own, buffer);
             for piece in own {
                 if self.put_version(&builder, piece, data, buffer) > ENTRY_MAX {
-                    // Only runs scattered beyond measure make an entry this large.
+                    // Only a value in very many runs makes an entry this large.
                     return Err(self.fragmented().into());
                 }
             }
@@ -204,7 +204,7 @@ impl<'a> Request<'a> {
         Ok(Planned { overwrites, renews, to_reach, place })
     }
 
-    // Errors are put together apart from what updates without any go through.
+    // Errors are made in functions of their own, apart from the code of updates without any.
 
     #[cold]
     fn object_missing(&self) -> Halt<UpdateError> {
