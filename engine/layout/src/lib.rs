@@ -1,13 +1,15 @@
 //! Pool map, fault domains, object classes and placement as pure functions.
 //!
 //! Placement is computed, never looked up: an object id (which holds the object's class) and the pool map give the
-//! same [`Layout`] on client and engine.
+//! same [`Layout`] on client and engine. Whoever needs one for each request keeps a [`LayoutCache`].
 
+mod cache;
 mod class;
 mod domains;
 mod groups;
 mod placement;
 
+pub use cache::LayoutCache;
 pub use class::{ClassError, ObjectClass, PREDEFINED_GROUPS, SERVES_REPLICAS};
 pub use domains::domains_with;
 pub use placement::{Layout, LayoutError};

@@ -8,6 +8,9 @@
 //! jump consistent hashing (Lamping and Veach, 2014), so that a target that joins takes over only its own share of dkeys.
 //! Objects with replicas have groups in place of slots, which the room `groups` fills.
 
+use core::cell::OnceCell;
+use std::rc::Rc;
+
 use weir_proto::pool::{PoolMap, PoolTarget, TargetState};
 use weir_proto::{Key, ObjectId};
 
@@ -49,7 +52,7 @@ pub enum LayoutError {
 pub struct Layout {
     /// Ids of the targets, group by group: as many as there are replicas for each. A target's place in its group is the
     /// same as long as it holds it.
-    pub shards: Vec<u32>,
+    pub shards: Rc<[u32]>,
     /// Number of replicas in each group; 1 without redundancy.
     pub replicas: usize,
     /// Mixed into dkey hashes, so that objects with equal dkeys load different shards.
@@ -63,7 +66,7 @@ impl Layout {
     /// # Errors
     /// When the object's class is unknown or can't be placed, the map is empty, or the pool has too few fault domains.
     pub fn of(object: ObjectId, map: &PoolMap) -> Result<Self, LayoutError> {
-        Self::seen(object, map, View::Now)
+        Placement::default().layout(object, map)
     }
 
     /// Where an object lives when all changes of the map that are under way have ended: what is down or drained is out, what
@@ -72,32 +75,7 @@ impl Layout {
     /// # Errors
     /// As [`Layout::of`].
     pub fn after(object: ObjectId, map: &PoolMap) -> Result<Self, LayoutError> {
-        Self::seen(object, map, View::After)
-    }
-
-    fn seen(object: ObjectId, map: &PoolMap, view: View) -> Result<Self, LayoutError> {
-        let class = ObjectClass::of(object)
-            .and_then(ObjectClass::ensure_placed)
-            .map_err(|source| LayoutError::Class { object, source })?;
-        if map.targets.is_empty() {
-            return Err(LayoutError::NoTargets(object));
-        }
-        let salt = mix(object.hi ^ mix(object.lo));
-        let replicas = class.replicas();
-        if replicas == 1 {
-            let is_new = |target: &PoolTarget| view == View::Now && target.state == TargetState::New;
-            let ids: Vec<u32> =
-                map.targets.iter().filter(|target| !is_new(target)).map(|target| target.id).collect();
-            let count = usize::from(class.groups()).min(ids.len());
-            return Ok(Self { shards: occupants(salt, count, &ids), replicas, salt });
-        }
-        let (seats, out) = view.seats(map);
-        let sizes = domains::sizes(&seats);
-        let count = usize::from(class.groups()).min(domains::most_groups(&sizes, replicas));
-        let places = (count > 0).then(|| groups::occupants(salt, count, replicas, &seats)).flatten();
-        let mut places = places.ok_or(LayoutError::Domains { object, class, domains: sizes.len() })?;
-        groups::replace(salt, replicas, &seats, &out, &mut places);
-        Ok(Self { shards: places.into_iter().map(|seat| seats[seat].id).collect(), replicas, salt })
+        Placement { view: View::After, ..Placement::default() }.layout(object, map)
     }
 
     /// Whether each group has a member in service.
@@ -181,19 +159,78 @@ impl Layout {
     }
 }
 
+/// What layouts of all objects in one version of a map have in common, found when the first one needs it.
+#[derive(Debug, Default)]
+pub(crate) struct Placement {
+    view: View,
+    /// The targets that objects without replicas are laid out on, ascending.
+    ids: OnceCell<Rc<[u32]>>,
+    seating: OnceCell<Seating>,
+}
+
+/// What objects with replicas are laid out on.
+#[derive(Debug)]
+struct Seating {
+    seats: Vec<Seat>,
+    /// Those whose places go to others, the first one first.
+    out: Vec<usize>,
+    /// How many seats each fault domain has.
+    sizes: Vec<usize>,
+}
+
+impl Placement {
+    /// Computes where an object lives. The map has to be the same each time.
+    pub(crate) fn layout(&self, object: ObjectId, map: &PoolMap) -> Result<Layout, LayoutError> {
+        let class = ObjectClass::of(object)
+            .and_then(ObjectClass::ensure_placed)
+            .map_err(|source| LayoutError::Class { object, source })?;
+        if map.targets.is_empty() {
+            return Err(LayoutError::NoTargets(object));
+        }
+        let salt = mix(object.hi ^ mix(object.lo));
+        let replicas = class.replicas();
+        if replicas == 1 {
+            let ids = self.ids.get_or_init(|| self.view.ids(map));
+            let count = usize::from(class.groups()).min(ids.len());
+            return Ok(Layout { shards: occupants(salt, count, ids), replicas, salt });
+        }
+        let Seating { seats, out, sizes } = self.seating.get_or_init(|| self.view.seating(map));
+        let count = usize::from(class.groups()).min(domains::most_groups(sizes, replicas));
+        let places = (count > 0).then(|| groups::occupants(salt, count, replicas, seats)).flatten();
+        let mut places = places.ok_or(LayoutError::Domains { object, class, domains: sizes.len() })?;
+        groups::replace(salt, replicas, seats, out, &mut places);
+        Ok(Layout { shards: places.into_iter().map(|seat| seats[seat].id).collect(), replicas, salt })
+    }
+
+    /// Whether a layout takes no memory of its own for its shards, since they are all targets.
+    pub(crate) fn has_shards_of(&self, layout: &Layout) -> bool {
+        self.ids.get().is_some_and(|ids| Rc::ptr_eq(ids, &layout.shards))
+    }
+}
+
 /// Which places of a map count.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum View {
     /// Those that targets have.
+    #[default]
     Now,
     /// Those that targets will have.
     After,
 }
 
 impl View {
-    /// The targets that objects are laid out on, and those of them whose places go to others, the first one first.
-    fn seats(self, map: &PoolMap) -> (Vec<Seat>, Vec<usize>) {
-        let is_seat = |target: &PoolTarget| self == Self::After || target.state != TargetState::New;
+    /// Whether objects are laid out on a target.
+    fn is_seat(self, target: &PoolTarget) -> bool {
+        self == Self::After || target.state != TargetState::New
+    }
+
+    /// Ids of the targets that objects are laid out on.
+    fn ids(self, map: &PoolMap) -> Rc<[u32]> {
+        map.targets.iter().filter(|target| self.is_seat(target)).map(|target| target.id).collect()
+    }
+
+    fn seating(self, map: &PoolMap) -> Seating {
+        let is_seat = |target: &PoolTarget| self.is_seat(target);
         let seats = domains::seats(map, |position| is_seat(&map.targets[position]));
         let seated = map.targets.iter().filter(|target| is_seat(target)).enumerate();
         // What goes out by changes that are under way comes behind all that is out.
@@ -207,14 +244,15 @@ impl View {
         let mut out: Vec<_> =
             seated.filter_map(|(seat, target)| Some((order(target)?, target.id, seat))).collect();
         out.sort_unstable();
-        (seats, out.into_iter().map(|(_, _, seat)| seat).collect())
+        let (out, sizes) = (out.into_iter().map(|(_, _, seat)| seat).collect(), domains::sizes(&seats));
+        Seating { seats, out, sizes }
     }
 }
 
 /// Occupants of the slots, see the module's description. `targets` is not empty and ascends.
-fn occupants(salt: u64, count: usize, targets: &[u32]) -> Vec<u32> {
+fn occupants(salt: u64, count: usize, targets: &Rc<[u32]>) -> Rc<[u32]> {
     if count == targets.len() {
-        return targets.to_vec();
+        return Rc::clone(targets);
     }
     let mut slots: Vec<(u64, u32)> = targets[..count].iter().map(|id| (weight(salt, *id), *id)).collect();
     for id in &targets[count..] {
@@ -321,7 +359,7 @@ mod tests {
 
     #[test]
     fn placement_never_changes_between_versions() {
-        assert_eq!(layout("S2", 42, 10).shards, [6, 2]);
+        assert_eq!(*layout("S2", 42, 10).shards, [6, 2]);
         let wide = layout("SX", 42, 10);
         let dealt: Vec<u32> = (0..8).map(|dkey| wide.target_of(&Key::from_u64(dkey))).collect();
         assert_eq!(dealt, [5, 0, 1, 2, 1, 4, 0, 6]);
@@ -365,7 +403,7 @@ mod tests {
         fn a_new_target_takes_over_at_most_one_slot(number: u64, targets in 1_u32..100, class in 0_usize..8) {
             let before = layout(PREDEFINED[class].0, number, targets).shards;
             let after = layout(PREDEFINED[class].0, number, targets + 1).shards;
-            let moved: Vec<_> = before.iter().zip(&after).filter(|(old, new)| old != new).collect();
+            let moved: Vec<_> = before.iter().zip(&*after).filter(|(old, new)| old != new).collect();
             prop_assert!(moved.len() <= 1);
             prop_assert!(moved.iter().all(|(_, new)| **new == targets));
         }

@@ -52,7 +52,7 @@ fn domains_are_distinct(layout: &Layout, map: &PoolMap) -> bool {
 #[test]
 fn placement_of_replicas_never_changes_between_versions() {
     let map = pool(4, 4);
-    let found = ["RP_2G1", "RP_3G2", "RP_2GX"].map(|class| layout(class, 42, &map).shards);
+    let found = ["RP_2G1", "RP_3G2", "RP_2GX"].map(|class| layout(class, 42, &map).shards.to_vec());
     let expected =
         [vec![10, 12], vec![0, 7, 13, 3, 6, 8], vec![3, 10, 7, 9, 5, 14, 6, 11, 0, 8, 1, 12, 4, 13, 2, 15]];
     assert_eq!(found, expected);
@@ -135,7 +135,7 @@ fn what_goes_out_is_replaced_and_gets_its_places_back() {
             assert_eq!(out, next);
             assert!(domains_are_distinct(&out, &map));
             let lost = |id: u32| map.target(id).is_some_and(|target| target.rank == Rank(2));
-            for (old, new) in before.shards.iter().zip(&out.shards) {
+            for (old, new) in before.shards.iter().zip(&*out.shards) {
                 assert_eq!(old != new, lost(*old), "exactly what is lost moves");
             }
             turn(&mut map, 2, TargetState::Up);
@@ -175,7 +175,7 @@ proptest! {
         after.targets.push(PoolTarget::serving(new, Rank(engines), TargetIndex(0)));
         let old = Layout::of(object, &before).expect("placed").shards;
         let grown = Layout::of(object, &after).expect("placed").shards;
-        let moved: Vec<_> = old.iter().zip(&grown).filter(|(old, new)| old != new).collect();
+        let moved: Vec<_> = old.iter().zip(&*grown).filter(|(old, new)| old != new).collect();
         prop_assert!(moved.len() <= 1);
         prop_assert!(moved.iter().all(|(_, to)| **to == new));
         after.targets[new as usize].state = TargetState::New;
@@ -195,7 +195,7 @@ proptest! {
         for rank in [first, second] {
             turn(&mut map, rank, TargetState::DownOut);
             let after = Layout::of(object, &map).expect("placed");
-            for (old, new) in before.shards.iter().zip(&after.shards) {
+            for (old, new) in before.shards.iter().zip(&*after.shards) {
                 let is_lost = map.target(*old).is_some_and(|target| target.rank == Rank(rank));
                 prop_assert_eq!(old != new, is_lost);
             }

@@ -71,8 +71,7 @@ impl Pending {
     }
 
     /// Whether this target alone is left of the group, so that what it has stored counts.
-    fn is_left_to(&self, own: Place, map: &PoolMap) -> bool {
-        let Ok(layout) = Layout::of(self.object.2, map) else { return false };
+    fn is_left_to(&self, own: Place, layout: &Layout, map: &PoolMap) -> bool {
         if self.group >= layout.group_count() {
             return false;
         }
@@ -196,7 +195,9 @@ impl Unsettled {
         };
         for pending in concerned {
             while !pending.settled.is_open() {
-                if pending.stored.is_open() && pool.with_map(|map| pending.is_left_to(own, map)) {
+                let is_left =
+                    || pool.with_layout(object.2, |layout, map| pending.is_left_to(own, layout, map));
+                if pending.stored.is_open() && is_left().unwrap_or(false) {
                     self.settle(&pending);
                     break;
                 }

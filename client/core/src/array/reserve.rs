@@ -73,7 +73,7 @@ impl Array {
         // A client that removes it asks no other shard without.
         self.mark(context).await?;
         let (cells, layout) =
-            (name(CELLS)?, self.object.layout(&context.map_of(self.object.container().pool()))?);
+            (name(CELLS)?, self.object.layout(context, &context.map_of(self.object.container().pool()))?);
         let mut next = first;
         while next < last {
             let ReservedPart { chunks, dkeys } = part_of(&layout, next, last);

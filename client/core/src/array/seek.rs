@@ -42,7 +42,7 @@ impl Array {
     /// # Errors
     /// When a shard refuses or does not answer in time.
     pub async fn next_hole(&self, context: &Context, from: u64) -> Result<Option<u64>> {
-        let layout = self.object.layout(&context.map_of(self.object.container().pool()))?;
+        let layout = self.object.layout(context, &context.map_of(self.object.container().pool()))?;
         let mut streams: Vec<Stream> =
             (0..layout.group_count()).map(|shard| self.stream(shard, from)).collect();
         let mut at = from;

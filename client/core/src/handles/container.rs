@@ -8,7 +8,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 use uuid::Uuid;
-use weir_layout::Layout;
 use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::opcode;
 use weir_proto::pool::{
@@ -234,7 +233,8 @@ impl Container {
         let whole = map.down().next().is_none();
         for _ in 1..DRAWS_MAX {
             let oid = class.encode(ObjectId { hi: 0, lo: self.next_oid(context).await? }, kind);
-            if whole || Layout::of(oid, &map).is_ok_and(|layout| layout.is_served(&map)) {
+            let layout = || context.layout(self.pool().id(), oid, &map);
+            if whole || layout().is_ok_and(|layout| layout.is_served(&map)) {
                 return Ok(oid);
             }
         }

@@ -16,6 +16,7 @@ pub(crate) use reserve::{DkeyRuns, Reserved};
 pub use update::AkeyWrite;
 
 use core::fmt;
+use std::rc::Rc;
 
 use weir_layout::Layout;
 use weir_proto::pool::{PoolMap, PoolTarget, TargetState};
@@ -106,11 +107,12 @@ impl Object {
     /// When the object can't be placed.
     pub fn shard_count(&self, context: &Context) -> Result<usize> {
         let map = context.map_of(self.container.pool());
-        Ok(self.layout(&map)?.group_count())
+        Ok(self.layout(context, &map)?.group_count())
     }
 
-    pub(crate) fn layout(&self, map: &PoolMap) -> Result<Layout> {
-        Layout::of(self.oid, map).map_err(|error| Error::invalid("place object", error))
+    pub(crate) fn layout(&self, context: &Context, map: &PoolMap) -> Result<Rc<Layout>> {
+        let layout = context.layout(self.container.pool().id(), self.oid, map);
+        layout.map_err(|error| Error::invalid("place object", error))
     }
 
     /// Finds the target and runs one exchange with it, again after a change of the pool map. `build` makes the
@@ -144,7 +146,7 @@ impl Object {
         let pool = self.container.pool();
         loop {
             let map = context.map_of(self.container.pool());
-            let layout = self.layout(&map)?;
+            let layout = self.layout(context, &map)?;
             let id = match place {
                 ShardChoice::Dkey(dkey) => layout.target_of(dkey),
                 ShardChoice::Shard(shard) => match layout.shards.get(shard) {

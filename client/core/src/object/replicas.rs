@@ -41,7 +41,7 @@ impl Object {
         let mut passed: Vec<u32> = Vec::new();
         loop {
             let map = context.map_of(pool);
-            let layout = self.layout(&map)?;
+            let layout = self.layout(context, &map)?;
             let group = match place {
                 ShardChoice::Dkey(dkey) => layout.group_index(dkey.hash()),
                 ShardChoice::Shard(group) if group < layout.group_count() => group,

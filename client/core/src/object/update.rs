@@ -129,7 +129,7 @@ impl Object {
     /// `NONEXIST` under the condition; or no answer in time.
     pub async fn punch_dkeys(&self, context: &Context, conditions: Conditions, dkeys: &[Key]) -> Result<()> {
         let map = context.map_of(self.container.pool());
-        let layout = self.layout(&map)?;
+        let layout = self.layout(context, &map)?;
         let mut by_shard: std::collections::BTreeMap<usize, Vec<Key>> = std::collections::BTreeMap::new();
         for dkey in dkeys {
             by_shard.entry(layout.group_index(dkey.hash())).or_default().push(dkey.clone());

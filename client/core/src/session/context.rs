@@ -8,8 +8,9 @@ use std::os::unix::fs::MetadataExt;
 use std::rc::{Rc, Weak};
 
 use weir_fabric::{Buffer, Endpoint};
+use weir_layout::{Layout, LayoutCache, LayoutError};
 use weir_proto::pool::PoolMap;
-use weir_proto::{ContainerId, Epoch, PoolId, Rank};
+use weir_proto::{ContainerId, Epoch, ObjectId, PoolId, Rank};
 use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
 use weir_runtime::{Handle, Instant, real};
 
@@ -89,6 +90,8 @@ struct Inner {
     limit: Cell<Option<Instant>>,
     peers: RefCell<HashMap<(Rank, u32), Peer>>,
     maps: RefCell<HashMap<PoolId, Rc<PoolMap>>>,
+    /// Where objects live by these maps.
+    layouts: RefCell<HashMap<PoolId, LayoutCache>>,
     /// When a newer map was asked for because a target is out of service.
     looked: RefCell<HashMap<PoolId, Instant>>,
     /// Names of changes of objects with replicas.
@@ -156,6 +159,7 @@ impl Context {
             options,
             peers: RefCell::default(),
             maps: RefCell::default(),
+            layouts: RefCell::default(),
             looked: RefCell::default(),
             oids: RefCell::default(),
             traffic: Cell::default(),
@@ -301,6 +305,16 @@ impl Context {
                 map
             }
         }
+    }
+
+    /// Where an object of a pool lives by a map that this context knows.
+    pub(crate) fn layout(
+        &self,
+        pool: PoolId,
+        object: ObjectId,
+        map: &PoolMap,
+    ) -> core::result::Result<Rc<Layout>, LayoutError> {
+        self.0.layouts.borrow_mut().entry(pool).or_default().layout(object, map)
     }
 
     /// Whether a newer map may be asked for: it wasn't for some time. Notes that it is.

@@ -160,7 +160,7 @@ impl Transaction {
         let _ = context.rpc().clock().observe(self.epoch, context.runtime().wall_ns());
         loop {
             let map = context.map_of(pool);
-            let parts = self.parts(&info, &map);
+            let parts = self.parts(context, &info, &map);
             let parts = parts.map_err(|error| doubt.explain(&info, None, error, waited()))?;
             let Some(leader) = parts.first().map(|part| (part.rank, part.index)) else {
                 return Err(Error::invalid(OPERATION, "its objects are on no target"));
@@ -194,18 +194,18 @@ impl Transaction {
     }
 
     /// The changes by the targets that they concern, as the map has them.
-    fn parts(&self, info: &RequestInfo<'_>, map: &PoolMap) -> Result<Vec<Part>> {
+    fn parts(&self, context: &Context, info: &RequestInfo<'_>, map: &PoolMap) -> Result<Vec<Part>> {
         let mut parts: Vec<Part> = Vec::new();
         for (object, change) in self.plan.changes(OPERATION)? {
             if object.is_replicated() {
                 let message = "transactions don't change objects with replicas yet".to_owned();
                 return Err(Error::refused(OPERATION, object.to_string(), Der::NOTSUPPORTED, message));
             }
-            let layout = object.layout(map)?;
+            let layout = object.layout(context, map)?;
             let ids = match &change {
                 Change::Update { dkey, .. } => vec![layout.target_of(dkey)],
                 Change::Punch { scope, .. } => match scope {
-                    PunchScope::Object => layout.shards,
+                    PunchScope::Object => layout.shards.to_vec(),
                     PunchScope::Akeys(dkey, _) | PunchScope::DkeyWith(dkey, _) => {
                         vec![layout.target_of(dkey)]
                     }

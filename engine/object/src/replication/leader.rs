@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_layout::Layout;
 use weir_pool::{Operation, TargetPool};
 use weir_proto::object::{PunchRequest, UpdateReply, UpdateRequest};
 use weir_proto::replica::{ByLeader, ChangeId, FORWARD_INLINE_MAX, ForwardedChange, ReplicaForward};
@@ -168,20 +167,22 @@ impl Replication {
         object: ObjectId,
         dkeys: Option<&[Key]>,
     ) -> Result<usize, Status> {
-        let layout = pool.with_map(|map| Layout::of(object, map)).map_err(refusal::invalid)?;
-        if layout.replicas != 2 {
-            return Err(refusal::invalid(format!(
-                "objects with {} replicas are not served",
-                layout.replicas
-            )));
-        }
-        let mut groups = dkeys.unwrap_or_default().iter().map(|dkey| layout.group_index(dkey.hash()));
-        match groups.next() {
-            Some(group) if groups.all(|other| other == group) => Ok(group),
-            // All of an object that has one group.
-            None if layout.group_count() == 1 => Ok(0),
-            _ => Err(refusal::invalid("the change concerns several groups of replicas")),
-        }
+        let found = pool.with_layout(object, |layout, _| {
+            if layout.replicas != 2 {
+                return Err(refusal::invalid(format!(
+                    "objects with {} replicas are not served",
+                    layout.replicas
+                )));
+            }
+            let mut groups = dkeys.unwrap_or_default().iter().map(|dkey| layout.group_index(dkey.hash()));
+            match groups.next() {
+                Some(group) if groups.all(|other| other == group) => Ok(group),
+                // All of an object that has one group.
+                None if layout.group_count() == 1 => Ok(0),
+                _ => Err(refusal::invalid("the change concerns several groups of replicas")),
+            }
+        });
+        found.map_err(refusal::invalid)?
     }
 
     /// The same, where this target leads it.

@@ -12,7 +12,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use weir_layout::Layout;
 use weir_pool::TargetPool;
 use weir_proto::{Der, ObjectId, PoolId};
 use weir_rpc::Status;
@@ -85,8 +84,7 @@ impl Replication {
     /// The other members of a group that take writes; `None`: this target doesn't lead it.
     fn members(&self, pool: &TargetPool, object: ObjectId, group: usize) -> Option<Members> {
         let own = self.own();
-        pool.with_map(|map| {
-            let layout = Layout::of(object, map).ok()?;
+        let members = pool.with_layout(object, |layout, map| {
             let place = |id: u32| map.target(id).map(|target| (target.rank, target.index));
             if group >= layout.group_count()
                 || layout.serving(group, map).filter_map(place).next() != Some(own)
@@ -95,7 +93,8 @@ impl Replication {
             }
             let others = layout.writing(group, map).filter_map(place).filter(|one| *one != own);
             Some(Members { version: map.version, others: others.collect() })
-        })
+        });
+        members.ok().flatten()
     }
 
     /// Claims a name, once nobody else has it.

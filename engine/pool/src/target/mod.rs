@@ -18,9 +18,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_group::{Engines, Refusal};
+use weir_layout::{Layout, LayoutCache, LayoutError};
 use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{PoolMap, TargetPoolSpace};
-use weir_proto::{Capability, Clock, ContainerId, Der, PoolId, Rank, Rights, TargetIndex};
+use weir_proto::{Capability, Clock, ContainerId, Der, ObjectId, PoolId, Rank, Rights, TargetIndex};
 use weir_runtime::Instant;
 use weir_runtime::sync::Semaphore;
 use weir_store::Shard;
@@ -32,6 +33,8 @@ use containers::Learning;
 /// One pool on one target.
 pub struct TargetPool {
     pub(crate) record: RefCell<PoolRecord>,
+    /// Where objects live by its map.
+    layouts: LayoutCache,
     pub(crate) shard: Shard,
     engines: Rc<Engines>,
     clock: Rc<Clock>,
@@ -68,6 +71,7 @@ impl TargetPool {
             counts_as_sure: Cell::new(false),
             lease: Cell::new(None),
             record: RefCell::new(record),
+            layouts: LayoutCache::default(),
             shard,
             engines,
             clock,
@@ -164,6 +168,19 @@ impl TargetPool {
     /// Looks at the newest map of the pool that this target has.
     pub fn with_map<T>(&self, look: impl FnOnce(&PoolMap) -> T) -> T {
         look(&self.record.borrow().map)
+    }
+
+    /// Looks at where an object lives by the newest map of the pool that this target has, and at the map.
+    ///
+    /// # Errors
+    /// As [`Layout::of`].
+    pub fn with_layout<T>(
+        &self,
+        object: ObjectId,
+        look: impl FnOnce(&Layout, &PoolMap) -> T,
+    ) -> Result<T, LayoutError> {
+        let record = self.record.borrow();
+        Ok(look(&*self.layouts.layout(object, &record.map)?, &record.map))
     }
 
     /// Whether a target takes writes by the newest map here.
