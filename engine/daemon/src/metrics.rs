@@ -609,6 +609,11 @@ impl Exporter {
             pool("weir_pool_down_targets", "Targets of the pool that are out of service", |pool| {
                 pool.down as u64
             }),
+            pool(
+                "weir_pool_beyond_redundancy",
+                "1 while engines are away that the pool can't do without",
+                |pool| pool.beyond_redundancy.into(),
+            ),
             pool("weir_pool_map_version", "Version of the pool map", |pool| pool.map_version.into()),
             pool("weir_pool_containers", "Containers of the pool", |pool| pool.containers.len() as u64),
             container("weir_container_quota_bytes", "The container's quota; 0 means none", |one| one.quota),

@@ -81,6 +81,8 @@ pub struct ServedPool {
     pub unreachable: usize,
     /// Targets that are out of service.
     pub down: usize,
+    /// Engines are away that it can't do without.
+    pub beyond_redundancy: bool,
     /// Version of its map.
     pub map_version: u32,
     /// Its containers.
@@ -266,6 +268,7 @@ async fn served(service: &PoolService) -> Option<ServedPool> {
         used: total.saturating_sub(free),
         unreachable: gathered.unreachable.len(),
         down: record.map.down().count(),
+        beyond_redundancy: service.is_beyond_redundancy(),
         map_version: record.map.version,
         containers: containers.take(CONTAINERS_MAX).collect(),
     })

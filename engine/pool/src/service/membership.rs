@@ -84,7 +84,19 @@ impl PoolService {
         let (map, redundancy) = (record.map, record.redundancy);
         let away = self.away(&map);
         let may_go = may_go(&map, redundancy, &away);
-        self.stuck.set(!may_go);
+        if self.stuck.replace(!may_go) == may_go {
+            let (pool, redundancy) = (&record.label, record.redundancy);
+            if may_go {
+                tracing::info!(pool, "the pool is within its redundancy again");
+            } else {
+                tracing::error!(
+                    pool,
+                    redundancy,
+                    ?away,
+                    "the pool is beyond its redundancy: what needs these engines waits for them"
+                );
+            }
+        }
         let leaving = if may_go { away } else { BTreeSet::new() };
         // From here on no lease is granted to them: they stay in the map until what they hold has ended.
         self.leases.bar(leaving.clone());
@@ -94,6 +106,7 @@ impl PoolService {
         if !ended.is_empty() {
             self.take_out(&ended).await?;
         }
+        self.replace_shards(&map, redundancy).await?;
         self.resolve_doubt(redundancy).await
     }
 

@@ -27,14 +27,14 @@ pub use containers::{CHUNK_SIZE_DEFAULT, Made};
 pub use handles::OpenHandle;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
 
 use weir_group::{Engines, Gathered, Spread};
 use weir_proto::capability::Credential;
 use weir_proto::pool::{ConnectReply, PoolQueryReply, TargetContainerState};
-use weir_proto::{Capability, CapabilityError, Clock, ContainerId, Rights, TenantId};
+use weir_proto::{Capability, CapabilityError, Clock, ContainerId, Rank, Rights, TargetIndex, TenantId};
 use weir_runtime::Instant;
 use weir_runtime::sync::{Notify, Semaphore};
 use weir_store::{AttributeChange, AttributeError, Shard};
@@ -132,6 +132,8 @@ pub struct PoolService {
     leases: Leases,
     /// Engines are away that the pool can't do without.
     stuck: Cell<bool>,
+    /// Targets that have nothing of the pool, and get it when the others are complete.
+    blank: RefCell<BTreeSet<(Rank, TargetIndex)>>,
     stopped: Cell<bool>,
 }
 
@@ -161,6 +163,7 @@ impl PoolService {
             untold: Notify::new(),
             leases: Leases::new(now),
             stuck: Cell::new(false),
+            blank: RefCell::default(),
             stopped: Cell::new(false),
         });
         for (name, bytes) in record::load_scope(&service.shard, SCOPE_CONTAINER) {

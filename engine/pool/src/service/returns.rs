@@ -71,6 +71,21 @@ impl PoolService {
         self.told()
     }
 
+    /// Makes the shards of targets anew that could not be made before, if the others are complete by now.
+    pub(super) async fn replace_shards(&self, map: &PoolMap, redundancy: u32) -> Result<(), Failed> {
+        if !stays_within(map, redundancy, |_| false) {
+            return Ok(());
+        }
+        let mut failed = None;
+        for (rank, index) in self.blank.take() {
+            // One that fails says again that it has nothing when it is back.
+            if let Err(error) = self.replace_shard(rank, index).await {
+                failed.get_or_insert(error);
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
     async fn take_out_target(&self, rank: Rank, index: TargetIndex) -> Result<(), Failed> {
         let change = |map: &mut PoolMap, version| {
             let found = find(map, (rank, index))?;
@@ -100,6 +115,7 @@ impl PoolService {
         let record = self.pool()?;
         let target = find(&record.map, (rank, index)).and_then(|found| record.map.targets.get(found));
         if target.is_none_or(|target| target.state != TargetState::Up) {
+            self.blank.borrow_mut().insert((rank, index));
             return Ok(false);
         }
         // With the map that has it up: it must not serve what it doesn't have.
