@@ -43,7 +43,7 @@ pub struct Shape {
 
 pub struct Engine {
     pub node: Node,
-    disks: Vec<SimDisk>,
+    disks: RefCell<Vec<SimDisk>>,
     /// Alive as long as the engine's tasks.
     targets: RefCell<Vec<Option<Weak<Target>>>>,
 }
@@ -75,6 +75,19 @@ fn host(rank: u32) -> String {
 
 fn owner(rank: u32, target: u32) -> Owner {
     Owner { system: "sim".to_owned(), rank: Rank(rank), target: TargetIndex(target) }
+}
+
+/// A new disk of a target, with an empty store.
+fn formatted_disk(world: &World, node: &Node, (rank, target): (u32, u32)) -> SimDisk {
+    let name = format!("engine-{rank}/target-{target}");
+    let seed = world.seed() ^ u64::from(rank << 8 | target);
+    let disk = SimDisk::new(&name, DISK_BYTES, seed, SimDiskOptions::default());
+    let (rt, device) = (node.handle(), disk.attach(&node.handle()));
+    world.block_on(node, async move {
+        let options = FormatOptions { owner: owner(rank, target), log_bytes: Some(4 << 20) };
+        Store::format(&rt, &device, &options).await.expect("an empty disk");
+    });
+    disk
 }
 
 /// What is remembered of a device, in the place of a file of the data directory.
@@ -224,22 +237,9 @@ impl Cluster {
         let fabric = Fabric::new(&world);
         let engines = (0..shape.engines).map(|rank| {
             let node = world.node(&host(rank));
-            let disks = (0..shape.targets).map(|target| {
-                let name = format!("engine-{rank}/target-{target}");
-                let disk = SimDisk::new(
-                    &name,
-                    DISK_BYTES,
-                    seed ^ u64::from(rank << 8 | target),
-                    SimDiskOptions::default(),
-                );
-                let (rt, device) = (node.handle(), disk.attach(&node.handle()));
-                world.block_on(&node, async move {
-                    let options = FormatOptions { owner: owner(rank, target), log_bytes: Some(4 << 20) };
-                    Store::format(&rt, &device, &options).await.expect("an empty disk");
-                });
-                disk
-            });
-            Engine { disks: disks.collect(), targets: RefCell::default(), node }
+            let disks: Vec<SimDisk> =
+                (0..shape.targets).map(|target| formatted_disk(&world, &node, (rank, target))).collect();
+            Engine { disks: RefCell::new(disks), targets: RefCell::default(), node }
         });
         let engines = Rc::new(engines.collect::<Vec<_>>());
         let clients = (0..shape.clients).map(|index| world.node(&format!("client-{index}")));
@@ -285,7 +285,7 @@ impl Cluster {
     pub fn boot(&self, rank: u32) {
         let engine = &self.engines[rank as usize];
         *engine.targets.borrow_mut() = vec![None; self.shape.targets as usize];
-        for (target, disk) in (0..).zip(&engine.disks) {
+        for (target, disk) in (0..).zip(engine.disks.borrow().iter()) {
             let rt = engine.node.handle();
             let context = TargetContext {
                 rt: rt.clone(),
@@ -332,7 +332,7 @@ impl Cluster {
 
     /// The disk of a target of an engine.
     pub fn disk(&self, (rank, target): (u32, u32)) -> SimDisk {
-        self.engines[rank as usize].disks[target as usize].clone()
+        self.engines[rank as usize].disks.borrow()[target as usize].clone()
     }
 
     /// Whether it is written down that the device of a target of an engine is faulty.
@@ -344,9 +344,19 @@ impl Cluster {
     pub fn crash(&self, rank: u32, keeps: CrashKeeps) {
         let engine = &self.engines[rank as usize];
         self.world.crash(&engine.node);
-        for disk in &engine.disks {
+        for disk in engine.disks.borrow().iter() {
             disk.crash(keeps);
         }
+    }
+
+    /// Brings a crashed engine back with new disks and nothing in its data directory.
+    pub fn return_empty(&self, rank: u32) {
+        self.lose_data_directory(rank);
+        let engine = &self.engines[rank as usize];
+        self.world.restart(&engine.node);
+        let fresh = |target| formatted_disk(&self.world, &engine.node, (rank, target));
+        engine.disks.replace((0..self.shape.targets).map(fresh).collect());
+        self.boot(rank);
     }
 
     /// Brings a crashed engine back.
@@ -388,7 +398,7 @@ impl Cluster {
 
     /// From now on an engine's disks behave like this.
     pub fn set_disks(&self, rank: u32, options: &SimDiskOptions) {
-        for disk in &self.engines[rank as usize].disks {
+        for disk in self.engines[rank as usize].disks.borrow().iter() {
             disk.set_options(options.clone());
         }
     }

@@ -116,6 +116,21 @@ fn engines_of_a_pool_with_redundancy_start_again_and_histories_are_linearizable(
 }
 
 #[test]
+fn an_engine_of_a_pool_with_redundancy_returns_empty_and_histories_are_linearizable() {
+    for_each_seed(SEEDS / 20, |seed| members::return_empty(&members::start(seed)).check(seed));
+}
+
+#[test]
+fn a_pool_beyond_its_redundancy_waits_for_its_engines_and_histories_are_linearizable() {
+    for_each_seed(SEEDS / 20, |seed| members::wait_for_engines(&members::start(seed)).check(seed));
+}
+
+#[test]
+fn clients_of_a_pool_with_redundancy_wait_for_seconds_when_an_engine_is_lost_and_nothing_fails() {
+    for_each_seed(SEEDS / 20, |seed| members::wait_for_the_map_alone(&members::start(seed)));
+}
+
+#[test]
 fn histories_are_linearizable_where_engines_come_back_at_each_others_addresses() {
     for_each_seed(SEEDS / 5, |seed| {
         let cluster = Cluster::start_on(seed, Shape { engines: 3, targets: 3, clients: 3 }, Vec::new(), true);

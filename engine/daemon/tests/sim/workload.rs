@@ -75,7 +75,7 @@ pub struct Run {
 }
 
 /// A key-value object of any class, also of one that isn't served yet.
-fn open(container: &Container, oid: ObjectId) -> Kv {
+pub fn open(container: &Container, oid: ObjectId) -> Kv {
     let plain =
         Kv::open(container, ObjectClass::S1.encode(oid, oid.kind())).expect("a class without redundancy");
     plain.with_object(Object::open_unchecked(container, oid))
