@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -29,7 +30,17 @@ rm -r e2e-blank.img e2e-foreign.img /var/lib/weir/engines`
 
 // testDrives gives an engine a drive by the device plugin, over a restart of the kubelet, and looks whether a foreign drive stays
 // as it is.
-func testDrives(t *testing.T, c *kubectl.Cluster) {
+func testDrives(t *testing.T, s *story.Story) {
+	c := s.Cluster
+	agent := func(ctx context.Context, enabled string) {
+		t.Helper()
+		_, err := kubectl.Execute(ctx, "helm", "upgrade", "weir", filepath.Join(s.Repository, "charts/weir"), "--kubeconfig", c.Kubeconfig,
+			"--namespace", story.SystemNamespace, "--reuse-values", "--set", "devices.enabled="+enabled+",devices.loopDir=/var/lib/weir/loops",
+			"--wait", "--timeout", reactionDeadline.String())
+		must(t, err)
+	}
+	agent(t.Context(), "true")
+	t.Cleanup(func() { agent(context.WithoutCancel(t.Context()), "false") })
 	node, err := c.Run(t.Context(), "get", "nodes", "-o", "jsonpath={.items[1].metadata.name}")
 	must(t, err)
 	on := func(ctx context.Context, script string) string {

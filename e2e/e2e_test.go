@@ -49,7 +49,7 @@ func TestCluster(t *testing.T) {
 	t.Run("a volume grows online", func(t *testing.T) { testExpansion(t, c) })
 	t.Run("a second pod on a ReadWriteOncePod volume is refused", func(t *testing.T) { testExclusive(t, c) })
 	t.Run("an engine on a foreign directory refuses it, leaves it alone and says so in the condition", func(t *testing.T) { testForeignDirectory(t, c) })
-	t.Run("an engine gets a drive, and a foreign drive is left alone", func(t *testing.T) { testDrives(t, c) })
+	t.Run("an engine gets a drive, and a foreign drive is left alone", func(t *testing.T) { testDrives(t, s) })
 	t.Run("only what mounts, or keeps data on its node, needs privileges", func(t *testing.T) { testPrivileges(t, c) })
 	t.Run("an operator that is restarted goes on", func(t *testing.T) { testOperatorRestart(t, c) })
 	t.Run("a namespace that is deleted takes its cluster, pool and container with it", func(t *testing.T) { testNamespaceDeletion(t, c) })

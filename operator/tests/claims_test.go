@@ -60,7 +60,7 @@ func TestDrivesAreOfferedToTheScheduler(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := &installation{t: t}
-	folder, err := os.MkdirTemp("", "dra") // short: names of sockets are
+	folder, err := os.MkdirTemp("", "dra") //nolint:usetesting // paths of sockets have to be short
 	if err != nil {
 		t.Fatal(err)
 	}

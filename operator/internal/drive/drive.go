@@ -89,8 +89,9 @@ const (
 	resourceBytes = 10
 	// Driver is the name of the driver of dynamic resource allocation.
 	Driver = "nvme.weir.dev"
-	// AttributeEngine and AttributeTarget say for whom a drive is, among the attributes of Driver's devices.
+	// AttributeEngine says which engine a drive is for, among the attributes of Driver's devices.
 	AttributeEngine = "engine"
+	// AttributeTarget says which of the engine's targets.
 	AttributeTarget = "target"
 	// containerFolder is where an engine's container has its drives.
 	containerFolder = "/dev/weir"

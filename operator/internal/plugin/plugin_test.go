@@ -34,7 +34,7 @@ type kubelet struct {
 
 func startKubelet(t *testing.T) *kubelet {
 	t.Helper()
-	folder, err := os.MkdirTemp("", "kubelet") // short: names of sockets are
+	folder, err := os.MkdirTemp("", "kubelet") //nolint:usetesting // paths of sockets have to be short
 	if err != nil {
 		t.Fatal(err)
 	}
