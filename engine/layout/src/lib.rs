@@ -16,4 +16,6 @@ pub use placement::{Layout, LayoutError};
 pub use weir_proto::pool::{PoolEngine, PoolMap, PoolTarget, TargetState};
 
 #[cfg(test)]
+mod evenness;
+#[cfg(test)]
 mod tests;
