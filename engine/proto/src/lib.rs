@@ -8,6 +8,7 @@ pub mod chunk;
 pub mod codec;
 pub mod der;
 pub mod group;
+pub mod history;
 pub mod hlc;
 pub mod id;
 pub mod lease;

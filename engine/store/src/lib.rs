@@ -39,6 +39,7 @@ pub use audit::Audit;
 pub use index::fault::Location;
 pub use operations::attribute::{Along, AttributeChange, AttributeError};
 pub use operations::fetch::{AkeySums, DirectRead, Fetch, FetchedAkey};
+pub use operations::history::Imported;
 pub use operations::list::ListPage;
 pub use operations::operation::Operation;
 pub use operations::reserve::RecordRange;

@@ -14,6 +14,10 @@ use weir_proto::group::{
     Collective, CollectiveReply, EngineInfo, GroupAck, GroupList, GroupOffer, GroupPing, GroupRelay,
     GroupRelayReply, GroupSync, GroupSyncReply, MemberState, MemberUpdate, Tree,
 };
+use weir_proto::history::{
+    ChangeNames, HistoryBegin, HistoryBegun, HistoryEvent, HistoryPage, HistoryRequest, HistoryStep,
+    HistoryVersion, NamesRequest,
+};
 use weir_proto::lease::{LeaseReply, LeaseRequest, LeaseWish, RebuiltNotice, ReturnedNotice};
 use weir_proto::object::{
     AkeyFetch, AkeyUpdate, Conditions, Extent, FetchReply, FetchRequest, Fetched, KeyQuery, ListReply,
@@ -175,6 +179,15 @@ types![
     LeaseWish,
     LeaseRequest,
     LeaseReply,
+    HistoryStep,
+    HistoryEvent,
+    HistoryVersion,
+    HistoryBegin,
+    HistoryBegun,
+    HistoryRequest,
+    HistoryPage,
+    NamesRequest,
+    ChangeNames,
     ProbeListener,
     PoolSecret,
     Rights,

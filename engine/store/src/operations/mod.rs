@@ -4,6 +4,7 @@
 pub(crate) mod attribute;
 pub(crate) mod direct_read;
 pub(crate) mod fetch;
+pub(crate) mod history;
 pub(crate) mod list;
 pub(crate) mod operation;
 pub(crate) mod punch;

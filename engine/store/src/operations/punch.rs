@@ -158,7 +158,11 @@ impl Shard {
                         self.check_write(touched, scope, epoch.0)?;
                     }
                 }
-                let changes = self.plan_punch(tree, touched.1, touched.2, scope, epoch.0, conditions)?;
+                let changes = if self.apart(clock).is_some() {
+                    self.plan_punch_apart(touched, scope, epoch.0)
+                } else {
+                    self.plan_punch(tree, touched.1, touched.2, scope, epoch.0, conditions)?
+                };
                 tree.reach(changes.iter().map(Change::key))?;
                 Ok((epoch, changes))
             });
@@ -189,6 +193,21 @@ impl Shard {
             None => return UpdateError::PoolMissing(self.id()),
         };
         UpdateError::NoSpace { pool: self.id(), needed: growth(changes), free: 0, size }
+    }
+
+    /// The punch of what is named, whatever is here: what it ends may yet come.
+    fn plan_punch_apart(&self, touched: &ObjectKey, scope: &PunchScope, epoch: u64) -> Vec<Change> {
+        let object = Path::object(self.number, touched.1, touched.2);
+        let paths = match scope {
+            PunchScope::Object => vec![object],
+            PunchScope::Dkeys(dkeys) => dkeys.iter().map(|dkey| object.dkey(dkey)).collect(),
+            PunchScope::DkeyWith(dkey, _) => vec![object.dkey(dkey)],
+            PunchScope::Akeys(dkey, akeys) => {
+                let dkey = object.dkey(dkey);
+                akeys.iter().map(|akey| dkey.akey(akey)).collect()
+            }
+        };
+        paths.iter().map(|path| Change::put(&path.event(epoch), Event::Punch.encode())).collect()
     }
 
     pub(crate) fn plan_punch(

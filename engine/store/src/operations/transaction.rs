@@ -227,6 +227,7 @@ impl Shard {
                 conditions: *conditions,
                 akeys,
                 covered: 0,
+                apart: None,
             };
             request.check(data.bytes())?;
             let mut pieces = WritePieces::new();
@@ -299,8 +300,17 @@ impl Shard {
                 Operation::Update { object, dkey, conditions, akeys, data } => {
                     let (object, conditions) = (*object, *conditions);
                     let (pool, container, epoch) = (self.number, number, epoch.0);
-                    let request =
-                        Request { pool, container, object, dkey, epoch, conditions, akeys, covered: 0 };
+                    let request = Request {
+                        pool,
+                        container,
+                        object,
+                        dkey,
+                        epoch,
+                        conditions,
+                        akeys,
+                        covered: 0,
+                        apart: None,
+                    };
                     self.plan_update(tree, &request, None, (pieces, data.bytes()), &mut buffer, Some(id))
                         .map(|_| buffer.changes().collect())
                 }
@@ -392,9 +402,19 @@ impl Shard {
                         stored.map(|(intended, version)| WritePiece::of_version(intended, version)).collect();
                     let (object, epoch, conditions) = (*object, prepared.epoch.0, Conditions::NONE);
                     let (pool, container) = (self.number, number);
-                    Request { pool, container, object, dkey, epoch, conditions, akeys, covered: 0 }
-                        .plan(tree, None, (&pieces, &[]), &mut buffer)
-                        .map(|_| buffer.changes().collect())
+                    Request {
+                        pool,
+                        container,
+                        object,
+                        dkey,
+                        epoch,
+                        conditions,
+                        akeys,
+                        covered: 0,
+                        apart: None,
+                    }
+                    .plan(tree, None, (&pieces, &[]), &mut buffer)
+                    .map(|_| buffer.changes().collect())
                 }
             };
             changes.extend(planned.map_err(|halt| halt.map(TransactionError::from))?);

@@ -211,6 +211,11 @@ impl Shard {
         Update::new(self, container, request, Clock::Leader(epoch, holds), data, along).run()
     }
 
+    /// Up to which epoch a change may rely on nothing that is here, if it comes from a leader and the shard is being filled.
+    pub(crate) fn apart(&self, clock: Clock<'_>) -> Option<u64> {
+        if clock.is_judged() { self.core.fills.since(self.number) } else { None }
+    }
+
     /// Compares data that isn't large with its checksums.
     pub(crate) fn seal_all(
         &self,
@@ -468,6 +473,7 @@ impl<'a> Update<'a> {
         let epoch = self.request.epoch;
         check_epoch(Epoch(epoch))?;
         self.clock.check_leader()?;
+        self.request.apart = self.shard.apart(self.clock);
         if !self.clock.is_judged() {
             let newest = core.timestamps.limit_of_write_at(self.hashes);
             self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
@@ -546,7 +552,10 @@ impl<'a> Update<'a> {
             stored.commit(record);
         }
         let entry = planned.renews.then_some((&*buffer, &places));
-        core.existences.renew(&core.tree.borrow(), (&object, hash), (before, epoch), entry);
+        // What stands by itself may have begun another incarnation.
+        if self.request.apart.is_none() {
+            core.existences.renew(&core.tree.borrow(), (&object, hash), (before, epoch), entry);
+        }
         core.timestamps.note_write_at(self.hashes, epoch);
         if planned.overwrites {
             self.note_hidden(is_near_quota);

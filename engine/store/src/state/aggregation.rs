@@ -96,6 +96,11 @@ pub(crate) enum Task {
 }
 
 impl Task {
+    /// The pool that it is about.
+    pub(crate) fn pool(&self) -> PoolNumber {
+        self.subject().0.0
+    }
+
     fn subject(&self) -> Subject {
         match self {
             Self::Object((pool, container, object), _) => ((*pool, *container), Some(*object)),

@@ -4,8 +4,7 @@ use crate::format::VERSION_RESERVATIONS;
 use crate::format::blocks::{Run, Runs};
 use crate::format::codec::Malformed;
 use crate::format::edit_buffer::{EditBuffer, SortedEntries};
-use crate::format::key::ObjectKey;
-use crate::format::key::{self, PoolNumber};
+use crate::format::key::{self, ObjectKey, PoolNumber};
 use crate::format::node::NODE_BLOCKS;
 use crate::format::record::RECORD_MAX;
 use crate::format::record::{Change, Edit, excess_len, growth};
@@ -13,8 +12,7 @@ use crate::format::usage::{Usage, entries_bytes, entry_bytes};
 use crate::format::value::Version;
 use crate::format::{Layout, VERSION_CHUNKS};
 use crate::index::cache::Cache;
-use crate::index::fault::Halt;
-use crate::index::fault::Location;
+use crate::index::fault::{Halt, Location};
 use crate::index::tree::{Address, LEVELS_MAX, Missing, Tree};
 use crate::space::map::Space;
 use crate::state::catalog::{Catalog, Tally};
@@ -209,6 +207,7 @@ pub(crate) struct Core {
     pub(crate) pace: Pace,
     pub(crate) scrub: crate::state::rot::Scrub,
     pub(crate) transactions: RefCell<Transactions>,
+    pub(crate) fills: crate::state::fills::Fills,
     pub(crate) timestamps: Timestamps,
     pub(crate) existences: crate::state::existence_cache::ExistenceCache,
     pub(crate) hints: crate::versions::walk::Hints,
@@ -265,6 +264,7 @@ impl Core {
             pace: Pace::default(),
             scrub: crate::state::rot::Scrub::default(),
             transactions: RefCell::default(),
+            fills: crate::state::fills::Fills::default(),
             timestamps: Timestamps::default(),
             existences: crate::state::existence_cache::ExistenceCache::default(),
             buffer: Cell::default(),

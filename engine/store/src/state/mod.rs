@@ -10,6 +10,7 @@ pub(crate) mod core;
 pub(crate) mod defragmentation;
 pub(crate) mod error;
 pub(crate) mod existence_cache;
+pub(crate) mod fills;
 pub(crate) mod journal;
 pub(crate) mod lost;
 pub(crate) mod mark;

@@ -16,7 +16,7 @@ use crate::state::aggregation::UnfinishedAkey;
 use crate::state::aggregation::{AkeyPaths, RemainingMerges};
 use crate::state::catalog::snapshots_of;
 use crate::state::core::{CommitError, Core, add};
-use crate::upkeep::merge::merge_akey;
+use crate::upkeep::merge::{may_aggregate, merge_akey};
 use crate::upkeep::sweep::{Events, IdleHoles, Pass, Pins, Sweep};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
@@ -267,8 +267,12 @@ impl<'a> VisitContext<'a> {
         Self { core, object, snapshots: RefCell::new(snapshots), horizon, removed: Cell::new(0) }
     }
 
-    /// Whether all that the visit has concluded holds: nobody has made a snapshot since that lies before its horizon.
+    /// Whether all that the visit has concluded holds: history may still go, and nobody has made a snapshot since that lies before
+    /// its horizon.
     fn holds(&self) -> bool {
+        if !may_aggregate(self.core, self.object) {
+            return false;
+        }
         let Some(now) = snapshots_of(self.core, self.object) else { return false };
         let mut known = self.snapshots.borrow_mut();
         if Rc::ptr_eq(&now, &known) {

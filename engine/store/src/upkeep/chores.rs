@@ -106,6 +106,10 @@ async fn work(core: &Rc<Core>) -> Result<bool, ChoreError> {
     let horizon = horizon(core);
     let task = core.aggregation.borrow_mut().take(ripe(core, horizon));
     let Some(task) = task else { return crate::upkeep::defragment::work(core).await };
+    if !core.fills.may_aggregate(task.pool(), core.rt.now()) {
+        core.aggregation.borrow_mut().put_back(task, later(core, 0));
+        return Ok(true);
+    }
     let visited = visit(core, task.clone(), horizon).await;
     let queue = &mut *core.aggregation.borrow_mut();
     match visited {

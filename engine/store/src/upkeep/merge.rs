@@ -84,7 +84,10 @@ pub(crate) async fn merge_akey(
     let (mut merges, mut looks, mut kept) = (0, 0, None::<Search>);
     while let Some(from) = left.from.filter(|_| merges < MERGES_MAX) {
         left.from = None;
-        let Some(floor) = newest_snapshot(core, object, horizon) else { break };
+        let Some(floor) = newest_snapshot(core, object, horizon).filter(|_| may_aggregate(core, object))
+        else {
+            break;
+        };
         let found = match kept.take().filter(|search| search.floor == floor) {
             None => Search::new(core, place, (floor, horizon), from).await?,
             kept => kept,
@@ -144,6 +147,11 @@ fn newest_snapshot(core: &Core, object: ObjectKey, horizon: u64) -> Option<u64> 
     Some(snapshots_of(core, object)?.range(..=horizon).next_back().copied().unwrap_or(0))
 }
 
+/// Whether history of an object may go just now.
+pub(crate) fn may_aggregate(core: &Core, object: ObjectKey) -> bool {
+    core.fills.may_aggregate(object.0, core.rt.now())
+}
+
 /// The existence of an akey at an epoch.
 pub(crate) fn akey_existence(tree: &Tree, place: &AkeyPaths, epoch: u64) -> Result<Existence, Fault> {
     place.iter().try_fold(Existence::ALWAYS, |above, path| existence(tree, path, above, epoch))
@@ -163,7 +171,8 @@ struct MergeContext<'a> {
 impl MergeContext<'_> {
     /// Whether no snapshot was made since.
     fn holds(&self) -> bool {
-        newest_snapshot(self.core, self.object, self.horizon) == Some(self.floor)
+        may_aggregate(self.core, self.object)
+            && newest_snapshot(self.core, self.object, self.horizon) == Some(self.floor)
     }
 
     /// Merges parts that a search has found, and removes what they replace.

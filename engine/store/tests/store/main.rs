@@ -22,6 +22,7 @@ mod external_buffer;
 mod footprint;
 mod format;
 mod golden;
+mod history;
 mod holes;
 mod inspect;
 mod late;

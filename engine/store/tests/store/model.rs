@@ -2,8 +2,8 @@
 
 use crate::setup::*;
 use std::collections::BTreeMap;
-use weir_proto::Epoch;
-use weir_proto::object::{AkeyFetch, Conditions, Extent, ListScope, PunchScope, Value};
+use weir_proto::object::{AkeyFetch, AkeyUpdate, Conditions, Extent, ListScope, PunchScope, Value};
+use weir_proto::{Epoch, Key};
 use weir_store::{Data, FetchError, Shard, UpdateError};
 
 /// Dkeys and akeys of the model are few, so that changes meet each other. Akeys below [`SINGLES`] hold single
@@ -40,11 +40,42 @@ impl Change {
         }
     }
 
+    /// Does it to a store that is no leader's, as its leader has done it.
+    pub async fn follow(&self, shard: &Shard, epoch: u64) -> Result<Epoch, UpdateError> {
+        let (data, chosen) = (self.data(epoch), (Epoch(epoch), &(|| true) as &dyn Fn() -> bool));
+        let along = |_| Vec::new();
+        match self.asked(&data) {
+            Asked::Update(dkey, update) => {
+                let update = [summed_at(epoch, update, &data)];
+                let data = Data::Borrowed(&data);
+                shard.update_as_replica(CONTAINER, OBJECT, &dkey, chosen, &update, data, &along).await
+            }
+            Asked::Punch(scope) => shard.punch_as_replica(CONTAINER, OBJECT, &scope, chosen, &along).await,
+        }
+    }
+
+    /// Whether it removes.
+    pub const fn is_punch(&self) -> bool {
+        matches!(self, Self::PunchAkey { .. } | Self::PunchDkey { .. } | Self::PunchObject)
+    }
+
     /// Does it to the store.
     pub async fn apply(&self, shard: &Shard, epoch: u64) -> Result<Epoch, UpdateError> {
         let data = self.data(epoch);
+        match self.asked(&data) {
+            Asked::Punch(scope) => punch(shard, OBJECT, scope, epoch).await,
+            Asked::Update(dkey, update) => {
+                let update = [summed_at(epoch, update, &data)];
+                let (none, data) = (Conditions::NONE, Data::Borrowed(&data));
+                shard.update(CONTAINER, OBJECT, &dkey, Epoch(epoch), none, &update, data).await
+            }
+        }
+    }
+
+    /// What the store is asked for.
+    fn asked(&self, data: &[u8]) -> Asked {
         let (dkey, update) = match self {
-            Self::Put { dkey, akey, .. } => (dkey, single(&akey_name(*akey), &data)),
+            Self::Put { dkey, akey, .. } => (dkey, single(&akey_name(*akey), data)),
             Self::Write { dkey, akey, index, len } => {
                 (dkey, array(&akey_name(*akey), 1, &[(*index, *len as u64)]))
             }
@@ -52,18 +83,20 @@ impl Change {
                 (dkey, array(&akey_name(*akey), 0, &[(*index, *count)]))
             }
             Self::PunchAkey { dkey, akey } => {
-                let scope = PunchScope::Akeys(key(&dkey_name(*dkey)), vec![key(&akey_name(*akey))]);
-                return punch(shard, OBJECT, scope, epoch).await;
+                let akeys = vec![key(&akey_name(*akey))];
+                return Asked::Punch(PunchScope::Akeys(key(&dkey_name(*dkey)), akeys));
             }
-            Self::PunchDkey { dkey } => {
-                return punch(shard, OBJECT, PunchScope::Dkeys(vec![key(&dkey_name(*dkey))]), epoch).await;
-            }
-            Self::PunchObject => return punch(shard, OBJECT, PunchScope::Object, epoch).await,
+            Self::PunchDkey { dkey } => return Asked::Punch(PunchScope::Dkeys(vec![key(&dkey_name(*dkey))])),
+            Self::PunchObject => return Asked::Punch(PunchScope::Object),
         };
-        let (dkey, none) = (key(&dkey_name(*dkey)), Conditions::NONE);
-        let update = summed_at(epoch, update, &data);
-        shard.update(CONTAINER, OBJECT, &dkey, Epoch(epoch), none, &[update], Data::Borrowed(&data)).await
+        Asked::Update(key(&dkey_name(*dkey)), update)
     }
+}
+
+/// What a store is asked for.
+enum Asked {
+    Update(Key, AkeyUpdate),
+    Punch(PunchScope),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,13 +243,13 @@ async fn list(shard: &Shard, scope: ListScope, epoch: u64) -> Result<Vec<String>
     }
 }
 
-mod properties {
+pub mod properties {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
     use std::rc::Rc;
     use weir_media::sim::CrashKeeps;
-    use weir_proto::{Key, ObjectId};
+    use weir_proto::ObjectId;
     use weir_store::{Store, StoreConfig};
 
     #[derive(Clone, Debug)]
@@ -233,7 +266,8 @@ mod properties {
         Aggregate(u64),
     }
 
-    fn change() -> impl Strategy<Value = Change> {
+    /// Any change.
+    pub fn change() -> impl Strategy<Value = Change> {
         let (dkey, singles, arrays) = (0..DKEYS, 0..SINGLES, SINGLES..AKEYS);
         let len = prop_oneof![4 => 1usize..200, 1 => 4000usize..9000];
         let index = prop_oneof![0u64..3000, Just(0), Just(1000)];

@@ -30,6 +30,9 @@ pub(crate) struct Request<'a> {
     pub(crate) akeys: &'a [AkeyUpdate],
     /// Bytes of its data for which room is kept.
     pub(crate) covered: u64,
+    /// What exists by an event of this epoch or an earlier one may have been punched since, which isn't known here yet: the
+    /// update notes by itself that it exists ([`crate::Shard::fill`]).
+    pub(crate) apart: Option<u64>,
 }
 
 /// The plan of an update, beside its entries.
@@ -76,14 +79,14 @@ fn missing(level: &str, key: &Key) -> UpdateError {
 
 impl<'a> Request<'a> {
     /// A request to a pool. The caller sets its container's number and its epoch later.
-    pub(super) fn new(
+    pub(crate) fn new(
         pool: PoolNumber,
         object: ObjectId,
         dkey: &'a Key,
         conditions: Conditions,
         akeys: &'a [AkeyUpdate],
     ) -> Self {
-        Self { pool, container: 0, object, dkey, epoch: 0, conditions, akeys, covered: 0 }
+        Self { pool, container: 0, object, dkey, epoch: 0, conditions, akeys, covered: 0, apart: None }
     }
 
     pub(crate) fn check(&self, data: &[u8]) -> Result<(), UpdateError> {
@@ -112,6 +115,12 @@ impl<'a> Request<'a> {
     pub(super) fn is_conditional(&self) -> bool {
         let none = Conditions::NONE.0;
         self.conditions.0 != none || self.akeys.iter().any(|update| update.conditions.0 != none)
+    }
+
+    /// Whether something exists by an event that the update can rely on.
+    fn relies_on(&self, existence: &Existence) -> bool {
+        let is_known = |since| existence.event.is_some_and(|(at, _)| at > since || at == self.epoch);
+        existence.exists && self.apart.is_none_or(is_known)
     }
 
     /// Whether it is refused where its object doesn't exist.
@@ -161,7 +170,7 @@ impl<'a> Request<'a> {
         }
         self.put_object(&builder, object, buffer);
         let of_object = buffer.len();
-        let renews = of_object > 0 && object.exists;
+        let renews = of_object > 0 && self.relies_on(object);
         builder.go_to_dkey(self.dkey);
         let mut dkey_leaf = DkeyLeaf::of_dkey(tree, &mut builder, self.epoch)?;
         let dkey = dkey_leaf.existence_of_dkey(&mut builder, object, self.epoch)?;
@@ -174,7 +183,7 @@ impl<'a> Request<'a> {
         if self.conditions.has(Conditions::DKEY_UPDATE) && !dkey.exists {
             return Err(missing("dkey", self.dkey).into());
         }
-        if !dkey.exists {
+        if !self.relies_on(&dkey) {
             buffer.put(&builder, key::event_tail(self.epoch), Event::OF_DKEY);
         }
         let (mut overwrites, mut left) = (false, pieces);
@@ -222,9 +231,10 @@ impl<'a> Request<'a> {
     }
 
     fn put_object(&self, builder: &KeyBuilder, object: &Existence, buffer: &mut EditBuffer) {
+        let is_known = self.relies_on(object);
         let (at, newest) = match object.event {
-            Some((_, Event::Object { newest })) if object.exists && newest >= self.epoch => return,
-            Some((at, Event::Object { .. })) if object.exists => (at, self.epoch),
+            Some((_, Event::Object { newest })) if is_known && newest >= self.epoch => return,
+            Some((at, Event::Object { .. })) if is_known => (at, self.epoch),
             _ => (self.epoch, self.epoch),
         };
         buffer.put(builder, key::event_tail(at), Event::of_object(newest));
@@ -245,7 +255,8 @@ impl<'a> Request<'a> {
         };
         let classes =
             pieces.iter().filter_map(|piece| piece.slot.class()).fold(0, |all, class| all | 1 << class);
-        let (at, record_size, classes) = match (akey.event, akey.array_or_single()) {
+        let known = akey.array_or_single().filter(|_| self.relies_on(akey));
+        let (at, record_size, classes) = match (akey.event, known) {
             (Some((at, _)), Some((_, size, old))) => {
                 if (given == 0 || size == given) && old | classes == old {
                     return;

@@ -1,0 +1,141 @@
+//! The history of objects, as a target that lacks it gets it from one that has it.
+//!
+//! History is what a store knows of objects: when each object, dkey and akey began and ended, and the versions of values by
+//! epoch. Any two parts of it can be taken over in any order, and each again: what they amount to is their union.
+
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+use crate::object::Extent;
+use crate::replica::ChangeId;
+use crate::{ContainerId, Epoch, Key, ObjectId, PoolId, TargetIndex};
+
+/// A step along history. Objects, dkeys and akeys come in the order in which they are listed.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum HistoryStep {
+    /// What follows is of this object.
+    Object(ObjectId),
+    /// What follows is of this dkey of the object.
+    Dkey(Key),
+    /// What follows is of this akey of the dkey.
+    Akey(Key),
+    /// Something happened to what was named last.
+    Event {
+        /// When.
+        epoch: Epoch,
+        /// What.
+        event: HistoryEvent,
+    },
+    /// A version of the value of the akey that was named last. Its data follows that of the versions before.
+    Version(HistoryVersion),
+}
+
+/// The begin or end of an object, dkey or akey.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum HistoryEvent {
+    /// It was punched.
+    Punch,
+    /// An object began.
+    Object {
+        /// Epoch of the newest change at it or below it.
+        newest: Epoch,
+    },
+    /// A dkey began.
+    Dkey,
+    /// An akey with single values began.
+    Single,
+    /// An akey with an array began.
+    Array {
+        /// Bytes of a record; 0 while none was stored.
+        record_size: u32,
+        /// Lengths of the extents that it ever had: bit `c` stands for 4^c up to 4^(c+1) - 1 records.
+        classes: u32,
+    },
+}
+
+/// A version of an akey's value.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HistoryVersion {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// The records of an array; `None`: a single value.
+    pub extent: Option<Extent>,
+    /// Bytes of a record; 0 for single values and holes.
+    pub record_size: u32,
+    /// Bytes of its data. None: nothing is there from its epoch on.
+    pub len: u64,
+    /// Bytes of the first chunk of the data, and of those behind it ([`crate::chunk::Chunks`]).
+    pub chunks: (u64, u64),
+    /// The checksums of the chunks; none where the writer gave none.
+    pub checksums: Vec<u32>,
+}
+
+/// A part of the history of a container.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct HistoryPage {
+    /// The steps, which begin with an object.
+    pub steps: Vec<HistoryStep>,
+    /// Data of the versions, one behind the other.
+    #[serde(with = "serde_bytes")]
+    pub data: Vec<u8>,
+    /// Where the next page begins; `None`: nothing is left.
+    pub next: Option<Vec<u8>>,
+    /// The page is empty, since what is next takes so many bytes; 0: it isn't.
+    pub needed: u64,
+}
+
+/// A target that gets data → one that serves: it is about to ask for history.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HistoryBegin {
+    /// The pool.
+    pub pool: PoolId,
+    /// Version of the pool map by which the sender goes. One that goes by another refuses.
+    pub map_version: u32,
+}
+
+/// What there is to be asked for.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HistoryBegun {
+    /// All changes of later epochs that the sender leads are sent to the asker by the map that both go by.
+    pub now: Epoch,
+    /// Containers of which the sender has something.
+    pub containers: Vec<ContainerId>,
+}
+
+/// A target that gets data → one that serves: a page of history, of what it leads and the asker is to have. Answered by a
+/// [`HistoryPage`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HistoryRequest {
+    /// The target that asks, of the engine that has sealed the request.
+    pub index: TargetIndex,
+    /// The pool.
+    pub pool: PoolId,
+    /// Version of the pool map by which the sender goes. One that goes by another refuses.
+    pub map_version: u32,
+    /// The container.
+    pub container: ContainerId,
+    /// Where the page begins: empty at first, [`HistoryPage::next`] of the page before then.
+    pub from: ByteBuf,
+    /// Most bytes of the page.
+    pub most: u64,
+}
+
+/// A target that gets data → one that serves: names of changes that were made. Answered by [`ChangeNames`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NamesRequest {
+    /// The pool.
+    pub pool: PoolId,
+    /// Version of the pool map by which the sender goes. One that goes by another refuses.
+    pub map_version: u32,
+    /// Where to begin.
+    pub from: ChangeId,
+}
+
+/// Names of changes that were made, which may be asked for again.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ChangeNames {
+    /// Each with the wall time, in nanoseconds since 1970, until which it is kept, and the epoch of the change; 0: it isn't known.
+    pub names: Vec<(ChangeId, u64, u64)>,
+    /// Where to go on; `None`: nothing is left.
+    pub next: Option<ChangeId>,
+}
