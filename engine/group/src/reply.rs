@@ -8,7 +8,7 @@ use weir_proto::limits::INLINE_MAX;
 use weir_rpc::{Body, Request, Status};
 
 /// Bytes of the length in front of a pushed reply.
-const LENGTH_LEN: usize = 8;
+pub(crate) const LENGTH_LEN: usize = 8;
 
 /// The body of the message that answers `request` with `answer`; pushes the answer when it is long.
 ///

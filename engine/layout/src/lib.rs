@@ -8,11 +8,13 @@ mod class;
 mod domains;
 mod groups;
 mod placement;
+mod receivers;
 
 pub use cache::LayoutCache;
 pub use class::{ClassError, ObjectClass, PREDEFINED_GROUPS, SERVES_REPLICAS};
 pub use domains::domains_with;
 pub use placement::{Layout, LayoutError};
+pub use receivers::Receivers;
 pub use weir_proto::pool::{PoolEngine, PoolMap, PoolTarget, TargetState};
 
 #[cfg(test)]

@@ -69,6 +69,15 @@ impl Layout {
         Placement::default().layout(object, map)
     }
 
+    /// Where an object lives when the targets that are up have got what they missed, and nothing else has changed: they have the
+    /// places that others had meanwhile. Leaders send changes there, too.
+    ///
+    /// # Errors
+    /// As [`Layout::of`].
+    pub fn filled(object: ObjectId, map: &PoolMap) -> Result<Self, LayoutError> {
+        Placement { view: View::Filled, ..Placement::default() }.layout(object, map)
+    }
+
     /// Where an object lives when all changes of the map that are under way have ended: what is down or drained is out, what
     /// is up or new is in. Data moves to each place that has another target then.
     ///
@@ -214,6 +223,8 @@ enum View {
     /// Those that targets have.
     #[default]
     Now,
+    /// Those that targets have once what is up serves.
+    Filled,
     /// Those that targets will have.
     After,
 }
@@ -235,7 +246,7 @@ impl View {
         let seated = map.targets.iter().filter(|target| is_seat(target)).enumerate();
         // What goes out by changes that are under way comes behind all that is out.
         let order = |target: &PoolTarget| match (self, target.state) {
-            (Self::After, TargetState::Up) => None,
+            (Self::After | Self::Filled, TargetState::Up) => None,
             (Self::After, TargetState::Down | TargetState::Drain) if target.out == 0 => {
                 Some((true, target.since))
             }

@@ -5,6 +5,7 @@
 
 mod admission;
 mod operations;
+mod rebuild;
 mod repeats;
 mod replication;
 mod service;
@@ -12,6 +13,7 @@ mod transaction;
 mod unsettled;
 
 pub use admission::{BOUNDS_US, IoMetrics, LatencyCounts};
+pub use rebuild::RebuildProgress;
 pub use service::IoService;
 #[doc(hidden)]
 pub use unsettled::PlantedBug;

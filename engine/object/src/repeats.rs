@@ -13,11 +13,13 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use weir_pool::TargetPool;
+use weir_proto::history::ChangeNames;
 use weir_proto::hlc::SKEW_MAX_NS;
+use weir_proto::replica::ChangeId;
 use weir_proto::{Epoch, PoolId};
 use weir_rpc::Request;
 use weir_runtime::{Handle, Instant};
-use weir_store::{AttributeChange, Shard};
+use weir_store::{AttributeChange, AttributeError, Shard};
 
 /// Scope of the attributes that hold identities.
 const SCOPE: &[u8] = b"request";
@@ -208,6 +210,45 @@ impl Repeats {
                 repeats.forget((marks.identity.0, *number));
             }
         });
+    }
+
+    /// Names of executed changes, some at a time, from one on.
+    pub fn names(&self, pool: &TargetPool, from: ChangeId, most: usize) -> ChangeNames {
+        self.with(pool, |repeats| {
+            let mut all = repeats.stored.range(from.client..).flat_map(|(client, numbers)| {
+                let first = if *client == from.client { from.number } else { 0 };
+                numbers.range(first..).map(|(number, kept)| {
+                    let id = ChangeId { client: *client, number: *number };
+                    (id, kept.until, kept.epoch.map_or(0, NonZeroU64::get))
+                })
+            });
+            let names = all.by_ref().take(most).collect();
+            ChangeNames { names, next: all.next().map(|(id, ..)| id) }
+        })
+    }
+
+    /// Takes over names of changes that another target has executed.
+    ///
+    /// # Errors
+    /// When they can't be stored.
+    pub async fn take_over(
+        &self,
+        pool: &TargetPool,
+        names: &[(ChangeId, u64, u64)],
+    ) -> Result<(), AttributeError> {
+        for some in names.chunks(SWEEP_MAX) {
+            let kept = some.iter().map(|(id, until, epoch)| {
+                let kept = ExecutedChange { until: *until, epoch: NonZeroU64::new(*epoch) };
+                ((id.client, id.number), kept)
+            });
+            let new: Vec<(Identity, ExecutedChange)> = self.with(pool, |repeats| {
+                kept.filter(|(identity, _)| repeats.get(*identity).is_none()).collect()
+            });
+            let changes: Vec<_> = new.iter().map(|(identity, kept)| change(*identity, Some(*kept))).collect();
+            pool.shard().change_attributes(&changes).await?;
+            self.with(pool, |repeats| new.iter().for_each(|(identity, kept)| repeats.add(*identity, *kept)));
+        }
+        Ok(())
     }
 
     fn with<T>(&self, pool: &TargetPool, work: impl FnOnce(&mut PoolRepeats) -> T) -> T {

@@ -5,12 +5,13 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_pool::{Operation, TargetPools};
-use weir_proto::{Der, opcode};
+use weir_proto::{Der, PoolId, opcode};
 use weir_rpc::{Body, Request, Rpc, Status};
 use weir_runtime::Handle;
 
 use crate::admission::{Admission, IoMetrics};
 use crate::operations::Operations;
+use crate::rebuild::{Rebuild, RebuildProgress};
 use crate::repeats::Repeats;
 use crate::replication::Replication;
 use crate::transaction::Transactions;
@@ -24,6 +25,7 @@ pub struct IoService {
     rt: Handle,
     operations: Operations,
     replication: Rc<Replication>,
+    rebuild: Rc<Rebuild>,
     transactions: Rc<Transactions>,
     admission: Admission,
 }
@@ -37,8 +39,9 @@ impl IoService {
         let transactions = Transactions::new(admission.clone());
         let (repeats, unsettled) = (Rc::new(Repeats::default()), Rc::new(Unsettled::default()));
         let replication = Replication::new(admission.clone(), Rc::clone(&repeats), Rc::clone(&unsettled));
+        let rebuild = Rebuild::new(admission.clone(), Rc::clone(&repeats), Rc::clone(&unsettled));
         let operations = Operations::new(admission.clone(), repeats, unsettled);
-        let service = Rc::new(Self { rt, operations, replication, transactions, admission });
+        let service = Rc::new(Self { rt, operations, replication, rebuild, transactions, admission });
         service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
@@ -58,6 +61,7 @@ impl IoService {
         service.serve(rpc, opcode::TRANSACTION_SEARCH_KEY, Operation::Query);
         service.serve(rpc, opcode::TRANSACTION_COMMIT, Operation::Commit);
         service.replication.start();
+        service.rebuild.start();
         service.transactions.start();
         service
     }
@@ -66,6 +70,12 @@ impl IoService {
     #[must_use]
     pub fn metrics(&self) -> &IoMetrics {
         &self.admission.metrics
+    }
+
+    /// How far the target is with what it lacks, by pool, and how often it has got all since its start.
+    #[must_use]
+    pub fn rebuilds(&self) -> (Vec<(PoolId, RebuildProgress)>, u64) {
+        (self.rebuild.progress(), self.rebuild.ended())
     }
 
     /// Plants a fault, for tests of the harness that looks for it.

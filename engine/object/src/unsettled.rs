@@ -99,6 +99,8 @@ pub enum PlantedBug {
     NewThenOld,
     /// A target serves without a lease of the map.
     IgnoredLease,
+    /// A target that gets what it lacks keeps what it had, also what was removed meanwhile.
+    ResurrectedDeletion,
 }
 
 /// Changes of one object, in the order of their epochs.
@@ -162,6 +164,16 @@ impl Unsettled {
         pending.is_withdrawn.set(true);
         pending.stored.open();
         self.settle(pending);
+    }
+
+    /// Nothing of a pool is known any more to be unsettled.
+    pub(crate) fn forget(&self, pool: PoolId) {
+        let all: Vec<Rc<Pending>> = {
+            let objects = self.objects.borrow();
+            let of_pool = objects.iter().filter(|(object, _)| object.0 == pool);
+            of_pool.flat_map(|(_, pendings)| pendings.values().map(Rc::clone)).collect()
+        };
+        all.iter().for_each(|pending| self.settle(pending));
     }
 
     /// Changes of the same object before it that have to be stored at a member before it is: a punch removes what is there,

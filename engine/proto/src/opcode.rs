@@ -158,6 +158,13 @@ opcodes! {
     /// Engine → pool services of an engine, and target → target 0 of its engine: [`crate::lease::LeaseRequest`] →
     /// [`crate::lease::LeaseReply`]. Engines only.
     MAP_LEASE = 0x0432,
+    /// Target that gets data → one that serves: [`crate::history::HistoryBegin`] → [`crate::history::HistoryBegun`]. Engines only.
+    TARGET_HISTORY_BEGIN = 0x0440,
+    /// Target that gets data → one that serves: [`crate::history::HistoryRequest`] → [`crate::history::HistoryPage`]. Engines
+    /// only.
+    TARGET_HISTORY = 0x0441,
+    /// Target that gets data → one that serves: [`crate::history::NamesRequest`] → [`crate::history::ChangeNames`]. Engines only.
+    TARGET_CHANGE_NAMES = 0x0442,
     /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
     /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,

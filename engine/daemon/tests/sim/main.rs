@@ -17,6 +17,7 @@ mod kept;
 mod learning;
 mod maps;
 mod members;
+mod rebuild;
 mod replicas;
 mod saturation;
 mod seeds;
@@ -128,6 +129,22 @@ fn a_pool_beyond_its_redundancy_waits_for_its_engines_and_histories_are_lineariz
 #[test]
 fn clients_of_a_pool_with_redundancy_wait_for_seconds_when_an_engine_is_lost_and_nothing_fails() {
     for_each_seed(SEEDS / 20, |seed| members::wait_for_the_map_alone(&members::start(seed)));
+}
+
+#[test]
+fn engines_that_come_back_have_all_that_the_others_have_and_histories_are_linearizable() {
+    for_each_seed(SEEDS / 10, |seed| rebuild::comes_back_whole(&members::start(seed)));
+}
+
+#[test]
+fn engines_of_a_pool_with_redundancy_that_start_again_have_all_that_the_others_have() {
+    for_each_seed(SEEDS / 10, |seed| rebuild::starts_again_whole(&members::start(seed)));
+}
+
+#[test]
+fn deletions_that_come_back_are_found() {
+    let shows = |seed: u64| rebuild::shows(&members::start(seed), PlantedBug::ResurrectedDeletion);
+    assert!((1..=SEEDS).any(shows), "nothing of {SEEDS} seeds shows it");
 }
 
 #[test]

@@ -38,12 +38,12 @@ fn class() -> ObjectClass {
     "RP_2G2".parse().expect("a registered name")
 }
 
-fn below(cluster: &Cluster, most: u64) -> Duration {
+pub fn below(cluster: &Cluster, most: u64) -> Duration {
     Duration::from_micros(cluster.world.rng().below(most))
 }
 
 /// An engine that doesn't run the pool's service.
-fn other_engine(cluster: &Cluster, service: u32) -> u32 {
+pub fn other_engine(cluster: &Cluster, service: u32) -> u32 {
     let other = u32::try_from(cluster.world.rng().below(u64::from(SHAPE.engines - 1))).expect("few engines");
     (service + 1 + other) % SHAPE.engines
 }
@@ -79,7 +79,7 @@ fn assert_out(cluster: &Cluster, victim: u32) {
     }
 }
 
-fn begin(cluster: &Cluster, mix: Mix) -> (u32, Run) {
+pub fn begin(cluster: &Cluster, mix: Mix) -> (u32, Run) {
     let service = service_rank(cluster, "tank");
     // Each target has a lease.
     cluster.world.run_for(Duration::from_secs(2));

@@ -36,17 +36,23 @@ fn exclude(cluster: &Cluster, service: u32, rank: u32) {
     });
 }
 
-/// What comes of it when each target has a fault. Whether the history shows it.
-pub fn shows(cluster: &Cluster, bug: PlantedBug) -> bool {
+/// Plants a fault in each target.
+pub fn plant(cluster: &Cluster, bug: PlantedBug) {
     for rank in 0..SHAPE.engines {
         for index in 0..SHAPE.targets as usize {
             cluster.target(rank, index).io().plant(bug);
         }
     }
+}
+
+/// What comes of it when each target has a fault. Whether the history shows it.
+pub fn shows(cluster: &Cluster, bug: PlantedBug) -> bool {
+    plant(cluster, bug);
     let history = match bug {
         PlantedBug::LostForward => lose_an_engine(cluster, Mix::All),
         PlantedBug::NewThenOld => part_engines(cluster, Mix::All),
         PlantedBug::IgnoredLease => unreachable!("a pool without redundancy has no leases"),
+        PlantedBug::ResurrectedDeletion => unreachable!("nothing is rebuilt here"),
     };
     !history.is_linearizable()
 }

@@ -11,7 +11,7 @@ use weir_rpc::{Bulk, CallOptions, Peer, RpcError, Status};
 
 use super::Engines;
 use crate::refusal::Refusal;
-use crate::reply::read_long_reply;
+use crate::reply::{LENGTH_LEN, read_long_reply};
 use crate::seal::seal;
 
 /// Longest reply between engines, in bytes: a list of some ten thousand containers.
@@ -19,6 +19,16 @@ pub(crate) const REPLY_MAX: usize = 4 * 1024 * 1024;
 
 /// How often one request makes lists of engines equal: each time is for a list that came while the last one travelled.
 const SETTLEMENTS_MAX: u32 = 3;
+
+/// What a target that is asked may use of this one's memory.
+#[derive(Clone, Copy)]
+enum Memory<'a> {
+    None,
+    /// It may read it.
+    Lent(&'a Buffer),
+    /// It may write so many bytes of an answer that doesn't fit a message.
+    Room(usize),
+}
 
 /// A request to another engine failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -137,6 +147,26 @@ impl Engines {
         limit: Duration,
     ) -> Result<Rep, AskError> {
         let (payload, options) = (codec::encode(request), CallOptions::within(&self.rt, limit));
+        let memory = memory.map_or(Memory::None, Memory::Lent);
+        let answer = self.send(rank, index.0, opcode, (&payload, memory), options).await?;
+        decode_answer((rank, index.0), &answer)
+    }
+
+    /// As [`Engines::ask`] of another target, whose answer may have up to `room` bytes. Long answers to [`Engines::ask`] take two
+    /// requests.
+    ///
+    /// # Errors
+    /// As [`Engines::ask`], and when this target has no memory for the answer.
+    pub async fn ask_long<Req: Serialize, Rep: DeserializeOwned>(
+        &self,
+        (rank, index): (Rank, TargetIndex),
+        opcode: u16,
+        request: &Req,
+        room: usize,
+        limit: Duration,
+    ) -> Result<Rep, AskError> {
+        let (payload, options) = (codec::encode(request), CallOptions::within(&self.rt, limit));
+        let memory = Memory::Room(room.saturating_add(LENGTH_LEN));
         let answer = self.send(rank, index.0, opcode, (&payload, memory), options).await?;
         decode_answer((rank, index.0), &answer)
     }
@@ -158,7 +188,8 @@ impl Engines {
             let refused = |refusal| AskError::Refused { rank, index, refusal };
             answer.map_err(|_| late())?.map_err(refused)
         } else {
-            self.send(rank, index, opcode, (&payload, None), CallOptions::within(&self.rt, limit)).await
+            self.send(rank, index, opcode, (&payload, Memory::None), CallOptions::within(&self.rt, limit))
+                .await
         }
     }
 
@@ -167,7 +198,7 @@ impl Engines {
         rank: Rank,
         index: u32,
         opcode: u16,
-        (payload, memory): (&[u8], Option<&Buffer>),
+        (payload, memory): (&[u8], Memory<'_>),
         options: CallOptions,
     ) -> Result<Vec<u8>, AskError> {
         let mut settled = 0;
@@ -199,15 +230,15 @@ impl Engines {
         payload: &[u8],
         options: CallOptions,
     ) -> Result<Vec<u8>, RpcError> {
-        self.exchange_lending(peer, opcode, (payload, None), options).await
+        self.exchange_lending(peer, opcode, (payload, Memory::None), options).await
     }
 
-    /// The same, with memory that the target may read.
+    /// The same, with memory that the target may use.
     async fn exchange_lending(
         &self,
         peer: &Peer,
         opcode: u16,
-        (payload, memory): (&[u8], Option<&Buffer>),
+        (payload, memory): (&[u8], Memory<'_>),
         options: CallOptions,
     ) -> Result<Vec<u8>, RpcError> {
         let options = match opcode {
@@ -218,10 +249,15 @@ impl Engines {
         let group = self.roster.version();
         let sealed = seal(&self.key, opcode, self.own, group, self.rt.wall_ns(), payload.to_vec());
         let body = codec::encode(&sealed);
-        match self.rpc.call(peer, opcode, &body, memory.map(Bulk::read), options).await {
+        let lent = match memory {
+            Memory::Room(room) => return self.call_long(peer, opcode, &body, (room, options)).await,
+            Memory::Lent(buffer) => Some(Bulk::read(buffer)),
+            Memory::None => None,
+        };
+        match self.rpc.call(peer, opcode, &body, lent, options).await {
             // Only now is the size of the reply known; lists are asked for again with memory for a long one.
             Err(RpcError::Remote(Status { der: Der::OVERFLOW, .. })) => {
-                self.call_long(peer, opcode, &body, options).await
+                self.call_long(peer, opcode, &body, (REPLY_MAX, options)).await
             }
             other => other.map(|reply| reply.to_vec()),
         }
@@ -232,9 +268,9 @@ impl Engines {
         peer: &Peer,
         opcode: u16,
         body: &[u8],
-        options: CallOptions,
+        (room, options): (usize, CallOptions),
     ) -> Result<Vec<u8>, RpcError> {
-        let mut room = self.rpc.alloc(REPLY_MAX)?;
+        let mut room = self.rpc.alloc(room)?;
         let reply = self.rpc.call(peer, opcode, body, Some(Bulk::write(&mut room)), options).await?;
         if !reply.is_empty() {
             return Ok(reply.to_vec());

@@ -12,7 +12,9 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use weir_layout::Receivers;
 use weir_pool::TargetPool;
+use weir_proto::pool::TargetState;
 use weir_proto::{Der, ObjectId, PoolId};
 use weir_rpc::Status;
 use weir_runtime::Instant;
@@ -51,7 +53,7 @@ impl Drop for Claim {
 /// Data of a change, in memory of its own.
 type OwnData = UpdateData<Rc<[u8]>>;
 
-/// The other members of a group that take writes, as its leader sees them.
+/// The other members of a group as its leader sees them, and those that get what they lack.
 struct Members {
     /// Version of the map.
     version: u32,
@@ -81,7 +83,7 @@ impl Replication {
         (engines.own_rank(), engines.own_index())
     }
 
-    /// The other members of a group that take writes; `None`: this target doesn't lead it.
+    /// The other members of a group that take its changes; `None`: this target doesn't lead it.
     fn members(&self, pool: &TargetPool, object: ObjectId, group: usize) -> Option<Members> {
         let own = self.own();
         let members = pool.with_layout(object, |layout, map| {
@@ -91,8 +93,18 @@ impl Replication {
             {
                 return None;
             }
-            let others = layout.writing(group, map).filter_map(place).filter(|one| *one != own);
-            Some(Members { version: map.version, others: others.collect() })
+            let mut others: Vec<Place> =
+                layout.writing(group, map).filter_map(place).filter(|one| *one != own).collect();
+            // Places that others have as long as their target gets what it missed.
+            if map.targets.iter().any(|target| target.state == TargetState::Up && target.out != 0) {
+                let receivers = Receivers::of(object, map).ok()?;
+                for one in receivers.of_group(group, map).filter_map(place) {
+                    if !others.contains(&one) {
+                        others.push(one);
+                    }
+                }
+            }
+            Some(Members { version: map.version, others })
         });
         members.ok().flatten()
     }

@@ -80,6 +80,24 @@ impl TargetPool {
         result
     }
 
+    /// Learns of a container as it is, also where the target knows it: what the service has said meanwhile it may have missed.
+    ///
+    /// # Errors
+    /// As [`TargetPool::container`].
+    pub async fn learn_again(&self, id: ContainerId) -> Result<(), Failed> {
+        let known = self.container(id).await?;
+        let told = known.told.get();
+        let state = self.ask_grant(id, self.used(id), 0).await?;
+        let _turn = known.setting.acquire().await;
+        // What the service has said since is newer.
+        if known.told.get() == told {
+            self.observe(&state)?;
+            self.shard.set_snapshots(id, &state.snapshots).await?;
+            self.set_grant(&known, state.grant).await?;
+        }
+        Ok(())
+    }
+
     fn learning(&self, id: ContainerId) -> Rc<Learning> {
         let new =
             || Rc::new(Learning { turn: Semaphore::new(1), told: Cell::new(0), failed: RefCell::default() });

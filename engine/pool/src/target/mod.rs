@@ -20,8 +20,8 @@ use std::time::Duration;
 use weir_group::{Engines, Refusal};
 use weir_layout::{Layout, LayoutCache, LayoutError};
 use weir_proto::limits::HANDLE_LEASE_NS;
-use weir_proto::pool::{PoolMap, TargetPoolSpace};
-use weir_proto::{Capability, Clock, ContainerId, Der, ObjectId, PoolId, Rank, Rights, TargetIndex};
+use weir_proto::pool::{PoolMap, TargetPoolSpace, TargetState};
+use weir_proto::{Capability, Clock, ContainerId, Der, Epoch, ObjectId, PoolId, Rank, Rights, TargetIndex};
 use weir_runtime::Instant;
 use weir_runtime::sync::Semaphore;
 use weir_store::Shard;
@@ -53,6 +53,8 @@ pub struct TargetPool {
     is_leased: bool,
     /// Whether the map has this target in service and not in doubt.
     counts_as_sure: Cell<bool>,
+    /// Version of the map that has called this target up last; 0: none has.
+    up_since: Cell<u32>,
     /// When the lease of the map ends, and for which version it was granted.
     lease: Cell<Option<(Instant, u32)>>,
 }
@@ -70,6 +72,7 @@ impl TargetPool {
             is_leased: record.redundancy > 0,
             counts_as_sure: Cell::new(false),
             lease: Cell::new(None),
+            up_since: Cell::new(0),
             record: RefCell::new(record),
             layouts: LayoutCache::default(),
             shard,
@@ -83,6 +86,7 @@ impl TargetPool {
             is_whole: Cell::new(false),
         });
         pool.note_own_state();
+        pool.follow_map();
         pool
     }
 
@@ -191,6 +195,21 @@ impl TargetPool {
         writing.any(|target| (target.rank, target.index) == place)
     }
 
+    /// Has the store take changes as the own target's state in the map asks for: one that is up gets what it lacks.
+    fn follow_map(&self) {
+        let own = (self.engines.own_rank(), self.engines.own_index());
+        let record = self.record.borrow();
+        let target = record.map.targets.iter().find(|target| (target.rank, target.index) == own);
+        let Some(target) = target else { return };
+        if target.state.serves() && self.shard.is_filling() {
+            self.shard.end_fill();
+        }
+        // What it knew of what comes to it holds for the time since the map called it up.
+        if target.state == TargetState::Up && self.up_since.replace(target.since) != target.since {
+            self.shard.fill(Epoch::MAX);
+        }
+    }
+
     /// Takes over a newer pool map.
     ///
     /// # Errors
@@ -216,6 +235,7 @@ impl TargetPool {
         tracing::info!(pool = record.label, version = record.map.version, "a newer pool map is used");
         self.record.borrow_mut().map = record.map;
         self.note_own_state();
+        self.follow_map();
         Ok(())
     }
 
