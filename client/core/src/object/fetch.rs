@@ -8,7 +8,7 @@ use weir_proto::{Der, Key, codec, opcode};
 use weir_runtime::Instant;
 
 use super::update::check_conditions;
-use super::{Object, ShardChoice};
+use super::{Object, ShardChoice, large};
 use crate::Result;
 use crate::error::Error;
 use crate::operation::{
@@ -82,6 +82,9 @@ impl Object {
     /// the engine has compared. Then damage on its device is reported with its place, and damage on the way is
     /// repaired.
     ///
+    /// More data than [`PAYLOAD_MAX`] comes by several requests, one after another: unless the object is read at an epoch, changes
+    /// that happen meanwhile may be seen in some of it only.
+    ///
     /// # Errors
     /// `NONEXIST` under a fetch condition, `REC_SIZE` when the record size is not the akey's, `CSUM` when data was
     /// altered, `INVAL` for malformed arguments, and [`Error::Unavailable`] when the target does not answer in time.
@@ -93,6 +96,21 @@ impl Object {
         reads: &mut [AkeyRead<'_>],
     ) -> Result<Vec<Fetched>> {
         check_conditions(OPERATION, conditions, FETCH_CONDITIONS)?;
+        if large::is_large(reads.iter().map(|read| &read.value)) {
+            // Boxed, since it is rare and part of every fetch's future.
+            return Box::pin(self.fetch_in_parts(context, dkey, conditions, reads)).await;
+        }
+        self.fetch_once(context, dkey, conditions, reads).await
+    }
+
+    /// As [`Self::fetch`], by one request.
+    pub(super) async fn fetch_once(
+        &self,
+        context: &Context,
+        dkey: &Key,
+        conditions: Conditions,
+        reads: &mut [AkeyRead<'_>],
+    ) -> Result<Vec<Fetched>> {
         let wanted = weir_proto::object::validate(reads.iter().map(|read| (&read.akey, &read.value)))
             .map_err(|error| Error::invalid(OPERATION, error))?;
         let akeys = reads.iter().map(|read| AkeyFetch {

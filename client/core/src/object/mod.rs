@@ -3,6 +3,7 @@
 
 mod fetch;
 mod key;
+mod large;
 mod list;
 mod replicas;
 mod reserve;

@@ -9,7 +9,7 @@ use weir_proto::replica::ByLeader;
 use weir_proto::{Der, Epoch, Key, codec, opcode};
 use weir_runtime::join_all;
 
-use super::{Object, ShardChoice};
+use super::{Object, ShardChoice, large};
 use crate::Result;
 use crate::error::Error;
 use crate::operation::{Payload, RequestInfo, checksum::crc32c_of_runs, scatter};
@@ -67,7 +67,9 @@ pub(crate) const UPDATE_CONDITIONS: Conditions =
     Conditions(2 | 4 | 16 | 32 | 128 | Conditions::OBJECT_EXISTS.0);
 
 impl Object {
-    /// Updates akeys of one dkey, all or none, and returns when the change is on stable media.
+    /// Updates akeys of one dkey, all or none, and returns when the change is on stable media. More data than
+    /// [`PAYLOAD_MAX`](weir_proto::limits::PAYLOAD_MAX) goes in several requests, each of them all or none: after an error, the first
+    /// of them may have been made. No condition can go with it (`REC2BIG`), and a single value can't be longer.
     ///
     /// After a lost answer it is sent again, and the target tells what became of it the first time: a condition that does not hold
     /// is another one's effect.
@@ -77,6 +79,21 @@ impl Object {
     /// when the record size is not the akey's, `INVAL`/`REC2BIG` for malformed arguments, and
     /// [`Error::Unavailable`] when the target does not answer in time.
     pub async fn update(
+        &self,
+        context: &Context,
+        dkey: &Key,
+        conditions: Conditions,
+        writes: &[AkeyWrite<'_>],
+    ) -> Result<Epoch> {
+        if large::is_large(writes.iter().map(|write| &write.value)) {
+            // Boxed, since it is rare and part of every update's future.
+            return Box::pin(self.update_in_parts(context, dkey, conditions, writes)).await;
+        }
+        self.update_once(context, dkey, conditions, writes).await
+    }
+
+    /// As [`Self::update`], by one request.
+    pub(super) async fn update_once(
         &self,
         context: &Context,
         dkey: &Key,
