@@ -75,7 +75,8 @@ fn create(
         let (pool, uuid) = (handle::pool(poh)?, optional(uuid));
         let mut properties = properties_of(&pool, cont_prop)?;
         if let Some(label) = label {
-            if !properties.label.is_empty() && properties.label != label {
+            let is_other = !properties.label.is_empty() && properties.label != label;
+            if label.is_empty() || is_other {
                 return Err(Der::INVAL);
             }
             properties.label = label;
