@@ -7,8 +7,9 @@
 //!   wait for. No thread has to be woken for a reply.
 //! * One thread drives a station at a time. Another one that finds it driven posts its operation there and sleeps. A driver that
 //!   leaves wakes the thread that has slept longest, which drives on.
-//! * The operation of an event is begun by the thread that launches it, and goes on while anybody drives. Where nobody has for a
-//!   millisecond, the station's keeper does ([`keeper`]), a thread that sleeps while no such operation is under way.
+//! * The operation of an event is posted, and the first one under way is begun by the thread that launches it. They go on while
+//!   anybody drives. Where nobody has for a millisecond, the station's keeper does ([`keeper`]), a thread that sleeps while no such
+//!   operation is under way.
 //! * A thread uses the first station; one that finds it driven by another thread gets a place at one of all. Event queues are spread
 //!   over them in turn. A station opens its context at its first use.
 //! * Functions of programs are never called by a driver in its executor's turn, so that they may call the library.
@@ -358,7 +359,8 @@ impl Station {
         }
         let remote = self.open()?;
         self.keeper.start(self)?;
-        if self.in_flight.fetch_add(1, Ordering::SeqCst) == 0 {
+        let is_first = self.in_flight.fetch_add(1, Ordering::SeqCst) == 0;
+        if is_first {
             self.keeper.wake();
         }
         let station = Arc::clone(self);
@@ -369,7 +371,9 @@ impl Station {
             }
         });
         let posted = Posted { start, told };
-        match self.sit_down() {
+        // Of several that are launched together the first one is on its way at once; the others go with the next look at the sources,
+        // which would cost as much for each of them as the operation itself.
+        match is_first.then(|| self.sit_down()).flatten() {
             Some(driver) => {
                 driver.drive(async |seat| {
                     seat.begin(posted);
@@ -383,11 +387,15 @@ impl Station {
 
     /// Does what can be done now for operations of events, unless another thread is at it.
     pub fn progress(&self) {
-        if self.in_flight.load(Ordering::Relaxed) > 0
-            && !is_driving()
-            && let Some(driver) = self.sit_down()
-        {
-            driver.drive(async |seat| seat.context.runtime().yield_now().await);
+        if self.in_flight.load(Ordering::Relaxed) == 0 || is_driving() {
+            return;
+        }
+        match self.sit_down() {
+            Some(driver) => {
+                driver.drive(async |seat| seat.context.runtime().yield_now().await);
+            }
+            // A program that polls in a loop would keep the core from the thread that drives.
+            None => std::thread::yield_now(),
         }
     }
 
