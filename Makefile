@@ -119,7 +119,7 @@ install: build ## Install the libraries and headers that programs for DAOS are b
 	@setup/install_client.sh target/release/libdaos.so $(or $(PREFIX),/usr/local)
 
 .PHONY: consumers
-consumers: setup-build ## Build programs for DAOS (fio) with the client's headers, from Debian's sources, and have them write and verify
+consumers: setup-build ## Build programs for DAOS (fio, ROMIO) with the client's headers, from Debian's sources, and have them write and verify
 	@client/libdaos/consumers/run.sh
 
 .PHONY: images

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a part of the project needs, and only those that are missing.
 #
-#   packages.sh build|cluster|lint|bench|machine
+#   packages.sh build|cluster|lint|bench|machine|consumers
 set -euo pipefail
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
@@ -18,6 +18,8 @@ lint=(shellcheck protobuf-compiler)
 bench=(librocksdb-dev libclang-dev)
 # A virtual machine with emulated drives or soft RoCE, and what runs in it.
 machine=(qemu-system-x86 busybox-static cpio xz-utils iproute2 ibverbs-providers librdmacm1)
+# Programs that are built with the client's libraries, from Debian's sources, and run on several ranks.
+consumers=(mpich libmpich-dev uuid-dev)
 
 # missing PACKAGE...: those of the packages that are not installed, one a line.
 missing() {
@@ -39,7 +41,8 @@ cluster) wanted=("${cluster[@]}") ;;
 lint) wanted=("${lint[@]}") ;;
 bench) wanted=("${bench[@]}") ;;
 machine) wanted=("${machine[@]}") ;;
-*) fail "usage: packages.sh build|cluster|lint|bench|machine" ;;
+consumers) wanted=("${consumers[@]}") ;;
+*) fail "usage: packages.sh build|cluster|lint|bench|machine|consumers" ;;
 esac
 
 mapfile -t absent < <(missing "${wanted[@]}")
