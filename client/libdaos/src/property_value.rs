@@ -237,9 +237,13 @@ pub extern "C" fn daos_prop_from_str(str: *const c_char, len: u64, prop: *mut *m
     guarded(|| {
         let place = required(prop)?;
         let len = usize::try_from(len).ok().filter(|len| (1..=TEXT_MAX).contains(len)).ok_or(Der::INVAL)?;
-        let bytes: Vec<u8> = elements(str.cast::<u8>(), len)?;
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(len);
-        let text = core::str::from_utf8(&bytes[..end]).map_err(|_| Der::INVAL)?;
+        if str.is_null() {
+            return Err(Der::INVAL);
+        }
+        // SAFETY: not NULL, so by the caller's promise it is text of `len` bytes, or a shorter one that ends with NUL.
+        let end = unsafe { libc::strnlen(str, len) };
+        let bytes: Vec<u8> = elements(str.cast::<u8>(), end)?;
+        let text = core::str::from_utf8(&bytes).map_err(|_| Der::INVAL)?;
         let parts = text.split([';', ',']).filter(|part| !part.trim().is_empty());
         let all: Vec<(u32, Given)> = parts.map(parse).collect::<Result<_, Der>>()?;
         if all.is_empty() {

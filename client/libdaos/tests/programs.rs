@@ -41,18 +41,20 @@ fn installed() -> &'static Path {
 const LIBRARIES: [&str; 7] =
     ["-ldfs", "-lduns", "-lgurt", "-lcart", "-ldaos_common", "-ldaos_tests", "-ldaos"];
 
-/// Compiles a program with these libraries; any warning fails it.
-fn compile_with(libraries: &[&str], program: &str, into: &Path) -> PathBuf {
+/// Compiles a program as programs for DAOS are linked, with further options; any warning fails it.
+fn compile_with(options: &[&str], program: &str, into: &Path) -> PathBuf {
     let (binary, prefix) = (into.join(program), installed());
     let compiled = Command::new("cc")
-        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-o"])
+        .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g"])
+        .args(options)
+        .arg("-o")
         .arg(&binary)
         .arg("-I")
         .arg(prefix.join("include"))
         .arg(source_folder().join(format!("tests/c/{program}.c")))
         .arg("-L")
         .arg(prefix.join("lib"))
-        .args(libraries)
+        .args(LIBRARIES)
         .arg(format!("-Wl,-rpath,{}", prefix.join("lib").display()))
         .output()
         .expect("there is a C compiler");
@@ -62,7 +64,7 @@ fn compile_with(libraries: &[&str], program: &str, into: &Path) -> PathBuf {
 
 /// Compiles a program as programs for DAOS are linked.
 fn compile(program: &str, into: &Path) -> PathBuf {
-    compile_with(&LIBRARIES, program, into)
+    compile_with(&[], program, into)
 }
 
 fn expect_success(what: &str, output: &Output) {
@@ -71,13 +73,15 @@ fn expect_success(what: &str, output: &Output) {
     assert!(output.status.success(), "{what}: {}\n{out}{err}", output.status);
 }
 
-fn run(program: &str, system: &System) {
-    let binary = compile(program, system.folder());
+fn run(options: &[&str], program: &str, system: &System) {
+    let binary = compile_with(options, program, system.folder());
     let output = Command::new("timeout")
         .arg("120")
         .arg(binary)
         .arg(POOL)
         .env("WEIR_ATTACH", system.attach_path())
+        // What a process has at its end is no leak.
+        .env("ASAN_OPTIONS", "detect_leaks=0:detect_stack_use_after_return=1")
         .output()
         .expect("it runs");
     expect_success(program, &output);
@@ -124,9 +128,8 @@ fn each_header_can_be_included_alone() {
     }
 }
 
-#[test]
-fn programs_written_for_daos_run_on_real_engines() {
-    let system = System::start(2);
+/// Programs that use engines.
+fn programs_with_engines() -> Vec<String> {
     let entries = source_folder().join("tests/c").read_dir().expect("the programs are there");
     let paths = entries.map(|entry| entry.expect("readable").path());
     let programs = paths.filter(|path| path.extension().is_some_and(|end| end == "c"));
@@ -136,8 +139,23 @@ fn programs_written_for_daos_run_on_real_engines() {
         .collect();
     programs.sort();
     assert!(programs.len() > 10, "{programs:?}");
-    for program in &programs {
-        run(program, &system);
+    programs
+}
+
+#[test]
+fn programs_written_for_daos_run_on_real_engines() {
+    let system = System::start(2);
+    for program in &programs_with_engines() {
+        run(&[], program, &system);
+    }
+}
+
+/// The library writes and reads the programs' memory nowhere but where it may. What memory many threads take is another one then.
+#[test]
+fn programs_written_for_daos_run_under_address_sanitizer() {
+    let system = System::start(2);
+    for program in programs_with_engines().iter().filter(|name| *name != "stations") {
+        run(&["-fsanitize=address,undefined", "-fno-sanitize-recover=all"], program, &system);
     }
 }
 
