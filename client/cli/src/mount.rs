@@ -113,6 +113,7 @@ pub fn mount(
         threads: arguments.threads,
         engine_wait: Duration::from_secs(arguments.engine_wait),
         open_wait: patience,
+        tenant: None,
     };
     if arguments.foreground { serve_here(&spec, arguments) } else { start(&spec, arguments, output) }
 }

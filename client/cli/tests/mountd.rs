@@ -5,6 +5,7 @@ mod harness;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use harness::DevSystem;
 use tonic::Code;
 use weir_fuse::v1::mounts_client::MountsClient;
-use weir_fuse::v1::{ListRequest, MountHealth, MountInfo, MountRequest, UnmountRequest};
+use weir_fuse::v1::{ListRequest, MountCredentials, MountHealth, MountInfo, MountRequest, UnmountRequest};
 
 /// A mount daemon for a test. Its mounts outlive it, as they should: the test removes them.
 struct Daemon {
@@ -235,6 +236,90 @@ fn mounts_outlive_the_daemon_and_do_not_share_each_others_fate() {
     for target in [&one, &two] {
         daemon.unmount(target, false).expect("unmounted");
     }
+    daemon.kill();
+}
+
+/// What a tenant's clients attach with, as the operator writes it into their Secret.
+fn credentials_of(system: &DevSystem, tenant: u64) -> MountCredentials {
+    let folder = system.folder().join(format!("tenant-{tenant}"));
+    system.run(&["fabric", "tenant", &tenant.to_string(), folder.to_str().expect("plain")]);
+    let read = |name: &str| fs::read(folder.join(name)).expect("written");
+    MountCredentials { attach: read("client.json"), key: read("tenant.key") }
+}
+
+/// The files that the daemon keeps for its mounts, beside records and sockets.
+fn kept(daemon: &Daemon) -> Vec<PathBuf> {
+    let folders = fs::read_dir(daemon.state.join("mounts")).expect("listed").flatten();
+    let files = folders.flat_map(|folder| fs::read_dir(folder.path()).expect("listed").flatten());
+    files
+        .map(|file| file.path())
+        .filter(|path| path.ends_with("client.json") || path.ends_with("client.key"))
+        .collect()
+}
+
+#[test]
+fn one_node_serves_tenants_by_the_credentials_of_their_mounts() {
+    let system = DevSystem::start(&["--engines", "1", "--size", "1GiB"]);
+    for (tenant, pool) in [("70007", "seven"), ("70008", "eight")] {
+        system.run(&["pool", "create", pool, "--size", "64MiB", "--tenant", tenant]);
+        system.run(&["container", "create", pool, "home"]);
+    }
+    let (one, two) = (directory(&system, "one"), directory(&system, "two"));
+    let root = one.parent().expect("a folder");
+    // The daemon itself has no attach file of any system.
+    let nothing = system.folder().join("clients");
+    let daemon = Daemon::start(&system, root, &nothing);
+    let seven = || MountRequest {
+        pool: "seven".into(),
+        system: "weir".into(),
+        credentials: Some(credentials_of(&system, 70007)),
+        ..request(&one)
+    };
+    let eight = || MountRequest {
+        pool: "eight".into(),
+        system: "weir".into(),
+        credentials: Some(credentials_of(&system, 70008)),
+        ..request(&two)
+    };
+    let theirs = MountRequest { pool: "eight".into(), target_path: two.display().to_string(), ..seven() };
+    let refused = daemon.mount(theirs).expect_err("tenant 70007 has no part in it");
+    assert_eq!(refused.code(), Code::PermissionDenied, "{refused:?}");
+    assert!(kept(&daemon).is_empty(), "credentials of a mount that failed are kept");
+    daemon.mount(seven()).expect("mounted");
+    daemon.mount(eight()).expect("mounted");
+    daemon.mount(seven()).expect("the same mount");
+    let foreign = MountRequest { credentials: Some(credentials_of(&system, 70008)), ..seven() };
+    assert_eq!(daemon.mount(foreign).expect_err("another tenant").code(), Code::AlreadyExists);
+    fs::write(one.join("f"), "seven's").expect("written");
+    fs::write(two.join("f"), "eight's").expect("written");
+    let files = kept(&daemon);
+    assert_eq!(files.len(), 4, "{files:?}");
+    for file in &files {
+        assert_eq!(
+            fs::metadata(file).expect("there").permissions().mode() & 0o777,
+            0o600,
+            "{}",
+            file.display()
+        );
+    }
+
+    // A mount whose process has ended is made again by its credentials, which a later daemon has, too.
+    let pid = rustix::process::Pid::from_raw(server_of(&daemon, &one)).expect("not zero");
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("killed");
+    daemon.kill();
+    let daemon = Daemon::start(&system, root, &nothing);
+    harness::eventually("the dead mount is noticed", Duration::from_secs(10), || {
+        daemon.list().iter().any(|mount| mount.health() == MountHealth::Dead)
+    });
+    daemon.mount(MountRequest { credentials: None, ..seven() }).expect("mounted again");
+    assert_eq!(fs::read_to_string(one.join("f")).expect("read"), "seven's");
+    for target in [&one, &two] {
+        unmount_soon(&daemon, target);
+    }
+    assert!(kept(&daemon).is_empty(), "credentials outlive their mounts");
+    let bare =
+        daemon.mount(MountRequest { credentials: None, ..seven() }).expect_err("no credentials at all");
+    assert_eq!(bare.code(), Code::Unavailable, "{bare:?}");
     daemon.kill();
 }
 

@@ -98,6 +98,9 @@ pub struct MountSpec {
     /// How long pool and container may take to open.
     #[serde(default = "default_open_wait")]
     pub open_wait: Duration,
+    /// The tenant whose credentials came with the request; none uses the daemon's own attach files.
+    #[serde(default)]
+    pub tenant: Option<u64>,
 }
 
 /// Options, parsed.
@@ -228,6 +231,7 @@ impl MountSpec {
             && self.container == other.container
             && self.target == other.target
             && self.fs_group == other.fs_group
+            && self.tenant == other.tenant
     }
 
     /// Source of the mount as `mount` and `df` show it.
@@ -265,6 +269,7 @@ mod tests {
             threads: DEFAULT_THREADS,
             engine_wait: DEFAULT_ENGINE_WAIT,
             open_wait: DEFAULT_OPEN_WAIT,
+            tenant: None,
         }
     }
 
@@ -322,5 +327,6 @@ mod tests {
         assert!(one.same_mount(&same));
         assert!(!one.same_mount(&spec()));
         assert!(!spec().same_mount(&MountSpec { container: "other".into(), ..spec() }));
+        assert!(!spec().same_mount(&MountSpec { tenant: Some(7), ..spec() }));
     }
 }

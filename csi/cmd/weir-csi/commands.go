@@ -13,6 +13,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
@@ -27,6 +28,7 @@ import (
 	"weir.dev/weir/csi/internal/registration"
 	"weir.dev/weir/csi/internal/server"
 	"weir.dev/weir/csi/internal/telemetry"
+	"weir.dev/weir/csi/internal/tenants"
 )
 
 // options are the flags that both commands have.
@@ -67,11 +69,13 @@ func runController(ctx context.Context, arguments []string, stderr io.Writer) er
 		o         options
 		attachDir string
 		nodes     bool
+		claims    bool
 	)
 	logger, err := o.parse("controller", arguments, stderr, func(flags *flag.FlagSet) {
 		flags.StringVar(&attachDir, "attach-dir", "/etc/weir/client",
 			"`folder` with the attach file (client.json) of a system, or with a subfolder for each system that has one")
 		flags.BoolVar(&nodes, "ask-nodes", false, "ask the API server of the cluster that this program runs in which nodes are gone, before a volume is deleted that is open there")
+		flags.BoolVar(&claims, "ask-tenants", false, "ask the API server which tenant a claim's namespace belongs to, and make no volume in a pool of another tenant")
 	})
 	if err != nil {
 		return err
@@ -91,7 +95,11 @@ func runController(ctx context.Context, arguments []string, stderr io.Writer) er
 	if api != nil {
 		known = api.CoreV1().Nodes()
 	}
-	volumes := controller.New(systems, known)
+	namespaces, err := tenantsOf(claims)
+	if err != nil {
+		return err
+	}
+	volumes := controller.New(systems, known, namespaces)
 	return serveAll(ctx,
 		o.serveMetrics(metrics, ready),
 		func(ctx context.Context) error {
@@ -181,6 +189,23 @@ func apiServer(name string, set bool) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return api, nil
+}
+
+// tenantsOf returns who knows the tenants of namespaces; nil if nobody is to be asked.
+func tenantsOf(set bool) (controller.Tenants, error) {
+	core, err := apiServer("--ask-tenants", set)
+	if err != nil || core == nil {
+		return nil, err
+	}
+	config, err := rest.InClusterConfig()
+	if err != nil {
+		return nil, fmt.Errorf("--ask-tenants: %w", err)
+	}
+	objects, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("--ask-tenants: %w", err)
+	}
+	return tenants.New(core.CoreV1().Namespaces(), objects), nil
 }
 
 // serveMetrics returns the service that answers on the metrics address.

@@ -36,14 +36,16 @@ type Server struct {
 
 	systems Systems
 	nodes   Nodes
+	tenants Tenants
 	locks   oplock.Locks
 }
 
 var _ csi.ControllerServer = (*Server)(nil)
 
-// New returns a controller service of the given systems. nodes tells which nodes are gone; nil when nobody knows.
-func New(systems Systems, nodes Nodes) *Server {
-	return &Server{systems: systems, nodes: nodes}
+// New returns a controller service of the given systems. nodes tells which nodes are gone, and namespaces whose they are; nil when
+// nobody knows.
+func New(systems Systems, nodes Nodes, namespaces Tenants) *Server {
+	return &Server{systems: systems, nodes: nodes, tenants: namespaces}
 }
 
 // ControllerGetCapabilities says what the service does.
@@ -95,6 +97,9 @@ func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	}
 	pool, err := poolFor(ctx, system, plan)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.admit(ctx, plan, pool); err != nil {
 		return nil, err
 	}
 	made, err := system.Containers().Create(ctx, plan.creation(pool))

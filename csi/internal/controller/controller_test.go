@@ -32,7 +32,7 @@ func start(t *testing.T) (*Server, *managementtest.System) {
 	system.MakePool("tank", poolBytes)
 	systems := clusters.New(filepath.Dir(system.AttachFile()))
 	t.Cleanup(func() { _ = systems.Close() })
-	return New(systems, nil), system
+	return New(systems, nil, nil), system
 }
 
 func bounded(t *testing.T) context.Context {

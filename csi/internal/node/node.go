@@ -86,24 +86,30 @@ func (s *Server) NodeStageVolume(ctx context.Context, request *csi.NodeStageVolu
 	if err != nil {
 		return nil, err
 	}
+	own, err := credentials(request.GetSecrets())
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "%s: %v", operation, err)
+	}
 	release, err := s.locks.Acquire(ctx, request.GetVolumeId(), "NodeStageVolume", patience)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	if _, err := s.stage(ctx, id, request.GetStagingTargetPath(), request.GetVolumeCapability()); err != nil {
+	if _, err := s.stage(ctx, id, request.GetStagingTargetPath(), request.GetVolumeCapability(), own); err != nil {
 		return nil, err
 	}
 	return &csi.NodeStageVolumeResponse{}, nil
 }
 
-// stage has the daemon mount a volume and returns the mount as the node plugin sees it. A mount that is there and alive
-// stays as it is; one whose server is gone is replaced.
-func (s *Server) stage(ctx context.Context, id volume.ID, path string, capability *csi.VolumeCapability) (mounts.Mount, error) {
+// stage has the daemon mount a volume, with credentials of its own if there are, and returns the mount as the node plugin sees it. A
+// mount that is there and alive stays as it is; one whose server is gone is replaced, without credentials by one with those that the
+// daemon keeps of it.
+func (s *Server) stage(ctx context.Context, id volume.ID, path string, capability *csi.VolumeCapability, own *mountv1.MountCredentials) (mounts.Mount, error) {
 	request, err := mountRequest(id, path, capability)
 	if err != nil {
 		return mounts.Mount{}, status.Errorf(codes.InvalidArgument, "stage volume %s: %v", id, err)
 	}
+	request.Credentials = own
 	entries, err := s.table.List()
 	if err != nil {
 		return mounts.Mount{}, status.Error(codes.Internal, err.Error())
@@ -249,7 +255,7 @@ func (s *Server) staged(ctx context.Context, id volume.ID, request *csi.NodePubl
 			return mounts.Mount{}, status.Errorf(codes.Unavailable, "publish volume %s: %s", id, status.Convert(err).Message())
 		}
 	}
-	return s.stage(ctx, id, path, request.GetVolumeCapability())
+	return s.stage(ctx, id, path, request.GetVolumeCapability(), nil)
 }
 
 // publish binds the staging mount at the target path, unless it is there already.

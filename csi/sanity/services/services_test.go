@@ -39,7 +39,7 @@ func TestSanityOfTheServices(t *testing.T) {
 	endpoint := filepath.Join(folder, "csi.sock")
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	volumes, pods := controller.New(systems, nil), node.New("node-1", daemon, machine)
+	volumes, pods := controller.New(systems, nil, nil), node.New("node-1", daemon, machine)
 	go func() {
 		ended <- server.Serve(ctx, slog.New(slog.DiscardHandler), endpoint, func(s *grpc.Server) {
 			csi.RegisterIdentityServer(s, identity.New("test", ready))

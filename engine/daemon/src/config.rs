@@ -21,7 +21,7 @@ use weir_fabric::{
 use weir_management::TlsFiles;
 use weir_media::health::STALL_LIMIT;
 use weir_proto::Rank;
-use weir_proto::capability::SystemKey;
+use weir_proto::capability::{EngineKey, SystemKey};
 use weir_proto::group::{EngineInfo, GroupList};
 use weir_proto::probe::ProbeListener;
 use weir_rpc::membership::swim::SwimConfig;
@@ -205,9 +205,11 @@ pub enum ConfigError {
         /// What is wrong with it.
         reason: String,
     },
-    /// The system key.
-    #[error("`auth.system_key`: {path}: {reason}")]
-    SystemKey {
+    /// A key.
+    #[error("`auth.{key}`: {path}: {reason}")]
+    Key {
+        /// Which one.
+        key: &'static str,
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
@@ -269,6 +271,7 @@ struct FileTls {
 #[serde(deny_unknown_fields)]
 struct FileAuth {
     system_key: PathBuf,
+    engine_key: PathBuf,
 }
 
 #[derive(Deserialize, Debug, Default)]
@@ -358,6 +361,8 @@ pub struct Config {
     pub tls: TlsFiles,
     /// The key that engines and clients share.
     pub system_key: SystemKey,
+    /// The key that engines have for themselves.
+    pub engine_key: EngineKey,
     /// Times of the membership protocol.
     pub membership: SwimConfig,
     /// Every engine of the system, this one too, and the version of that list.
@@ -400,7 +405,7 @@ impl Config {
         let index = flags.index_memory.clone().or(file.index_memory);
         let cache = flags.cache_memory.clone().or(file.cache_memory);
         let tls = required(file.tls, "tls", "a [tls] section with ca, cert and key")?;
-        let auth = required(file.auth, "auth", "an [auth] section with system_key")?;
+        let auth = required(file.auth, "auth", "an [auth] section with system_key and engine_key")?;
         let bound = flags.listen.clone().or(file.listen).unwrap_or_else(|| listen_default(&host));
         let config = Self {
             system: flags.system.clone().or(file.system).unwrap_or_else(|| "weir".to_owned()),
@@ -444,7 +449,8 @@ impl Config {
             log: flags.log.clone().or(file.log).unwrap_or_else(|| "info".to_owned()),
             log_format: parse_format(flags.log_format.as_deref().or(file.log_format.as_deref()))?,
             tls: TlsFiles { ca: folder.join(tls.ca), cert: folder.join(tls.cert), key: folder.join(tls.key) },
-            system_key: read_key(folder.join(auth.system_key))?,
+            system_key: read_key("system_key", folder.join(auth.system_key))?,
+            engine_key: EngineKey(read_key("engine_key", folder.join(auth.engine_key))?.0),
             membership: membership(&file.membership.unwrap_or_default())?,
             engines: GroupList::default(),
         };
@@ -453,6 +459,11 @@ impl Config {
     }
 
     fn check(&self) -> Result<(), ConfigError> {
+        if self.engine_key.0 == self.system_key.0 {
+            let reason =
+                "it is the system key, which clients have; make another one with `openssl rand -base64 32`";
+            return Err(invalid("auth.engine_key", "(a key)", reason));
+        }
         if self.system.is_empty() || self.system.len() > 63 {
             return Err(invalid("system", &self.system, "a system's name has 1 to 63 characters"));
         }
@@ -667,10 +678,10 @@ fn parse_format(text: Option<&str>) -> Result<LogFormat, ConfigError> {
     }
 }
 
-fn read_key(path: PathBuf) -> Result<SystemKey, ConfigError> {
+fn read_key(key: &'static str, path: PathBuf) -> Result<SystemKey, ConfigError> {
     let text = std::fs::read_to_string(&path).map_err(|error| error.to_string());
-    let key = text.and_then(|text| SystemKey::parse(&text).map_err(|error| error.to_string()));
-    key.map_err(|reason| ConfigError::SystemKey { path, reason })
+    let read = text.and_then(|text| SystemKey::parse(&text).map_err(|error| error.to_string()));
+    read.map_err(|reason| ConfigError::Key { key, path, reason })
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tonic::transport::Server;
 use weir_fabric::{Options, libfabric};
+use weir_group::EngineKeys;
 use weir_management::v1::containers_server::ContainersServer;
 use weir_management::v1::pools_server::PoolsServer;
 use weir_management::v1::system_server::SystemServer;
@@ -240,7 +241,7 @@ impl Engine {
                 port: config.fabric_port + u16::try_from(target).unwrap_or(0),
                 engines: config.engines.clone(),
                 membership: config.membership,
-                key: config.system_key.clone(),
+                keys: EngineKeys { system: config.system_key.clone(), engines: config.engine_key.clone() },
                 started: since,
                 store: StoreConfig {
                     scrub: config.scrub,

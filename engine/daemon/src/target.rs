@@ -7,12 +7,12 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_fabric::Endpoint;
+pub use weir_group::EngineKeys;
 use weir_group::{Engines, InvalidEngines, Refusal, Roster, Spread};
 use weir_media::Device;
 use weir_media::health::{DeviceState, HUNG};
 use weir_object::IoService;
 use weir_pool::{Directory, Failed, MapBackup, TargetPools, serve_clients};
-use weir_proto::capability::SystemKey;
 use weir_proto::group::{GroupList, MemberState};
 use weir_proto::pool::EngineReport;
 use weir_proto::{Clock, TargetIndex, opcode};
@@ -69,8 +69,8 @@ pub struct TargetContext {
     pub engines: GroupList,
     /// Times of the membership protocol.
     pub membership: SwimConfig,
-    /// The key that engines and clients share.
-    pub key: SystemKey,
+    /// The key that engines and clients share, and the one that engines have for themselves.
+    pub keys: EngineKeys,
     /// libfabric provider, as clients are told.
     pub provider: String,
     /// Start of the process, seconds since 1970.
@@ -124,7 +124,7 @@ impl Target {
             owner,
             engines,
             membership,
-            key,
+            keys,
             provider,
             started,
             ..
@@ -132,14 +132,14 @@ impl Target {
         // Peers' clocks may have pushed this one ahead of the wall before a restart.
         let clock = Rc::new(Clock::after(store.newest_epoch()));
         let config = RpcConfig {
-            keys: Some(Keys::System(key.clone())),
+            keys: Some(Keys::System(keys.system.clone())),
             requests_max: REQUESTS_MAX,
             ..RpcConfig::default()
         };
         let rpc = Rpc::with_clock(rt.clone(), endpoint, config, Rc::clone(&clock));
         rpc.set_starting(true);
         let own = (owner.rank, owner.target);
-        let engines = Engines::new(rt.clone(), Rc::clone(&rpc), key, own, engines)?;
+        let engines = Engines::new(rt.clone(), Rc::clone(&rpc), keys, own, engines)?;
         weir_probe::serve(&rpc);
         serve_report(&engines, &store, started, lost.clone());
         devices::serve_clear(&engines, &fault_record, lost.is_some().then(|| Rc::clone(&last_seen)));

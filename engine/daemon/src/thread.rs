@@ -7,10 +7,10 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use weir_fabric::{Addressing, AuthKey, FabricError, MrMethod, Options, Protocol, ReceiveMode};
+use weir_group::EngineKeys;
 use weir_media::Device;
 use weir_media::MediaError;
 use weir_media::health::MonitoredDevice;
-use weir_proto::capability::SystemKey;
 use weir_proto::group::GroupList;
 use weir_proto::probe::ProbeListener;
 use weir_rpc::membership::swim::SwimConfig;
@@ -66,8 +66,8 @@ pub struct Settings {
     pub engines: GroupList,
     /// Times of the membership protocol.
     pub membership: SwimConfig,
-    /// The key that engines and clients share.
-    pub key: SystemKey,
+    /// The key that engines and clients share, and the one that engines have for themselves.
+    pub keys: EngineKeys,
     /// Start of the process, seconds since 1970.
     pub started: u64,
     /// How its store behaves.
@@ -275,7 +275,7 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
         store: settings.store,
         engines: settings.engines,
         membership: settings.membership,
-        key: settings.key,
+        keys: settings.keys,
         provider,
         started: settings.started,
     };

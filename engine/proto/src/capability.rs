@@ -198,6 +198,26 @@ impl SystemKey {
     }
 }
 
+/// The key that engines seal requests to each other with. No client has it, so that none can make such a request.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EngineKey(pub [u8; 32]);
+
+impl EngineKey {
+    /// Reads the text of a key file; the same form as a system key's.
+    ///
+    /// # Errors
+    /// When the text is anything else.
+    pub fn parse(text: &str) -> Result<Self, InvalidSystemKey> {
+        SystemKey::parse(text).map(|key| Self(key.0))
+    }
+}
+
+impl core::fmt::Debug for EngineKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("EngineKey(..)")
+    }
+}
+
 impl core::fmt::Debug for SystemKey {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("SystemKey(..)")

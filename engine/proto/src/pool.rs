@@ -249,7 +249,8 @@ pub struct QuotaRequest {
     pub quota: u64,
 }
 
-/// Proof that a request comes from an engine of the system: a keyed hash over the body with the system key.
+/// Proof that a request comes from an engine of the system and is for this target: a keyed hash with the key that engines have for
+/// themselves.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EngineSeal {
     /// Sender.
@@ -258,7 +259,7 @@ pub struct EngineSeal {
     pub group: u64,
     /// Wall time, nanoseconds since 1970.
     pub issued_ns: u64,
-    /// Keyed hash over opcode, rank, version, time and the encoded payload.
+    /// Keyed hash over opcode, rank, version, time, rank and index of the target that it is for, and the encoded payload.
     pub seal: [u8; 16],
 }
 

@@ -128,6 +128,21 @@ mod tests {
     }
 
     #[test]
+    fn keys_are_those_that_the_operator_derives() {
+        let lines = include_str!("../keys/vectors.txt").lines().filter(|line| !line.starts_with('#'));
+        let mut count = 0;
+        for line in lines {
+            let words: Vec<_> = line.split_whitespace().collect();
+            let [system, number, key] = words[..] else { panic!("{line}") };
+            let system = SystemKey::parse(system).expect("a key");
+            let tenant = TenantId(number.parse().expect("a number"));
+            assert_eq!(Ok(system.tenant(tenant)), TenantKey::parse(tenant, key), "{line}");
+            count += 1;
+        }
+        assert!(count > 4, "{count} vectors");
+    }
+
+    #[test]
     fn tenants_have_different_keys_and_purposes_different_ones_again() {
         let system = SystemKey([7; 32]);
         let [one, two] = [1, 2].map(|tag| system.tenant(TenantId(tag)));

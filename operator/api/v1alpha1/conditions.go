@@ -14,6 +14,8 @@ const (
 	ConditionHealthy = "Healthy"
 	// ConditionVNIAllocated is True while a Tenant has as many VNIs as its spec asks for.
 	ConditionVNIAllocated = "VNIAllocated"
+	// ConditionCredentialsWritten is True while each namespace of a Tenant has the Secrets that its clients attach with.
+	ConditionCredentialsWritten = "CredentialsWritten"
 )
 
 // Reasons that several kinds share.
@@ -98,6 +100,12 @@ const (
 	ReasonTargetsOutOfService = "TargetsOutOfService"
 	// ReasonAllRanksReachable says that every engine of the pool answers.
 	ReasonAllRanksReachable = "AllRanksReachable"
+	// ReasonTenantNotFound says that no Tenant has the name in tenantRef.
+	ReasonTenantNotFound = "TenantNotFound"
+	// ReasonTenantNotReady says that the pool's Tenant has no number yet, or is being deleted.
+	ReasonTenantNotReady = "TenantNotReady"
+	// ReasonTenantMismatch says that the pool was made for another tenant than tenantRef names.
+	ReasonTenantMismatch = "TenantMismatch"
 	// ReasonContainersExist says that the pool holds containers that would be lost.
 	ReasonContainersExist = "ContainersExist"
 )
@@ -122,6 +130,22 @@ const (
 	ReasonAllocated = "Allocated"
 	// ReasonNoFabricDomain says that there is no FabricDomain to take VNIs from, or several and none is named.
 	ReasonNoFabricDomain = "NoFabricDomain"
+	// ReasonNoVNIWanted says that the tenant's spec asks for no VNI.
+	ReasonNoVNIWanted = "NoVNIWanted"
+	// ReasonSecretsWritten says that every namespace of the tenant has its Secrets.
+	ReasonSecretsWritten = "SecretsWritten"
+	// ReasonNoNamespace says that no namespace has the labels that the tenant selects.
+	ReasonNoNamespace = "NoNamespace"
+	// ReasonNoCluster says that there is no StorageCluster whose clients the tenant's could be.
+	ReasonNoCluster = "NoCluster"
+	// ReasonNamespaceTaken says that an older Tenant selects a namespace, too.
+	ReasonNamespaceTaken = "NamespaceTaken"
+	// ReasonTooManyNamespaces says that the tenant selects more namespaces than it can have.
+	ReasonTooManyNamespaces = "TooManyNamespaces"
+	// ReasonSecretsRefused says that the operator may not write Secrets into a namespace, or that one of the name is there.
+	ReasonSecretsRefused = "SecretsRefused"
+	// ReasonTenantReady says that the tenant has all that its spec asks for.
+	ReasonTenantReady = "TenantReady"
 	// ReasonRangeExhausted says that the FabricDomain has no number left to give.
 	ReasonRangeExhausted = "RangeExhausted"
 	// ReasonNumbersFree says that the FabricDomain has numbers to give.
@@ -182,6 +206,10 @@ const (
 	LabelAttaches = "storage.weir.dev/attaches"
 	// AnnotationCluster is "namespace/name" of the StorageCluster that a Secret in another namespace was copied from.
 	AnnotationCluster = "storage.weir.dev/cluster"
+	// LabelTenant is the UID of the Tenant whose Secret an object is.
+	LabelTenant = "storage.weir.dev/tenant-uid"
+	// AnnotationTenant names the Tenant whose Secret an object is.
+	AnnotationTenant = "storage.weir.dev/tenant"
 	// AnnotationStopInUse, when "true", lets a StorageCluster be deleted while volumes of it are mounted.
 	AnnotationStopInUse = "storage.weir.dev/stop-in-use"
 )

@@ -48,11 +48,16 @@ type PoolList struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.label) == has(oldSelf.label) && (!has(self.label) || self.label == oldSelf.label)",message="label is immutable: programs open the pool by it"
 // +kubebuilder:validation:XValidation:rule="has(self.ranks) == has(oldSelf.ranks) && (!has(self.ranks) || self.ranks == oldSelf.ranks)",message="ranks is immutable: the pool's data is placed on them"
+// +kubebuilder:validation:XValidation:rule="has(self.tenantRef) == has(oldSelf.tenantRef) && (!has(self.tenantRef) || self.tenantRef == oldSelf.tenantRef)",message="tenantRef is immutable: make another Pool and copy the data"
 type PoolSpec struct {
 	// clusterRef names the StorageCluster, in the same namespace.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="clusterRef is immutable: create a Pool in the other cluster and copy the data"
 	ClusterRef LocalReference `json:"clusterRef"`
+	// tenantRef names the Tenant whose clients may connect to the pool. Absent means the tenant that has the pool's namespace, or
+	// the system if none has.
+	// +optional
+	TenantRef *ClusterReference `json:"tenantRef,omitempty"`
 	// label that programs open the pool by; empty means metadata.name. A pool of that label which the engines already
 	// have is adopted when size, ranks and class agree.
 	// +optional
@@ -110,6 +115,10 @@ type PoolStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=36
 	UUID string `json:"uuid,omitempty"`
+	// tenant is the number of the tenant whose clients may connect to the pool; 0 is the system.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Tenant int64 `json:"tenant,omitempty"`
 	// capacity of the pool.
 	// +optional
 	Capacity *Capacity `json:"capacity,omitempty"`

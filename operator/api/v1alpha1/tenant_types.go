@@ -4,7 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Tenant is a user of the cluster who has virtual networks of its own: the operator gives it VNIs that nobody else has.
+// Tenant is a user of the cluster who shares nothing with others: it has namespaces, a number, a key that is derived from that
+// number, and virtual networks (VNIs) that nobody else has.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -12,11 +13,13 @@ import (
 // +kubebuilder:metadata:annotations="helm.sh/resource-policy=keep"
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`
+// +kubebuilder:printcolumn:name="Number",type=integer,JSONPath=`.status.number`
 // +kubebuilder:printcolumn:name="VNIs",type=string,JSONPath=`.status.vnis`
 // +kubebuilder:printcolumn:name="Domain",type=string,JSONPath=`.status.fabricDomain`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Blocked",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="DeletionBlocked")].reason`
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.fabricDomainRef) || !has(self.status) || !has(self.status.fabricDomain) || self.status.fabricDomain == self.spec.fabricDomainRef.name",message="the tenant has its VNIs from the domain in status.fabricDomain: spec.fabricDomainRef can't name another one"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.status) || !has(oldSelf.status.number) || (has(self.status) && has(self.status.number) && self.status.number == oldSelf.status.number)",message="status.number is immutable once it is set: pools belong to it, and the tenant's keys are made of it"
 type Tenant struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -42,8 +45,8 @@ type TenantList struct {
 //
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.fabricDomainRef) || (has(self.fabricDomainRef) && self.fabricDomainRef == oldSelf.fabricDomainRef)",message="fabricDomainRef is immutable once it is set: make another Tenant"
 type TenantSpec struct {
-	// namespaceSelector says which namespaces are the tenant's, by their labels. It is recorded only: no part of Weir acts on
-	// it yet.
+	// namespaceSelector says which namespaces are the tenant's, by their labels. Each gets the Secrets that the tenant's clients
+	// attach with. Of several Tenants that select a namespace the oldest has it.
 	// +required
 	// +kubebuilder:validation:XValidation:rule="has(self.matchLabels) && size(self.matchLabels) > 0 || has(self.matchExpressions) && size(self.matchExpressions) > 0",message="namespaceSelector must have matchLabels or matchExpressions: an empty one would select every namespace"
 	NamespaceSelector metav1.LabelSelector `json:"namespaceSelector"`
@@ -57,17 +60,23 @@ type TenantSpec struct {
 }
 
 // VNIMode says who shares the VNIs of a tenant.
-// +kubebuilder:validation:Enum=PerTenant
+// +kubebuilder:validation:Enum=PerTenant;None
 type VNIMode string
 
-// VNIPerTenant gives all pods of a tenant the same VNIs.
-const VNIPerTenant VNIMode = "PerTenant"
+const (
+	// VNIPerTenant gives all pods of a tenant the same VNIs.
+	VNIPerTenant VNIMode = "PerTenant"
+	// VNINone gives a tenant no VNIs: its key alone keeps it apart from others.
+	VNINone VNIMode = "None"
+)
 
 // TenantVNI says how many VNIs a tenant has, and who shares them.
 type TenantVNI struct {
-	// mode says who shares the VNIs: PerTenant gives all pods of the tenant the same ones. It is the only mode.
+	// mode says who shares the VNIs: PerTenant gives all pods of the tenant the same ones, None gives the tenant no VNI, for
+	// fabrics that have none. It can change from None to PerTenant.
 	// +optional
 	// +kubebuilder:default=PerTenant
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf || oldSelf == 'None'",message="mode can't change to None: pods may be using the tenant's VNIs"
 	Mode VNIMode `json:"mode,omitempty"`
 	// count of VNIs. It can grow. A Cassini service takes at most 4.
 	// +optional
@@ -80,7 +89,7 @@ type TenantVNI struct {
 
 // TenantStatus is the tenant that is.
 type TenantStatus struct {
-	// conditions of the tenant: Ready, VNIAllocated, DeletionBlocked.
+	// conditions of the tenant: Ready, VNIAllocated, CredentialsWritten, DeletionBlocked.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -89,6 +98,17 @@ type TenantStatus struct {
 	// observedGeneration is the generation of the spec that this status was computed from.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// number is what engines know the tenant by. No other Tenant ever has it, not even one of the same name.
+	// +optional
+	// +kubebuilder:validation:Minimum=65536
+	// +kubebuilder:validation:Maximum=9007199254740991
+	Number int64 `json:"number,omitempty"`
+	// namespaces that have, or may have, Secrets of the tenant.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=1024
+	// +kubebuilder:validation:items:MaxLength=63
+	Namespaces []string `json:"namespaces,omitempty"`
 	// fabricDomain is the FabricDomain that the tenant's VNIs are from.
 	// +optional
 	// +kubebuilder:validation:MaxLength=253

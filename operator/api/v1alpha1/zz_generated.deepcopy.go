@@ -600,6 +600,11 @@ func (in *PoolList) DeepCopyObject() runtime.Object {
 func (in *PoolSpec) DeepCopyInto(out *PoolSpec) {
 	*out = *in
 	out.ClusterRef = in.ClusterRef
+	if in.TenantRef != nil {
+		in, out := &in.TenantRef, &out.TenantRef
+		*out = new(ClusterReference)
+		**out = **in
+	}
 	out.Size = in.Size.DeepCopy()
 	if in.Ranks != nil {
 		in, out := &in.Ranks, &out.Ranks
@@ -901,6 +906,11 @@ func (in *TenantStatus) DeepCopyInto(out *TenantStatus) {
 		for i := range *in {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
+	}
+	if in.Namespaces != nil {
+		in, out := &in.Namespaces, &out.Namespaces
+		*out = make([]string, len(*in))
+		copy(*out, *in)
 	}
 	if in.VNIs != nil {
 		in, out := &in.VNIs, &out.VNIs

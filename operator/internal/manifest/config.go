@@ -67,6 +67,7 @@ func StartConfig(c *v1alpha1.StorageCluster) string {
 	line("")
 	line("[auth]")
 	line("system_key = \"%s/auth/%s\"", configDir, KeySystemKey)
+	line("engine_key = \"%s/auth/%s\"", configDir, KeyEngineKey)
 	return b.String()
 }
 
@@ -85,7 +86,10 @@ type Attach struct {
 	Provider      string         `json:"provider"`
 	Engines       []AttachEngine `json:"engines"`
 	SystemKeyFile string         `json:"system_key_file,omitempty"`
-	TLS           AttachTLS      `json:"tls"`
+	// Tenant is the number of the clients' tenant; 0 is the system.
+	Tenant        int64     `json:"tenant,omitempty"`
+	TenantKeyFile string    `json:"tenant_key_file,omitempty"`
+	TLS           AttachTLS `json:"tls"`
 }
 
 // AttachEngine is the address of one engine.
@@ -111,6 +115,13 @@ type AttachTLS struct {
 func AttachFile(c *v1alpha1.StorageCluster, prefix string) ([]byte, error) {
 	attach := attachment(c, prefix)
 	attach.SystemKeyFile = prefix + KeySystemKey
+	return attach.encode(c)
+}
+
+// TenantFile is the attach file of a tenant's clients: it names the tenant's key and nothing of the system's.
+func TenantFile(c *v1alpha1.StorageCluster, number int64) ([]byte, error) {
+	attach := attachment(c, "")
+	attach.Tenant, attach.TenantKeyFile = number, KeyTenantKey
 	return attach.encode(c)
 }
 

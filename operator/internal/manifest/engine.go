@@ -17,6 +17,8 @@ import (
 const (
 	// annotationFingerprint on a pod changes with what the engine reads at its start only.
 	annotationFingerprint = "storage.weir.dev/configuration"
+	// AnnotationSeals on a StatefulSet tells by which key the engine seals requests to others.
+	AnnotationSeals = "storage.weir.dev/seals"
 	// AnnotationTemplate on a StatefulSet tells whether its pod template is the one the spec asks for.
 	AnnotationTemplate = "storage.weir.dev/template"
 	// fingerprintBytes of SHA-256 are plenty to tell configurations apart.

@@ -34,6 +34,10 @@ const (
 	KeyPrivate = corev1.TLSPrivateKeyKey
 	// KeySystemKey is the secret that engines and clients share, base64 text of 32 random bytes.
 	KeySystemKey = "system.key"
+	// KeyEngineKey is the secret that engines share among themselves, of the same form.
+	KeyEngineKey = "engines.key"
+	// KeyTenantKey is the secret that engines and the clients of one tenant share, of the same form.
+	KeyTenantKey = "tenant.key"
 	// KeyClient is the attach file of clients.
 	KeyClient = "client.json"
 	// KeyConfig is the configuration file of engines.
@@ -61,6 +65,9 @@ func EngineTLSName(cluster string) string { return cluster + "-engine-tls" }
 // AuthName names the Secret with the system key.
 func AuthName(cluster string) string { return cluster + "-auth" }
 
+// EngineAuthName names the Secret with the key that engines have for themselves. Only the operator and engines read it.
+func EngineAuthName(cluster string) string { return cluster + "-engine-auth" }
+
 // ManagementName names the Secret with which pools are managed: by the operator, and by administrators.
 func ManagementName(cluster string) string { return cluster + "-management" }
 
@@ -69,6 +76,9 @@ func MetricsName(cluster string) string { return cluster + "-metrics" }
 
 // ClientName names the Secret that clients attach with. Its certificate makes containers and no pools.
 func ClientName(cluster string) string { return cluster + "-client" }
+
+// TenantName names the Secret with which the clients of a tenant attach to a cluster, in each of the tenant's namespaces.
+func TenantName(cluster string) string { return "weir-tenant-" + cluster }
 
 // ClientsName names the Secret of the operator's namespace that CSI driver and mount daemon mount: it has what clients of every
 // cluster attach with, under keys that begin with the cluster's name.

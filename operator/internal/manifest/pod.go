@@ -184,6 +184,7 @@ func engineVolumes(c *v1alpha1.StorageCluster, rank int32) []corev1.Volume {
 				}},
 				secret(EngineTLSName(c.Name), keys("tls/", KeyCA, KeyCert, KeyPrivate)),
 				secret(AuthName(c.Name), keys("auth/", KeySystemKey)),
+				secret(EngineAuthName(c.Name), keys("auth/", KeyEngineKey)),
 			},
 		}}},
 		{Name: "scratch", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},

@@ -40,6 +40,7 @@ func (r *Reconciler) unreachable(ctx context.Context, pool *v1alpha1.Pool, err e
 // has been reported as the reason for not being ready.
 func (r *Reconciler) describe(ctx context.Context, pool *v1alpha1.Pool, info *managementv1.PoolInfo, accepted bool) {
 	pool.Status.UUID = info.GetUuid()
+	pool.Status.Tenant = int64(info.GetTenant())
 	pool.Status.Containers = int32(info.GetContainers())
 	pool.Status.Ranks = ranks(info.GetRanks())
 	pool.Status.ServiceRanks = ranks(info.GetServiceRanks())

@@ -82,6 +82,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.Pool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.StorageCluster{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfCluster), builder.WithPredicates(engineCountChanged{})).
 		Watches(&v1alpha1.Container{}, handler.EnqueueRequestsFromMapFunc(poolOfContainer), builder.WithPredicates(comesOrGoes{})).
+		Watches(&v1alpha1.Tenant{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfTenant)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
@@ -151,9 +152,28 @@ func (r *Reconciler) reconcileEngines(ctx context.Context, pool *v1alpha1.Pool, 
 			return nil
 		}
 	}
+	number := known.GetTenant()
+	if pool.Status.UUID == "" || pool.Spec.TenantRef != nil {
+		var problem *status.Condition
+		if number, problem, err = r.tenantNumber(ctx, pool); err != nil {
+			return err
+		}
+		if problem == nil && pool.Status.UUID != "" && number != known.GetTenant() {
+			c := status.Of(v1alpha1.ConditionReady, false, v1alpha1.ReasonTenantMismatch, fmt.Sprintf(
+				"the pool belongs to tenant %d, and Tenant %s is number %d: make another Pool and copy the data", known.GetTenant(), pool.Spec.TenantRef.Name, number))
+			problem = &c
+		}
+		if problem != nil {
+			r.report(ctx, pool, *problem)
+			if pool.Status.UUID == "" {
+				return nil
+			}
+			refusal = problem
+		}
+	}
 	switch {
 	case pool.Status.UUID == "":
-		known, err = r.create(ctx, pool, engines)
+		known, err = r.create(ctx, pool, engines, number)
 	case refusal == nil && grows(pool, known):
 		var grown *managementv1.PoolResizeResponse
 		grown, err = engines.Pools.Resize(ctx, &managementv1.PoolResizeRequest{Pool: pool.Status.UUID, SizeBytes: uint64(pool.Spec.Size.Value())})
@@ -166,13 +186,14 @@ func (r *Reconciler) reconcileEngines(ctx context.Context, pool *v1alpha1.Pool, 
 	return nil
 }
 
-func (r *Reconciler) create(ctx context.Context, pool *v1alpha1.Pool, engines *management.Engines) (*managementv1.PoolInfo, error) {
+func (r *Reconciler) create(ctx context.Context, pool *v1alpha1.Pool, engines *management.Engines, tenant uint64) (*managementv1.PoolInfo, error) {
 	request := &managementv1.PoolCreateRequest{
 		Label:            pool.EngineLabel(),
 		SizeBytes:        uint64(pool.Spec.Size.Value()),
 		RedundancyFactor: uint32(pool.Spec.RedundancyFactor),
 		ObjectClass:      pool.Spec.ObjectClass,
 		Uuid:             string(pool.UID),
+		Tenant:           tenant,
 	}
 	for _, rank := range pool.Spec.Ranks {
 		request.Ranks = append(request.Ranks, uint32(rank))

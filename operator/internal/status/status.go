@@ -54,6 +54,11 @@ func Of(kind string, truth bool, reason, message string) Condition {
 	return Condition{Type: kind, Status: state, Reason: reason, Message: message}
 }
 
+// desired are the conditions that are True when all is well; the others are True when something is wrong, or under way.
+var desired = map[string]bool{
+	v1alpha1.ConditionReady: true, v1alpha1.ConditionVNIAllocated: true, v1alpha1.ConditionCredentialsWritten: true,
+}
+
 // Report sets a condition of obj. When its status or reason is new, it also sends an event and logs.
 func (r *Reporter) Report(ctx context.Context, obj client.Object, conditions *[]metav1.Condition, c Condition) {
 	c.Message = truncate(c.Message)
@@ -73,12 +78,12 @@ func (r *Reporter) Report(ctx context.Context, obj client.Object, conditions *[]
 	}
 	log.FromContext(ctx).Info("Condition changed", "condition", c.Type, "status", c.Status, "reason", c.Reason, "message", c.Message)
 	good := c.Status == metav1.ConditionTrue
-	switch c.Type {
-	case v1alpha1.ConditionReady:
-	case v1alpha1.ConditionHealthy:
+	switch {
+	case c.Type == v1alpha1.ConditionHealthy:
 		if good && before == nil {
 			return // that nothing is wrong with what has just been found is no news
 		}
+	case desired[c.Type]:
 	default:
 		good = !good
 		if good && !wasTrue {

@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +17,7 @@ import (
 	"weir.dev/weir/engine/proto/management/roles"
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/apply"
+	"weir.dev/weir/operator/internal/certificate"
 	"weir.dev/weir/operator/internal/manifest"
 	"weir.dev/weir/operator/internal/pki"
 )
@@ -29,6 +29,8 @@ const systemKeyBytes = 32
 type credentials struct {
 	authority pki.Pair
 	systemKey []byte
+	// engineKey is what engines have for themselves.
+	engineKey []byte
 	// renewAt is when the first certificate has to be renewed.
 	renewAt time.Time
 	// clientSecretOwner is who else has the name of the client Secret, such as "StorageCluster namespace/name".
@@ -37,7 +39,12 @@ type credentials struct {
 
 // fingerprint changes when engines have to be restarted to read what is new. Certificates they read again by themselves.
 func (c credentials) fingerprint(config string) string {
-	return manifest.Fingerprint([]byte(config), c.systemKey)
+	return manifest.Fingerprint([]byte(config), c.systemKey, c.engineKey)
+}
+
+// seals changes when engines with what is new can't talk to those without it.
+func (c credentials) seals() string {
+	return manifest.Fingerprint(c.engineKey)
 }
 
 // ensureCredentials makes, or renews, certificates and keys, and the Secret that clients attach with.
@@ -51,13 +58,16 @@ func (r *Reconciler) ensureCredentials(ctx context.Context, cluster *v1alpha1.St
 	if result.systemKey, err = r.ensureSystemKey(ctx, cluster); err != nil {
 		return result, err
 	}
+	if result.engineKey, err = r.ensureEngineKey(ctx, cluster); err != nil {
+		return result, err
+	}
 	engineSecret := &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 		ObjectMeta: manifest.Meta(cluster, manifest.EngineTLSName(cluster.Name)),
 		Type:       corev1.SecretTypeTLS,
 	}
 	leaf := pki.Leaf{CommonName: cluster.Name + "-engine", DNSNames: manifest.ServerNames(cluster), Server: true}
-	if _, renewAt, err = r.ensureLeaf(ctx, engineSecret, authority, leaf, nil); err != nil {
+	if renewAt, err = r.ensureLeaf(ctx, engineSecret, authority, leaf, nil); err != nil {
 		return result, err
 	}
 	result.renewAt = earlier(result.renewAt, renewAt)
@@ -95,7 +105,7 @@ func (r *Reconciler) ensureAuthority(ctx context.Context, cluster *v1alpha1.Stor
 		expires, err := pki.AuthorityExpires(authority)
 		return authority, expires, err
 	}
-	authority := pair(existing)
+	authority := certificate.Pair(existing)
 	expires, err := pki.AuthorityExpires(authority)
 	if err != nil {
 		return pki.Pair{}, time.Time{}, fmt.Errorf("secret %s/%s: %w", secret.Namespace, secret.Name, err)
@@ -140,11 +150,9 @@ func (r *Reconciler) ensureSystemKey(ctx context.Context, cluster *v1alpha1.Stor
 	}
 	restored := key != nil
 	if !restored {
-		raw := make([]byte, systemKeyBytes)
-		if _, err := rand.Read(raw); err != nil {
-			return nil, fmt.Errorf("draw a system key: %w", err)
+		if key, err = drawKey(); err != nil {
+			return nil, err
 		}
-		key = []byte(base64.StdEncoding.EncodeToString(raw))
 	}
 	secret.Data = map[string][]byte{manifest.KeySystemKey: key}
 	if err := r.client.Create(ctx, secret); err != nil {
@@ -155,6 +163,48 @@ func (r *Reconciler) ensureSystemKey(ctx context.Context, cluster *v1alpha1.Stor
 			"Secret %s was gone: it has the key of Secret %s again", secret.Name, clients.Name))
 	}
 	return key, nil
+}
+
+// ensureEngineKey reads or makes the secret that engines share among themselves.
+func (r *Reconciler) ensureEngineKey(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]byte, error) {
+	secret := engineKeySecret(cluster)
+	existing, found, err := apply.Own(ctx, r.client, r.live, secret)
+	if err != nil {
+		return nil, err
+	}
+	if found {
+		key := existing.Data[manifest.KeyEngineKey]
+		if !isSystemKey(key) {
+			return nil, fmt.Errorf("secret %s/%s: %s is not base64 of %d bytes: delete the Secret, and all engines are restarted with another key",
+				secret.Namespace, secret.Name, manifest.KeyEngineKey, systemKeyBytes)
+		}
+		return key, nil
+	}
+	key, err := drawKey()
+	if err != nil {
+		return nil, err
+	}
+	secret.Data = map[string][]byte{manifest.KeyEngineKey: key}
+	if err := r.client.Create(ctx, secret); err != nil {
+		return nil, fmt.Errorf("create Secret %s/%s: %w", secret.Namespace, secret.Name, err)
+	}
+	return key, nil
+}
+
+func drawKey() ([]byte, error) {
+	raw := make([]byte, systemKeyBytes)
+	if _, err := rand.Read(raw); err != nil {
+		return nil, fmt.Errorf("draw a key: %w", err)
+	}
+	return []byte(base64.StdEncoding.EncodeToString(raw)), nil
+}
+
+// engineKeySecret holds the engines' own key; who makes it fills it in.
+func engineKeySecret(cluster *v1alpha1.StorageCluster) *corev1.Secret {
+	return &corev1.Secret{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
+		ObjectMeta: manifest.LastingMeta(cluster, manifest.EngineAuthName(cluster.Name)),
+	}
 }
 
 // systemKeyOf is the system key in the Secret of clients; nil if that is not there, not the cluster's, or has none.
@@ -182,28 +232,8 @@ func systemKeySecret(cluster *v1alpha1.StorageCluster) *corev1.Secret {
 // ensureLeaf keeps in secret a certificate that is good for leaf, next to the data in extra.
 func (r *Reconciler) ensureLeaf(ctx context.Context, secret *corev1.Secret, authority pki.Pair, leaf pki.Leaf,
 	extra map[string][]byte,
-) (pki.Pair, time.Time, error) {
-	now := r.clock.Now()
-	existing, found, err := apply.Own(ctx, r.client, r.live, secret)
-	if err != nil {
-		return pki.Pair{}, time.Time{}, err
-	}
-	var current pki.Pair
-	if found {
-		current = pair(existing)
-	}
-	renewAt := pki.RenewAt(authority, current, leaf)
-	if !now.Before(renewAt) {
-		if current, err = pki.Issue(authority, leaf, now); err != nil {
-			return pki.Pair{}, time.Time{}, err
-		}
-		renewAt = pki.RenewAt(authority, current, leaf)
-	}
-	secret.Data = map[string][]byte{
-		manifest.KeyCA: authority.Cert, manifest.KeyCert: current.Cert, manifest.KeyPrivate: current.Key,
-	}
-	maps.Copy(secret.Data, extra)
-	return current, renewAt, apply.Object(ctx, r.client, r.live, secret)
+) (time.Time, error) {
+	return certificate.Ensure(ctx, certificate.Store{Client: r.client, Live: r.live, Clock: r.clock}, secret, authority, leaf, extra)
 }
 
 // ensureManagementSecrets writes the Secrets of those who ask the engines' management and have no part in the data path: of the
@@ -223,7 +253,7 @@ func (r *Reconciler) ensureManagementSecrets(ctx context.Context, cluster *v1alp
 			TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
 			ObjectMeta: manifest.Meta(cluster, name),
 		}
-		_, renewAt, err := r.ensureLeaf(ctx, secret, authority, pki.Leaf{CommonName: name, Role: roles.Role{Name: role}}, extra)
+		renewAt, err := r.ensureLeaf(ctx, secret, authority, pki.Leaf{CommonName: name, Role: roles.Role{Name: role}}, extra)
 		if err != nil {
 			return time.Time{}, err
 		}
@@ -256,7 +286,7 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 	secret := clientSecret(cluster)
 	extra := map[string][]byte{manifest.KeyClient: attach, manifest.KeySystemKey: c.systemKey}
 	leaf := pki.Leaf{CommonName: cluster.Name + "-client", Role: roles.Role{Name: roles.Provisioner}}
-	_, renewAt, err := r.ensureLeaf(ctx, secret, c.authority, leaf, extra)
+	renewAt, err := r.ensureLeaf(ctx, secret, c.authority, leaf, extra)
 	if err != nil {
 		return renewAt, err
 	}
@@ -317,10 +347,6 @@ func clientClone(cluster *v1alpha1.StorageCluster, namespace string) *corev1.Sec
 	meta.Namespace = namespace
 	meta.Annotations = map[string]string{v1alpha1.AnnotationCluster: cluster.Namespace + "/" + cluster.Name}
 	return &corev1.Secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta}
-}
-
-func pair(secret *corev1.Secret) pki.Pair {
-	return pki.Pair{Cert: secret.Data[manifest.KeyCert], Key: secret.Data[manifest.KeyPrivate]}
 }
 
 func earlier(a, b time.Time) time.Time {

@@ -230,7 +230,7 @@ func jobEnd(job *batchv1.Job) batchv1.JobConditionType {
 }
 
 // deleteLasting deletes what nobody owns: the client Secret in the operator's namespace and, under deletionPolicy
-// Delete, the system key and the record of nodes.
+// Delete, the keys and the record of nodes.
 func (r *Reconciler) deleteLasting(ctx context.Context, cluster *v1alpha1.StorageCluster) error {
 	if err := r.delist(ctx, cluster); err != nil {
 		return err
@@ -240,7 +240,7 @@ func (r *Reconciler) deleteLasting(ctx context.Context, cluster *v1alpha1.Storag
 		lasting = append(lasting, clientClone(cluster, r.config.Namespace))
 	}
 	if cluster.Spec.DeletionPolicy == v1alpha1.DeletionDelete {
-		lasting = append(lasting, systemKeySecret(cluster), placementRecord(cluster, nil))
+		lasting = append(lasting, systemKeySecret(cluster), engineKeySecret(cluster), placementRecord(cluster, nil))
 	}
 	for _, obj := range lasting {
 		if err := apply.Delete(ctx, r.client, r.live, obj); err != nil {

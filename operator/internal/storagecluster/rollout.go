@@ -23,6 +23,8 @@ type rolloutEngine struct {
 	fresh bool
 	// current is true when the StatefulSet has the template that the spec asks for.
 	current bool
+	// rekeyed is true when the running engine can't talk to those that the spec asks for: they seal by another key.
+	rekeyed bool
 	// serving is true while the pod is ready, which the kubelet judges: clients may be using the engine even if the
 	// operator can't reach it.
 	serving bool
@@ -32,13 +34,13 @@ type rolloutEngine struct {
 }
 
 // due decides which StatefulSets are written now. Missing ones all at once: they hold up nobody. Outdated ones that
-// are down anyway at once too. Of the others one at a time, and only while every other engine that has been up is up, so
+// are down anyway, and those that seal by another key, at once too: engines of two keys are no cluster. Of the others one at a time, and only while every other engine that has been up is up, so
 // that at most one engine is away because of a rollout.
 func due(engines []rolloutEngine) []int32 {
 	var ranks []int32
 	allSettled := true
 	for _, e := range engines {
-		if e.runnable && (!e.exists || (!e.current && !e.serving)) {
+		if e.runnable && (!e.exists || (!e.current && (!e.serving || e.rekeyed))) {
 			ranks = append(ranks, e.rank)
 		}
 		allSettled = allSettled && (e.settled || e.fresh)
@@ -47,7 +49,7 @@ func due(engines []rolloutEngine) []int32 {
 		return ranks
 	}
 	for _, e := range engines {
-		if e.runnable && !e.current && e.serving {
+		if e.runnable && !e.current && e.serving && !e.rekeyed {
 			return append(ranks, e.rank)
 		}
 	}
@@ -71,6 +73,7 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 		if err != nil {
 			return err
 		}
+		set.Annotations[manifest.AnnotationSeals] = c.seals()
 		desired[i] = set
 		seen[i] = rolloutEngine{
 			rank:     e.rank,
@@ -78,6 +81,7 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 			exists:   e.set != nil,
 			fresh:    !hasBeenUp(cluster, e.rank),
 			current:  e.set != nil && e.set.Annotations[manifest.AnnotationTemplate] == set.Annotations[manifest.AnnotationTemplate],
+			rekeyed:  e.set != nil && e.set.Annotations[manifest.AnnotationSeals] != c.seals(),
 			serving:  e.pod != nil && podReady(e.pod),
 			settled:  (e.up() || (silent && e.pod != nil && podReady(e.pod))) && setSettled(e.set),
 		}

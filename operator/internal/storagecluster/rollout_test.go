@@ -11,6 +11,7 @@ func TestDue(t *testing.T) {
 	old := rolloutEngine{runnable: true, exists: true, serving: true, settled: true}
 	oldDown := rolloutEngine{runnable: true, exists: true}
 	oldUnreachable := rolloutEngine{runnable: true, exists: true, serving: true}
+	rekeyed := rolloutEngine{runnable: true, exists: true, serving: true, settled: true, rekeyed: true}
 	starting := rolloutEngine{runnable: true, exists: true, current: true}
 	fresh := rolloutEngine{runnable: true, exists: true, current: true, fresh: true}
 	homeless := rolloutEngine{fresh: true}
@@ -26,6 +27,8 @@ func TestDue(t *testing.T) {
 		"an engine that is added does not put off a rollout":              {[]rolloutEngine{added, old, old}, []int32{0, 1}},
 		"of outdated engines the first is restarted":                      {[]rolloutEngine{old, old, old}, []int32{0}},
 		"the next one follows when the first is up":                       {[]rolloutEngine{up, old, old}, []int32{1}},
+		"engines that seal by another key are restarted together":         {[]rolloutEngine{rekeyed, rekeyed, rekeyed}, []int32{0, 1, 2}},
+		"those that are left after the operator was restarted are, too":   {[]rolloutEngine{starting, rekeyed, rekeyed}, []int32{1, 2}},
 		"while one is starting the others wait":                           {[]rolloutEngine{starting, old, old}, nil},
 		"an outdated engine that is down is replaced at once":             {[]rolloutEngine{oldDown, old, old}, []int32{0}},
 		"all outdated engines that are down are replaced at once":         {[]rolloutEngine{oldDown, oldDown, old}, []int32{0, 1}},

@@ -1,4 +1,5 @@
-// Package tenant gives Tenants the VNIs that their specs ask for, and releases those of Tenants that are deleted.
+// Package tenant gives Tenants what keeps them apart: a number, the VNIs that their specs ask for, and in each of their namespaces
+// the Secrets that their clients attach with. It takes all of it back from Tenants that are deleted.
 package tenant
 
 import (
@@ -9,7 +10,9 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -35,11 +38,12 @@ const again = 10 * time.Millisecond
 // +kubebuilder:rbac:groups=storage.weir.dev,resources=vniallocations,verbs=get;list;watch;create;delete
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
-// Reconciler gives Tenants their VNIs.
+// Reconciler gives Tenants their numbers, VNIs and Secrets.
 type Reconciler struct {
 	client   client.Client
 	live     client.Reader
 	reporter *status.Reporter
+	clock    clock.PassiveClock
 	course   lifecycle.Course[*v1alpha1.Tenant]
 }
 
@@ -47,7 +51,7 @@ var _ reconcile.Reconciler = (*Reconciler)(nil)
 
 // New makes a reconciler. live reads past the cache, for allocations and deletions.
 func New(c client.Client, live client.Reader, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
-	r := &Reconciler{client: c, live: live, reporter: status.NewReporter(recorder, passive)}
+	r := &Reconciler{client: c, live: live, reporter: status.NewReporter(recorder, passive), clock: passive}
 	r.course = lifecycle.Course[*v1alpha1.Tenant]{
 		Client: c, Live: live, Reporter: r.reporter,
 		New: func() *v1alpha1.Tenant { return &v1alpha1.Tenant{} },
@@ -66,6 +70,11 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.Tenant{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&v1alpha1.FabricDomain{}, handler.EnqueueRequestsFromMapFunc(r.waiting)).
 		Watches(&v1alpha1.VNIAllocation{}, handler.EnqueueRequestsFromMapFunc(ownerOf)).
+		Watches(&corev1.Namespace{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.LabelChangedPredicate{})).
+		Watches(&v1alpha1.StorageCluster{}, handler.EnqueueRequestsFromMapFunc(r.all),
+			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.Tenant{}, handler.EnqueueRequestsFromMapFunc(r.all), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(tenantOfSecret)).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up Tenant controller: %w", err)
@@ -78,10 +87,45 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	return r.course.Reconcile(ctx, request)
 }
 
-// converge gives the tenant its numbers. It writes down the domain before it takes a number from it: the deletion of a domain
-// waits for the tenants that name it so.
+// converge gives the tenant its VNIs and its Secrets.
 func (r *Reconciler) converge(ctx context.Context, tenant *v1alpha1.Tenant) (time.Duration, error) {
 	r.report(ctx, tenant, status.Of(v1alpha1.ConditionDeletionBlocked, false, v1alpha1.ReasonNotDeleting, "the Tenant is not being deleted"))
+	after, err := r.vnis(ctx, tenant)
+	if err != nil || after == again {
+		return after, err
+	}
+	after, err = r.credentials(ctx, tenant)
+	if err != nil || after == again {
+		return after, err
+	}
+	r.roll(ctx, tenant)
+	return after, nil
+}
+
+// roll sums up the conditions of the tenant.
+func (r *Reconciler) roll(ctx context.Context, tenant *v1alpha1.Tenant) {
+	needed := []string{v1alpha1.ConditionVNIAllocated, v1alpha1.ConditionCredentialsWritten}
+	if tenant.Spec.VNI.Mode == v1alpha1.VNINone {
+		needed = needed[1:]
+	}
+	for _, kind := range needed {
+		c := meta.FindStatusCondition(tenant.Status.Conditions, kind)
+		if c != nil && c.Status != metav1.ConditionTrue {
+			r.report(ctx, tenant, status.Of(v1alpha1.ConditionReady, false, c.Reason, c.Message))
+			return
+		}
+	}
+	r.report(ctx, tenant, status.Of(v1alpha1.ConditionReady, true, v1alpha1.ReasonTenantReady, fmt.Sprintf(
+		"the tenant's clients attach as tenant %d; nodes don't enforce VNIs", tenant.Status.Number)))
+}
+
+// vnis gives the tenant its VNIs. It writes down the domain before it takes a VNI from it: the deletion of a domain waits for the
+// tenants that name it so.
+func (r *Reconciler) vnis(ctx context.Context, tenant *v1alpha1.Tenant) (time.Duration, error) {
+	if tenant.Spec.VNI.Mode == v1alpha1.VNINone {
+		r.report(ctx, tenant, status.Of(v1alpha1.ConditionVNIAllocated, false, v1alpha1.ReasonNoVNIWanted, "spec.vni.mode is None: the tenant's key alone keeps it apart"))
+		return 0, nil
+	}
 	known, err := list(ctx, r.client)
 	if err != nil {
 		return 0, err
@@ -217,8 +261,17 @@ func (r *Reconciler) without(ctx context.Context, tenant *v1alpha1.Tenant, probl
 	return nil
 }
 
-// blocker releases the tenant's numbers and waits for the nodes that use them. It does not wait for their quarantine.
+// blocker deletes the tenant's Secrets, releases its VNIs and waits for the nodes that use them. It does not wait for their
+// quarantine.
 func (r *Reconciler) blocker(ctx context.Context, tenant *v1alpha1.Tenant) (*status.Condition, error) {
+	f, err := r.look(ctx, tenant)
+	if err != nil {
+		return nil, err
+	}
+	f.namespaces = nil
+	if tenant.Status.Namespaces, err = r.removeSecrets(ctx, tenant, f); err != nil {
+		return nil, err
+	}
 	objects, err := list(ctx, r.live)
 	if err != nil {
 		return nil, err
@@ -249,7 +302,6 @@ func (r *Reconciler) report(ctx context.Context, tenant *v1alpha1.Tenant, c stat
 
 func (r *Reconciler) lacking(ctx context.Context, tenant *v1alpha1.Tenant, reason, message string) {
 	r.report(ctx, tenant, status.Of(v1alpha1.ConditionVNIAllocated, false, reason, message))
-	r.report(ctx, tenant, status.Of(v1alpha1.ConditionReady, false, reason, message))
 }
 
 func (r *Reconciler) allocated(ctx context.Context, tenant *v1alpha1.Tenant) {
@@ -259,7 +311,6 @@ func (r *Reconciler) allocated(ctx context.Context, tenant *v1alpha1.Tenant) {
 	}
 	message := fmt.Sprintf("the tenant has VNI %s of FabricDomain %s", strings.Join(names, ", "), tenant.Status.FabricDomain)
 	r.report(ctx, tenant, status.Of(v1alpha1.ConditionVNIAllocated, true, v1alpha1.ReasonAllocated, message))
-	r.report(ctx, tenant, status.Of(v1alpha1.ConditionReady, true, v1alpha1.ReasonAllocated, message+"; engines and nodes don't act on that yet"))
 }
 
 // waiting are the tenants that a change of a FabricDomain may help.
@@ -275,6 +326,27 @@ func (r *Reconciler) waiting(ctx context.Context, _ client.Object) []reconcile.R
 		}
 	}
 	return requests
+}
+
+// all are the tenants: any may have, or lose, a namespace or a cluster.
+func (r *Reconciler) all(ctx context.Context, _ client.Object) []reconcile.Request {
+	var tenants v1alpha1.TenantList
+	if err := r.client.List(ctx, &tenants); err != nil {
+		return nil // the cache is going; the next operator looks at every tenant
+	}
+	requests := make([]reconcile.Request, 0, len(tenants.Items))
+	for i := range tenants.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&tenants.Items[i])})
+	}
+	return requests
+}
+
+func tenantOfSecret(_ context.Context, obj client.Object) []reconcile.Request {
+	name := obj.GetAnnotations()[v1alpha1.AnnotationTenant]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: name}}}
 }
 
 func ownerOf(_ context.Context, obj client.Object) []reconcile.Request {

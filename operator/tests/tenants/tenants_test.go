@@ -245,7 +245,7 @@ func TestATenantsNumbersFromAllocationToTheEndOfTheirQuarantine(t *testing.T) {
 	condition(t, &tenant, "a", v1alpha1.ConditionVNIAllocated, false, v1alpha1.ReasonNoFabricDomain, "there is no FabricDomain: create one")
 	create(t, "FabricDomain", "hsn", goodDomain)
 	condition(t, &tenant, "a", v1alpha1.ConditionVNIAllocated, true, v1alpha1.ReasonAllocated, "1002, 1003")
-	condition(t, &tenant, "a", v1alpha1.ConditionReady, true, v1alpha1.ReasonAllocated)
+	condition(t, &tenant, "a", v1alpha1.ConditionReady, false, v1alpha1.ReasonNoNamespace)
 	if !slices.Equal(tenant.Status.VNIs, []int32{1002, 1003}) || tenant.Status.FabricDomain != "hsn" {
 		t.Errorf("status: %+v", tenant.Status)
 	}
@@ -313,7 +313,7 @@ func TestValidation(t *testing.T) {
 		"the engines' number outside":       {"FabricDomain", "x", `{vniRange: {first: 5, last: 9}, engineVNI: 4}`, "engineVNI must be inside"},
 		"no quarantine":                     {"FabricDomain", "x", `{vniRange: {first: 5, last: 9}, engineVNI: 5, quarantineSeconds: 0}`, "greater than or equal to 1"},
 		"a tenant":                          {"Tenant", "x", `{` + selector + `}`, ""},
-		"PerClaim, which is not built":      {"Tenant", "x", `{` + selector + `, vni: {mode: PerClaim}}`, `supported values: "PerTenant"`},
+		"PerClaim, which is not built":      {"Tenant", "x", `{` + selector + `, vni: {mode: PerClaim}}`, `supported values: "PerTenant", "None"`},
 		"five numbers":                      {"Tenant", "x", `{` + selector + `, vni: {count: 5}}`, "less than or equal to 4"},
 		"an empty selector":                 {"Tenant", "x", `{namespaceSelector: {}}`, "would select every namespace"},
 		"an allocation":                     {"VNIAllocation", "7", allocation, ""},
@@ -333,6 +333,7 @@ func TestValidationOnChange(t *testing.T) {
 		"a range can't shrink":          {"FabricDomain", `{"vniRange": {"last": 2008}}`, "vniRange can only grow"},
 		"the engines' number stays":     {"FabricDomain", `{"engineVNI": 2001}`, "engineVNI is immutable"},
 		"the quarantine can change":     {"FabricDomain", `{"quarantineSeconds": 900}`, ""},
+		"VNIs can't be given up":        {"Tenant", `{"vni": {"mode": "None"}}`, "mode can't change to None"},
 		"a count can grow":              {"Tenant", `{"vni": {"count": 3}}`, ""},
 		"a count can't shrink":          {"Tenant", `{"vni": {"count": 1}}`, "count can only grow"},
 		"a tenant's domain stays":       {"Tenant", `{"fabricDomainRef": {"name": "other"}}`, "fabricDomainRef is immutable"},

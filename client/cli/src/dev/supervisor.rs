@@ -398,6 +398,7 @@ async fn mount_one(plan: &Plan, request: &MountRequest, roster: &Roster) -> Resu
         threads: DEFAULT_THREADS,
         engine_wait: weir_fuse::spec::DEFAULT_ENGINE_WAIT,
         open_wait: weir_fuse::spec::DEFAULT_OPEN_WAIT,
+        tenant: None,
     };
     let mut command = Command::from(mount::command_of(&plan.own_program, &spec, None, &plan.log));
     let mut child = command

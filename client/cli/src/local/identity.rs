@@ -31,6 +31,8 @@ pub struct IdentityFiles {
     pub client_key: PathBuf,
     /// System key, in base64.
     pub system_key: PathBuf,
+    /// The key that engines have for themselves, in base64.
+    pub seal_key: PathBuf,
 }
 
 impl IdentityFiles {
@@ -45,6 +47,7 @@ impl IdentityFiles {
             client_cert: tls.join("client.crt"),
             client_key: tls.join("client.key"),
             system_key: folder.join("system.key"),
+            seal_key: folder.join("engines.key"),
         }
     }
 
@@ -60,8 +63,10 @@ impl IdentityFiles {
         if !complete || self.client().caller().ok().and_then(|caller| caller.role()).is_none() {
             self.make_certificates()?;
         }
-        if !self.system_key.exists() {
-            write_private(&self.system_key, format!("{}\n", base64(&random_key()?)).as_bytes())?;
+        for key in [&self.system_key, &self.seal_key] {
+            if !key.exists() {
+                write_private(key, format!("{}\n", base64(&random_key()?)).as_bytes())?;
+            }
         }
         Ok(())
     }
@@ -130,8 +135,10 @@ mod tests {
         files.make().expect("made anew");
         assert_ne!(fs::read(&files.ca).expect("there"), first);
         assert_eq!(client.caller().expect("it reads").role(), Some(Role::Operator));
-        let key =
-            weir_proto::capability::SystemKey::parse(&fs::read_to_string(&files.system_key).expect("there"));
-        assert!(key.is_ok());
+        let keys = [&files.system_key, &files.seal_key].map(|path| {
+            weir_proto::capability::SystemKey::parse(&fs::read_to_string(path).expect("there"))
+                .expect("a key")
+        });
+        assert_ne!(keys[0], keys[1]);
     }
 }

@@ -466,7 +466,7 @@ impl Folder {
                     cert: identity.engine_cert.clone(),
                     key: identity.engine_key.clone(),
                 },
-                auth: Auth { system_key: &identity.system_key },
+                auth: Auth { system_key: &identity.system_key, engine_key: &identity.seal_key },
                 engines: &engines,
             };
             let text =
@@ -551,6 +551,7 @@ struct EngineConfig<'a> {
 #[derive(Serialize)]
 struct Auth<'a> {
     system_key: &'a Path,
+    engine_key: &'a Path,
 }
 
 fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, CliError> {

@@ -6,11 +6,11 @@ use core::cell::Cell;
 use core::time::Duration;
 use std::rc::Rc;
 
-use cluster::{Cluster, FABRIC_PORT, KEY, POOL, open_container, properties};
+use cluster::{Cluster, ENGINE_KEY, FABRIC_PORT, KEY, POOL, open_container, properties};
 use weir_client::{
     Conditions, Container, ContainerType, Context, Der, Object, ObjectClass, Restarts, Transaction, kind,
 };
-use weir_group::{AskError, Engines, Refusal};
+use weir_group::{AskError, EngineKeys, Engines, Refusal};
 use weir_proto::object::{PunchScope, UpdateReply};
 use weir_proto::pool::{GrantRequest, TargetContainerState, TargetPoolMap};
 use weir_proto::transaction::{
@@ -50,7 +50,8 @@ pub fn play(cluster: &Cluster, rank: u32, node: &Node) -> Rc<Engines> {
     let port = (node.name() == cluster.engine(rank).name()).then_some(FABRIC_PORT);
     let config = RpcConfig { keys: Some(Keys::System(KEY)), ..RpcConfig::default() };
     let rpc = Rpc::new(rt.clone(), cluster.fabric.endpoint(node, port), config);
-    Engines::new(rt, rpc, KEY, (Rank(rank), TargetIndex(0)), cluster.infos().into()).expect("a good list")
+    let keys = EngineKeys { system: KEY, engines: ENGINE_KEY };
+    Engines::new(rt, rpc, keys, (Rank(rank), TargetIndex(0)), cluster.infos().into()).expect("a good list")
 }
 
 /// Three engines, the second one of which is away, so that the test can play it, and a container that the first one

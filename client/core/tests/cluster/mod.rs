@@ -18,7 +18,7 @@ use weir_fabric::Addressing;
 use weir_fabric::sim::Fabric;
 use weir_management::v1;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
-use weir_proto::capability::SystemKey;
+use weir_proto::capability::{EngineKey, SystemKey};
 use weir_proto::group::EngineInfo;
 use weir_proto::{Rank, TargetIndex};
 use weir_runtime::sim::{Node, World};
@@ -29,6 +29,7 @@ use unmarked::Unmarked;
 pub const FABRIC_PORT: u16 = 10_100;
 pub const DISK_BYTES: u64 = 96 << 20;
 pub const KEY: SystemKey = SystemKey([42; 32]);
+pub const ENGINE_KEY: EngineKey = EngineKey([43; 32]);
 pub const POOL: &str = "tank";
 
 struct Engine {
@@ -136,7 +137,7 @@ impl Cluster {
                 store: self.store.clone(),
                 engines: self.infos().into(),
                 membership: SwimConfig::default(),
-                key: KEY,
+                keys: weir_daemon::target::EngineKeys { system: KEY, engines: ENGINE_KEY },
                 provider: "sim".into(),
                 started: 0,
             };
@@ -186,7 +187,7 @@ impl Cluster {
                 store: self.store.clone(),
                 engines: self.infos().into(),
                 membership: SwimConfig::default(),
-                key: KEY,
+                keys: weir_daemon::target::EngineKeys { system: KEY, engines: ENGINE_KEY },
                 provider: "sim".into(),
                 started: 0,
             };

@@ -13,12 +13,12 @@ use std::thread::JoinHandle;
 
 use prost::Message;
 use tempfile::TempDir;
-use weir_daemon::target::{SwimConfig, Target, TargetContext};
+use weir_daemon::target::{EngineKeys, SwimConfig, Target, TargetContext};
 use weir_fabric::{Options, libfabric};
 use weir_management::v1;
 use weir_media::Device;
 use weir_media::memory::MemoryDevice;
-use weir_proto::capability::SystemKey;
+use weir_proto::capability::{EngineKey, SystemKey};
 use weir_proto::group::EngineInfo;
 use weir_proto::{Rank, TargetIndex};
 use weir_runtime::real::{Executor, Remote};
@@ -136,7 +136,8 @@ fn start_engine(own: EngineInfo, engines: Vec<EngineInfo>) -> (Remote, JoinHandl
         let device: Rc<dyn Device> = Rc::new(MemoryDevice::new(DISK_BYTES));
         let owner = Owner { system: "weir".into(), rank: own.rank, target: TargetIndex(0) };
         let end = Notify::new();
-        let key = SystemKey::parse(KEY_TEXT).expect("a key");
+        let keys =
+            EngineKeys { system: SystemKey::parse(KEY_TEXT).expect("a key"), engines: EngineKey([43; 32]) };
         executor.block_on(async {
             let format = FormatOptions { owner: owner.clone(), log_bytes: None };
             Store::format(&rt, &device, &format).await.expect("formats");
@@ -151,7 +152,7 @@ fn start_engine(own: EngineInfo, engines: Vec<EngineInfo>) -> (Remote, JoinHandl
                 store: StoreConfig::default(),
                 engines: engines.into(),
                 membership: SwimConfig::default(),
-                key,
+                keys,
                 provider: "tcp".into(),
                 started: 0,
             };

@@ -6,6 +6,7 @@
 
 mod attachments;
 mod child;
+mod credentials;
 mod record;
 mod service;
 mod table;

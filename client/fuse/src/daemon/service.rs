@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use tonic::{Code, Request, Response, Status};
 
 use super::attachments::Attachments;
+use super::credentials::Credentials;
 use super::record::{Record, control_socket};
 use super::table::{MOUNTS_MAX, Table};
 use super::{DaemonConfig, child};
@@ -52,8 +53,15 @@ impl MountService {
         Self { config: Arc::new(config), attachments, table }
     }
 
-    fn spec(&self, request: MountRequest) -> Result<MountSpec, Status> {
-        let mut spec = MountSpec {
+    /// What is asked for, and the credentials that came with it. The attach file is not known yet.
+    fn spec(&self, request: MountRequest) -> Result<(MountSpec, Option<Credentials>), Status> {
+        let credentials = request
+            .credentials
+            .as_ref()
+            .map(|given| Credentials::of(given, &request.system))
+            .transpose()
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let spec = MountSpec {
             system: request.system,
             attach: PathBuf::new(),
             pool: request.pool,
@@ -66,15 +74,29 @@ impl MountService {
             threads: self.config.threads,
             engine_wait: self.config.engine_wait,
             open_wait: DEFAULT_OPEN_WAIT,
+            tenant: credentials.as_ref().map(Credentials::tenant),
         };
         spec.validate().map_err(|error| Status::invalid_argument(error.to_string()))?;
-        spec.attach = self.attachments.find(&spec.system).map_err(MountFailure::status)?;
-        Ok(spec)
+        Ok((spec, credentials))
     }
 
-    /// Mounts, holding the turn of the path.
-    async fn mount_in_turn(&self, spec: MountSpec) -> Result<MountInfo, Status> {
+    /// Mounts, holding the turn of the path. A mount that was made with credentials is made again with them.
+    async fn mount_in_turn(
+        &self,
+        mut spec: MountSpec,
+        mut credentials: Option<Credentials>,
+    ) -> Result<MountInfo, Status> {
+        let folder = self.table.folder_of(&spec.target);
         if let Some(record) = self.table.get(&spec.target) {
+            if let (None, Some(tenant)) = (&credentials, record.spec.tenant) {
+                spec.tenant = Some(tenant);
+                if record.spec.same_mount(&spec) {
+                    let kept = Credentials::load(&folder, tenant);
+                    credentials = Some(
+                        kept.map_err(|error| internal("read the credentials of", &spec.target, &error))?,
+                    );
+                }
+            }
             if self.stands(&record).await? {
                 if !record.spec.same_mount(&spec) {
                     return Err(Status::already_exists(format!(
@@ -84,11 +106,17 @@ impl MountService {
                         record.spec.pool,
                     )));
                 }
+                keep(&folder, credentials.as_ref(), &spec.target)?;
                 return Ok(self.table.describe(&record).await);
             }
             self.forget(&record).await?;
         }
         self.check_target(&spec.target).await?;
+        spec.tenant = credentials.as_ref().map(Credentials::tenant);
+        spec.attach = match keep(&folder, credentials.as_ref(), &spec.target)? {
+            Some(attach) => attach,
+            None => self.attachments.find(&spec.system).map_err(MountFailure::status)?,
+        };
         self.start(spec).await
     }
 
@@ -208,7 +236,7 @@ impl MountService {
 #[tonic::async_trait]
 impl Mounts for MountService {
     async fn mount(&self, request: Request<MountRequest>) -> Result<Response<MountResponse>, Status> {
-        let spec = self.spec(request.into_inner())?;
+        let (spec, credentials) = self.spec(request.into_inner())?;
         let service = self.clone();
         // In a task of its own: a caller that gives up leaves a finished mount, not half a one.
         let work = tokio::spawn(async move {
@@ -219,7 +247,7 @@ impl Mounts for MountService {
                 )));
             };
             let _turn = turn.lock().await;
-            let mounted = service.mount_in_turn(spec).await;
+            let mounted = service.mount_in_turn(spec, credentials).await;
             if mounted.is_err() && service.table.get(&target).is_none_or(|record| record.identity.is_none()) {
                 let _ = service.table.remove(&target);
             }
@@ -254,6 +282,12 @@ impl Mounts for MountService {
     async fn list(&self, _: Request<ListRequest>) -> Result<Response<ListResponse>, Status> {
         Ok(Response::new(ListResponse { mounts: self.table.list().await }))
     }
+}
+
+/// Keeps credentials in a mount's folder, and returns their attach file.
+fn keep(folder: &Path, credentials: Option<&Credentials>, target: &Path) -> Result<Option<PathBuf>, Status> {
+    let stored = credentials.map(|credentials| credentials.store(folder)).transpose();
+    stored.map_err(|error| internal("write the credentials of", target, &error))
 }
 
 /// Type of the file system mounted at exactly this path.

@@ -229,6 +229,7 @@ mod tests {
                 threads: DEFAULT_THREADS,
                 engine_wait: DEFAULT_ENGINE_WAIT,
                 open_wait: DEFAULT_OPEN_WAIT,
+                tenant: None,
             },
             process,
             identity: Some(Identity {

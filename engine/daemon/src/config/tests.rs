@@ -2,6 +2,8 @@ use super::*;
 
 const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=\n";
 
+const ENGINE_KEY: &str = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n";
+
 const GOOD: &str = r#"
     system = "weir"
     provider = "tcp"
@@ -18,6 +20,7 @@ const GOOD: &str = r#"
     key = "tls/tls.key"
     [auth]
     system_key = "system.key"
+    engine_key = "engines.key"
     [[engines]]
     rank = 0
     host = "weir-0"
@@ -37,6 +40,7 @@ fn load(text: &str, flags: Flags) -> Result<Config, String> {
     let config = folder.path().join("engine.toml");
     std::fs::write(&config, text).expect("the file");
     std::fs::write(folder.path().join("system.key"), KEY).expect("the key");
+    std::fs::write(folder.path().join("engines.key"), ENGINE_KEY).expect("the key");
     let loaded = Config::load(&Flags { config, ..flags });
     loaded
         .map(|mut config| {
@@ -199,6 +203,9 @@ fn errors_name_the_key() {
         (GOOD.replace("log = ", "cache_memory = \"1MiB\"\nlog = "), "`cache_memory` = \"1MiB\""),
         (GOOD.replace("0.0.0.0:10001", "somewhere"), "`management_listen`"),
         (GOOD.replace("system.key", "no.key"), "`auth.system_key`"),
+        (GOOD.replace("engines.key", "no.key"), "`auth.engine_key`"),
+        (GOOD.replace("engine_key = \"engines.key\"", ""), "missing field `engine_key`"),
+        (GOOD.replace("engines.key", "system.key"), "it is the system key, which clients have"),
         (GOOD.replace("rank = 1", "rank = 0"), "listed twice"),
         (GOOD.replace("rank = 1", "rank = 5"), "`rank` = \"1\""),
         (GOOD.replace("fabric_port = 10100", "fabric_port = 65535"), "`fabric_port`"),

@@ -8,15 +8,17 @@ use std::time::Duration;
 
 use weir_client::{Conditions, Kv, kind};
 use weir_fabric::{FabricError, Message, Options, PeerId, Sink, libfabric};
-use weir_proto::capability::{Capability, Credential, PoolSecret, SystemKey};
+use weir_group::{AskError, EngineKeys, Engines};
+use weir_proto::capability::{Capability, Credential, EngineKey, PoolSecret, SystemKey};
+use weir_proto::group::EngineInfo;
 use weir_proto::object::{AkeyUpdate, UpdateRequest, Value};
-use weir_proto::pool::{ConnectRequest, EngineSeal, PoolRequest, SealedRequest};
-use weir_proto::{Der, Key, ObjectId, PoolId, Rank, Rights, TenantId, codec, opcode};
+use weir_proto::pool::{ConnectRequest, EngineSeal, PoolRequest, SealedRequest, TargetPoolDestroy};
+use weir_proto::{Der, Key, ObjectId, PoolId, Rank, Rights, TargetIndex, TenantId, codec, opcode};
 use weir_rpc::{CallOptions, Keys, Peer, Rpc, RpcConfig, RpcError};
 use weir_runtime::real::Executor;
 
 use crate::kill::{create_container, create_pool};
-use crate::system::{KEY, System};
+use crate::system::{ENGINE_KEY, KEY, System};
 
 /// Takes messages and remembers nothing.
 struct Deaf(RefCell<u64>);
@@ -92,6 +94,45 @@ fn garbage_on_the_fabric_port_is_dropped_and_counted() {
     let counted = system.metric(0, "weir_engine_rpc_malformed_total{rank=\"0\",target=\"0\"}");
     assert!(counted.is_some_and(|count| count >= 3.0), "{counted:?} malformed messages were counted");
     assert_serves(&system, "after-garbage");
+}
+
+/// What the engines answer to somebody who speaks for the engine of rank 1 with these keys.
+fn destroy_shard(system: &System, pool: PoolId, keys: EngineKeys) -> Result<(), AskError> {
+    let executor = Executor::new().expect("an executor");
+    let rt = executor.handle();
+    let port = system.engines[0].fabric_port;
+    let endpoint = libfabric::open(&rt, &Options::near("tcp", "127.0.0.1", port)).expect("an endpoint");
+    let rpc = Rpc::new(rt.clone(), endpoint, keyed());
+    let infos = system.engines.iter().map(|engine| EngineInfo {
+        rank: Rank(engine.rank),
+        host: "127.0.0.1".to_owned(),
+        fabric_port: engine.fabric_port,
+        targets: 1,
+        management: engine.management.clone(),
+    });
+    let list = infos.collect::<Vec<_>>().into();
+    let engines = Engines::new(rt, rpc, keys, (Rank(1), TargetIndex(0)), list).expect("a good list");
+    let request = TargetPoolDestroy { pool, only_if_empty: false };
+    let (opcode, limit) = (opcode::TARGET_POOL_DESTROY, Duration::from_secs(10));
+    executor.block_on(engines.ask(Rank(0), TargetIndex(0), opcode, &request, limit))
+}
+
+#[test]
+fn a_client_of_the_system_can_not_speak_for_an_engine() {
+    let system = System::start(2, 1);
+    create_pool(&system, "tank", 64);
+    let context = system.context(Duration::from_secs(10));
+    let pool = context.block_on(async { create_container(&context, "tank", "box").await.pool().id() });
+    let counted = || system.metric(0, "weir_engine_rpc_unauthenticated_total{rank=\"0\",target=\"0\"}");
+    let before = counted().expect("it is counted");
+    let forger = EngineKeys { system: KEY, engines: EngineKey(KEY.0) };
+    let refused = destroy_shard(&system, pool, forger).expect_err("it has no engine's key");
+    assert_eq!(refused.der(), Der::NO_PERM, "{refused}");
+    assert!(counted().expect("it is counted") > before, "the forgery was counted");
+    assert_serves(&system, "after-a-forgery");
+    // What was refused would have destroyed the pool's shard.
+    let engine = EngineKeys { system: KEY, engines: ENGINE_KEY };
+    destroy_shard(&system, pool, engine).expect("an engine may");
 }
 
 #[test]

@@ -18,13 +18,15 @@ use weir_management::v1::pools_client::PoolsClient;
 use weir_management::v1::system_client::SystemClient;
 use weir_management::{Role, TlsFiles};
 use weir_proto::TenantId;
-use weir_proto::capability::SystemKey;
+use weir_proto::capability::{EngineKey, SystemKey};
 
 /// Longest wait for an engine to serve: a busy machine starts it in a second.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 const KEY_TEXT: &str = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=";
 pub const KEY: SystemKey = SystemKey([7; 32]);
+const ENGINE_KEY_TEXT: &str = "CAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAg=";
+pub const ENGINE_KEY: EngineKey = EngineKey([8; 32]);
 
 /// Whose the certificate "tenant-reader" is.
 pub const TENANT: TenantId = TenantId(7);
@@ -81,6 +83,7 @@ impl System {
         let folder = tempfile::tempdir().expect("a folder");
         write_identity(folder.path());
         fs::write(folder.path().join("system.key"), KEY_TEXT).expect("the key");
+        fs::write(folder.path().join("engines.key"), ENGINE_KEY_TEXT).expect("the key");
         let engines = (0..engines).map(|rank| {
             let port = free_ports(targets + 2);
             Engine {
@@ -137,6 +140,7 @@ impl System {
             key = "tls.key"
             [auth]
             system_key = "system.key"
+            engine_key = "engines.key"
             "#,
             engine.rank,
             self.provider,

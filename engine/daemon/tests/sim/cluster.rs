@@ -9,14 +9,14 @@ use prost::Message;
 use weir_client::{Attach, Context, ContextOptions, EngineAddress};
 use weir_daemon::fault_record::FaultRecord;
 use weir_daemon::last_seen::{LastSeen, LastSeenRecord};
-use weir_daemon::target::{SwimConfig, Target, TargetContext};
+use weir_daemon::target::{EngineKeys, SwimConfig, Target, TargetContext};
 use weir_fabric::sim::Fabric;
 use weir_fabric::{Addressing, AuthKey, Endpoint};
 use weir_management::{Failure, v1};
 use weir_media::health::MonitoredDevice;
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
 use weir_pool::MapBackup;
-use weir_proto::capability::SystemKey;
+use weir_proto::capability::{EngineKey, SystemKey};
 use weir_proto::group::EngineInfo;
 use weir_proto::{Der, PoolId, Rank, TargetIndex};
 use weir_runtime::sim::{Node, World};
@@ -307,7 +307,7 @@ impl Cluster {
                 store: StoreConfig::default(),
                 engines: self.infos()[..self.listed.get() as usize].to_vec().into(),
                 membership: SwimConfig::default(),
-                key: KEY,
+                keys: EngineKeys { system: KEY, engines: EngineKey([2; 32]) },
                 provider: "sim".to_owned(),
                 started: 0,
             };

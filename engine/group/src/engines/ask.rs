@@ -12,7 +12,7 @@ use weir_rpc::{Bulk, CallOptions, Peer, RpcError, Status};
 use super::Engines;
 use crate::refusal::Refusal;
 use crate::reply::{LENGTH_LEN, read_long_reply};
-use crate::seal::seal;
+use crate::seal::{Destination, seal};
 
 /// Longest reply between engines, in bytes: a list of some ten thousand containers.
 pub(crate) const REPLY_MAX: usize = 4 * 1024 * 1024;
@@ -204,10 +204,11 @@ impl Engines {
         let mut settled = 0;
         loop {
             let peer = self.roster.peer(rank, index).ok_or(AskError::Unknown { rank, index })?;
-            match self.exchange_lending(&peer, opcode, (payload, memory), options).await {
+            let to = (rank, TargetIndex(index));
+            match self.exchange_lending((&peer, to), opcode, (payload, memory), options).await {
                 Err(RpcError::Remote(Status { der: Der::GRPVER, message })) => {
                     settled += 1;
-                    if settled > SETTLEMENTS_MAX || !self.settle(&peer, options.deadline).await {
+                    if settled > SETTLEMENTS_MAX || !self.settle((&peer, to), options.deadline).await {
                         let version = self.roster.version();
                         return Err(AskError::StaleGroup { rank, index, version, reason: message });
                     }
@@ -225,18 +226,18 @@ impl Engines {
     /// Sends one sealed request to a target and takes its answer, however long.
     pub(crate) async fn exchange(
         &self,
-        peer: &Peer,
+        to: (&Peer, Destination),
         opcode: u16,
         payload: &[u8],
         options: CallOptions,
     ) -> Result<Vec<u8>, RpcError> {
-        self.exchange_lending(peer, opcode, (payload, Memory::None), options).await
+        self.exchange_lending(to, opcode, (payload, Memory::None), options).await
     }
 
     /// The same, with memory that the target may use.
     async fn exchange_lending(
         &self,
-        peer: &Peer,
+        (peer, to): (&Peer, Destination),
         opcode: u16,
         (payload, memory): (&[u8], Memory<'_>),
         options: CallOptions,
@@ -246,8 +247,8 @@ impl Engines {
             _ if opcode::is_decision(opcode) => options.early(),
             _ => options,
         };
-        let group = self.roster.version();
-        let sealed = seal(&self.key, opcode, self.own, group, self.rt.wall_ns(), payload.to_vec());
+        let when = (self.roster.version(), self.rt.wall_ns());
+        let sealed = seal(self.engine_key(), opcode, self.own, to, when, payload.to_vec());
         let body = codec::encode(&sealed);
         let lent = match memory {
             Memory::Room(room) => return self.call_long(peer, opcode, &body, (room, options)).await,

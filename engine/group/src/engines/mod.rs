@@ -15,7 +15,7 @@ use std::rc::Rc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_fabric::Buffer;
-use weir_proto::capability::SystemKey;
+use weir_proto::capability::{EngineKey, SystemKey};
 use weir_proto::group::{EngineInfo, GroupList};
 use weir_proto::pool::SealedRequest;
 use weir_proto::{Der, Rank, TargetIndex, codec, opcode};
@@ -30,11 +30,20 @@ use crate::seal::open_seal;
 type Answer = LocalBoxFuture<'static, Result<Vec<u8>, Refusal>>;
 type Answerer = Rc<dyn Fn(Rank, &[u8]) -> Answer>;
 
+/// The keys of an engine.
+#[derive(Clone, Debug)]
+pub struct EngineKeys {
+    /// Shared with clients, whose keys are derived from it.
+    pub system: SystemKey,
+    /// Shared with other engines only.
+    pub engines: EngineKey,
+}
+
 /// One target's door to the other engines.
 pub struct Engines {
     rt: Handle,
     pub(crate) rpc: Rc<Rpc>,
-    key: SystemKey,
+    keys: EngineKeys,
     own: Rank,
     index: TargetIndex,
     pub(crate) roster: Roster,
@@ -50,14 +59,14 @@ impl Engines {
     pub fn new(
         rt: Handle,
         rpc: Rc<Rpc>,
-        key: SystemKey,
+        keys: EngineKeys,
         own: (Rank, TargetIndex),
         list: GroupList,
     ) -> Result<Rc<Self>, InvalidEngines> {
         let roster = Roster::new(own.0, list)?;
         let (own, index) = own;
         let (answerers, forged) = (RefCell::default(), Cell::new(0));
-        let engines = Rc::new(Self { rt, rpc, key, own, index, roster, answerers, forged });
+        let engines = Rc::new(Self { rt, rpc, keys, own, index, roster, answerers, forged });
         engines.answer_offers();
         Ok(engines)
     }
@@ -101,7 +110,12 @@ impl Engines {
     /// The key that engines and clients share.
     #[must_use]
     pub const fn key(&self) -> &SystemKey {
-        &self.key
+        &self.keys.system
+    }
+
+    /// The key that engines seal requests to each other with.
+    pub(crate) const fn engine_key(&self) -> &EngineKey {
+        &self.keys.engines
     }
 
     /// The door to time and tasks.
@@ -205,7 +219,7 @@ impl Engines {
     fn open(&self, opcode: u16, body: &[u8]) -> Result<(Rank, Vec<u8>), Status> {
         let sealed: SealedRequest = codec::decode_message(body)
             .map_err(|error| Status { der: Der::PROTO, message: error.to_string() })?;
-        if !open_seal(&self.key, opcode, &sealed, self.rt.wall_ns()) {
+        if !open_seal(self.engine_key(), opcode, (self.own, self.index), &sealed, self.rt.wall_ns()) {
             self.count_forged();
             return Err(Rejection::NotSealed.into());
         }

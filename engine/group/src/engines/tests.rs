@@ -5,14 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_fabric::sim::Fabric;
-use weir_proto::capability::SystemKey;
+use weir_proto::capability::{EngineKey, SystemKey};
 use weir_proto::group::{EngineInfo, GroupList};
 use weir_proto::{Rank, TargetIndex, opcode};
 use weir_rpc::{Rpc, RpcConfig};
 use weir_runtime::join_all;
 use weir_runtime::sim::World;
 
-use super::Engines;
+use super::{EngineKeys, Engines};
 use crate::refusal::Refusal;
 
 const PORT: u16 = 100;
@@ -35,7 +35,8 @@ fn engines(world: &World, fabric: &Fabric, rank: u32, count: u32, config: RpcCon
     let node = world.node(&format!("engine-{rank}"));
     let rpc = Rpc::new(node.handle(), fabric.endpoint(&node, Some(PORT)), config);
     let own = (Rank(rank), TargetIndex(0));
-    Engines::new(node.handle(), rpc, SystemKey([1; 32]), own, list(count)).expect("a good list")
+    let keys = EngineKeys { system: SystemKey([1; 32]), engines: EngineKey([2; 32]) };
+    Engines::new(node.handle(), rpc, keys, own, list(count)).expect("a good list")
 }
 
 #[test]

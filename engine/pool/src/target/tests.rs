@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_fabric::sim::Fabric;
-use weir_group::Engines;
+use weir_group::{EngineKeys, Engines};
 use weir_media::memory::MemoryDevice;
-use weir_proto::capability::{PoolSecret, SystemKey};
+use weir_proto::capability::{EngineKey, PoolSecret, SystemKey};
 use weir_proto::group::EngineInfo;
 use weir_proto::pool::{PoolMap, PoolTarget, TargetContainerState};
 use weir_proto::{ContainerId, Epoch, PoolId, Rank, TargetIndex, TenantId};
@@ -53,7 +53,8 @@ pub(crate) fn pool_of(
             management: String::new(),
         };
         let own = (Rank(0), TargetIndex(0));
-        let engines = Engines::new(rt.clone(), rpc, SystemKey([1; 32]), own, vec![info].into());
+        let keys = EngineKeys { system: SystemKey([1; 32]), engines: EngineKey([2; 32]) };
+        let engines = Engines::new(rt.clone(), rpc, keys, own, vec![info].into());
         let engines = engines.expect("a good list");
         let record = PoolRecord {
             pool: POOL,

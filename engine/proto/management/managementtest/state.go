@@ -161,7 +161,7 @@ func (s *state) createPool(request *managementv1.PoolCreateRequest) (info *manag
 		info: &managementv1.PoolInfo{
 			Uuid: orDefault(request.GetUuid(), newUUID()), Label: request.GetLabel(), SizeBytes: request.GetSizeBytes(), Ranks: ranks,
 			Targets: uint32(len(ranks)) * targetsPerEngine, MapVersion: 1, ServiceRanks: ranks[:1],
-			ObjectClass: orDefault(request.GetObjectClass(), "SX"),
+			ObjectClass: orDefault(request.GetObjectClass(), "SX"), Tenant: request.GetTenant(),
 		},
 	}
 	s.pools = append(s.pools, made)

@@ -5,9 +5,9 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_fabric::sim::Fabric;
-use weir_group::Engines;
+use weir_group::{EngineKeys, Engines};
 use weir_media::sim::{CrashKeeps, SimDisk, SimDiskOptions};
-use weir_proto::capability::SystemKey;
+use weir_proto::capability::{EngineKey, SystemKey};
 use weir_proto::group::EngineInfo;
 use weir_proto::{PoolId, Rank, TargetIndex};
 use weir_raft::{Leadership, Replica, Replicas};
@@ -100,7 +100,8 @@ impl Group {
         rt.clone().spawn(async move {
             let rpc = Rpc::new(rt.clone(), endpoint, RpcConfig::default());
             let own = (owner(rank).rank, TargetIndex(0));
-            let known = Engines::new(rt.clone(), rpc, SystemKey([1; 32]), own, infos.into());
+            let keys = EngineKeys { system: SystemKey([1; 32]), engines: EngineKey([2; 32]) };
+            let known = Engines::new(rt.clone(), rpc, keys, own, infos.into());
             let known = known.expect("a good list");
             let store = Store::open(&rt, device, &owner(rank), StoreConfig::default()).await;
             let store = store.expect("it was formatted");

@@ -115,7 +115,11 @@ type MountRequest struct {
 	Volume string `protobuf:"bytes,7,opt,name=volume,proto3" json:"volume,omitempty"`
 	// Name of the system that has the pool, as in the attach file. Empty means the daemon's only system; a name that
 	// the daemon has no attach file of fails with FAILED_PRECONDITION.
-	System        string `protobuf:"bytes,8,opt,name=system,proto3" json:"system,omitempty"`
+	System string `protobuf:"bytes,8,opt,name=system,proto3" json:"system,omitempty"`
+	// What the mount attaches with instead of the daemon's attach files. It is for this mount only, and kept on the node,
+	// readable for root, until the mount is unmounted. A request without it for a path whose mount has some makes that
+	// mount again with them.
+	Credentials   *MountCredentials `protobuf:"bytes,9,opt,name=credentials,proto3" json:"credentials,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -206,6 +210,68 @@ func (x *MountRequest) GetSystem() string {
 	return ""
 }
 
+func (x *MountRequest) GetCredentials() *MountCredentials {
+	if x != nil {
+		return x.Credentials
+	}
+	return nil
+}
+
+// MountCredentials are a client's attach file and its key, as the operator writes them into the Secret of a tenant.
+type MountCredentials struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The attach file (client.json). Files that it names are not read.
+	Attach []byte `protobuf:"bytes,1,opt,name=attach,proto3" json:"attach,omitempty"`
+	// The text of the key file: the tenant's key, or the system's where the attach file names no tenant.
+	Key           []byte `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MountCredentials) Reset() {
+	*x = MountCredentials{}
+	mi := &file_mount_v1_mount_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MountCredentials) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MountCredentials) ProtoMessage() {}
+
+func (x *MountCredentials) ProtoReflect() protoreflect.Message {
+	mi := &file_mount_v1_mount_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MountCredentials.ProtoReflect.Descriptor instead.
+func (*MountCredentials) Descriptor() ([]byte, []int) {
+	return file_mount_v1_mount_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *MountCredentials) GetAttach() []byte {
+	if x != nil {
+		return x.Attach
+	}
+	return nil
+}
+
+func (x *MountCredentials) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
 type MountResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Mount         *MountInfo             `protobuf:"bytes,1,opt,name=mount,proto3" json:"mount,omitempty"`
@@ -215,7 +281,7 @@ type MountResponse struct {
 
 func (x *MountResponse) Reset() {
 	*x = MountResponse{}
-	mi := &file_mount_v1_mount_proto_msgTypes[1]
+	mi := &file_mount_v1_mount_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -227,7 +293,7 @@ func (x *MountResponse) String() string {
 func (*MountResponse) ProtoMessage() {}
 
 func (x *MountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mount_v1_mount_proto_msgTypes[1]
+	mi := &file_mount_v1_mount_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -240,7 +306,7 @@ func (x *MountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MountResponse.ProtoReflect.Descriptor instead.
 func (*MountResponse) Descriptor() ([]byte, []int) {
-	return file_mount_v1_mount_proto_rawDescGZIP(), []int{1}
+	return file_mount_v1_mount_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *MountResponse) GetMount() *MountInfo {
@@ -261,7 +327,7 @@ type UnmountRequest struct {
 
 func (x *UnmountRequest) Reset() {
 	*x = UnmountRequest{}
-	mi := &file_mount_v1_mount_proto_msgTypes[2]
+	mi := &file_mount_v1_mount_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -273,7 +339,7 @@ func (x *UnmountRequest) String() string {
 func (*UnmountRequest) ProtoMessage() {}
 
 func (x *UnmountRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mount_v1_mount_proto_msgTypes[2]
+	mi := &file_mount_v1_mount_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -286,7 +352,7 @@ func (x *UnmountRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnmountRequest.ProtoReflect.Descriptor instead.
 func (*UnmountRequest) Descriptor() ([]byte, []int) {
-	return file_mount_v1_mount_proto_rawDescGZIP(), []int{2}
+	return file_mount_v1_mount_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *UnmountRequest) GetTargetPath() string {
@@ -311,7 +377,7 @@ type UnmountResponse struct {
 
 func (x *UnmountResponse) Reset() {
 	*x = UnmountResponse{}
-	mi := &file_mount_v1_mount_proto_msgTypes[3]
+	mi := &file_mount_v1_mount_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -323,7 +389,7 @@ func (x *UnmountResponse) String() string {
 func (*UnmountResponse) ProtoMessage() {}
 
 func (x *UnmountResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mount_v1_mount_proto_msgTypes[3]
+	mi := &file_mount_v1_mount_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -336,7 +402,7 @@ func (x *UnmountResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnmountResponse.ProtoReflect.Descriptor instead.
 func (*UnmountResponse) Descriptor() ([]byte, []int) {
-	return file_mount_v1_mount_proto_rawDescGZIP(), []int{3}
+	return file_mount_v1_mount_proto_rawDescGZIP(), []int{4}
 }
 
 type ListRequest struct {
@@ -347,7 +413,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_mount_v1_mount_proto_msgTypes[4]
+	mi := &file_mount_v1_mount_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -359,7 +425,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mount_v1_mount_proto_msgTypes[4]
+	mi := &file_mount_v1_mount_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -372,7 +438,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_mount_v1_mount_proto_rawDescGZIP(), []int{4}
+	return file_mount_v1_mount_proto_rawDescGZIP(), []int{5}
 }
 
 type ListResponse struct {
@@ -384,7 +450,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_mount_v1_mount_proto_msgTypes[5]
+	mi := &file_mount_v1_mount_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -396,7 +462,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mount_v1_mount_proto_msgTypes[5]
+	mi := &file_mount_v1_mount_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -409,7 +475,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_mount_v1_mount_proto_rawDescGZIP(), []int{5}
+	return file_mount_v1_mount_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ListResponse) GetMounts() []*MountInfo {
@@ -443,7 +509,7 @@ type MountInfo struct {
 
 func (x *MountInfo) Reset() {
 	*x = MountInfo{}
-	mi := &file_mount_v1_mount_proto_msgTypes[6]
+	mi := &file_mount_v1_mount_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -455,7 +521,7 @@ func (x *MountInfo) String() string {
 func (*MountInfo) ProtoMessage() {}
 
 func (x *MountInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_mount_v1_mount_proto_msgTypes[6]
+	mi := &file_mount_v1_mount_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -468,7 +534,7 @@ func (x *MountInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MountInfo.ProtoReflect.Descriptor instead.
 func (*MountInfo) Descriptor() ([]byte, []int) {
-	return file_mount_v1_mount_proto_rawDescGZIP(), []int{6}
+	return file_mount_v1_mount_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MountInfo) GetTargetPath() string {
@@ -566,7 +632,7 @@ var File_mount_v1_mount_proto protoreflect.FileDescriptor
 
 const file_mount_v1_mount_proto_rawDesc = "" +
 	"\n" +
-	"\x14mount/v1/mount.proto\x12\rweir.mount.v1\"\xe3\x01\n" +
+	"\x14mount/v1/mount.proto\x12\rweir.mount.v1\"\xa6\x02\n" +
 	"\fMountRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x1c\n" +
 	"\tcontainer\x18\x02 \x01(\tR\tcontainer\x12\x1f\n" +
@@ -576,7 +642,11 @@ const file_mount_v1_mount_proto_rawDesc = "" +
 	"\bfs_group\x18\x05 \x01(\rR\afsGroup\x12\x18\n" +
 	"\aoptions\x18\x06 \x03(\tR\aoptions\x12\x16\n" +
 	"\x06volume\x18\a \x01(\tR\x06volume\x12\x16\n" +
-	"\x06system\x18\b \x01(\tR\x06system\"?\n" +
+	"\x06system\x18\b \x01(\tR\x06system\x12A\n" +
+	"\vcredentials\x18\t \x01(\v2\x1f.weir.mount.v1.MountCredentialsR\vcredentials\"<\n" +
+	"\x10MountCredentials\x12\x16\n" +
+	"\x06attach\x18\x01 \x01(\fR\x06attach\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\fR\x03key\"?\n" +
 	"\rMountResponse\x12.\n" +
 	"\x05mount\x18\x01 \x01(\v2\x18.weir.mount.v1.MountInfoR\x05mount\"E\n" +
 	"\x0eUnmountRequest\x12\x1f\n" +
@@ -626,32 +696,34 @@ func file_mount_v1_mount_proto_rawDescGZIP() []byte {
 }
 
 var file_mount_v1_mount_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_mount_v1_mount_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_mount_v1_mount_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_mount_v1_mount_proto_goTypes = []any{
-	(MountHealth)(0),        // 0: weir.mount.v1.MountHealth
-	(*MountRequest)(nil),    // 1: weir.mount.v1.MountRequest
-	(*MountResponse)(nil),   // 2: weir.mount.v1.MountResponse
-	(*UnmountRequest)(nil),  // 3: weir.mount.v1.UnmountRequest
-	(*UnmountResponse)(nil), // 4: weir.mount.v1.UnmountResponse
-	(*ListRequest)(nil),     // 5: weir.mount.v1.ListRequest
-	(*ListResponse)(nil),    // 6: weir.mount.v1.ListResponse
-	(*MountInfo)(nil),       // 7: weir.mount.v1.MountInfo
+	(MountHealth)(0),         // 0: weir.mount.v1.MountHealth
+	(*MountRequest)(nil),     // 1: weir.mount.v1.MountRequest
+	(*MountCredentials)(nil), // 2: weir.mount.v1.MountCredentials
+	(*MountResponse)(nil),    // 3: weir.mount.v1.MountResponse
+	(*UnmountRequest)(nil),   // 4: weir.mount.v1.UnmountRequest
+	(*UnmountResponse)(nil),  // 5: weir.mount.v1.UnmountResponse
+	(*ListRequest)(nil),      // 6: weir.mount.v1.ListRequest
+	(*ListResponse)(nil),     // 7: weir.mount.v1.ListResponse
+	(*MountInfo)(nil),        // 8: weir.mount.v1.MountInfo
 }
 var file_mount_v1_mount_proto_depIdxs = []int32{
-	7, // 0: weir.mount.v1.MountResponse.mount:type_name -> weir.mount.v1.MountInfo
-	7, // 1: weir.mount.v1.ListResponse.mounts:type_name -> weir.mount.v1.MountInfo
-	0, // 2: weir.mount.v1.MountInfo.health:type_name -> weir.mount.v1.MountHealth
-	1, // 3: weir.mount.v1.Mounts.Mount:input_type -> weir.mount.v1.MountRequest
-	3, // 4: weir.mount.v1.Mounts.Unmount:input_type -> weir.mount.v1.UnmountRequest
-	5, // 5: weir.mount.v1.Mounts.List:input_type -> weir.mount.v1.ListRequest
-	2, // 6: weir.mount.v1.Mounts.Mount:output_type -> weir.mount.v1.MountResponse
-	4, // 7: weir.mount.v1.Mounts.Unmount:output_type -> weir.mount.v1.UnmountResponse
-	6, // 8: weir.mount.v1.Mounts.List:output_type -> weir.mount.v1.ListResponse
-	6, // [6:9] is the sub-list for method output_type
-	3, // [3:6] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2, // 0: weir.mount.v1.MountRequest.credentials:type_name -> weir.mount.v1.MountCredentials
+	8, // 1: weir.mount.v1.MountResponse.mount:type_name -> weir.mount.v1.MountInfo
+	8, // 2: weir.mount.v1.ListResponse.mounts:type_name -> weir.mount.v1.MountInfo
+	0, // 3: weir.mount.v1.MountInfo.health:type_name -> weir.mount.v1.MountHealth
+	1, // 4: weir.mount.v1.Mounts.Mount:input_type -> weir.mount.v1.MountRequest
+	4, // 5: weir.mount.v1.Mounts.Unmount:input_type -> weir.mount.v1.UnmountRequest
+	6, // 6: weir.mount.v1.Mounts.List:input_type -> weir.mount.v1.ListRequest
+	3, // 7: weir.mount.v1.Mounts.Mount:output_type -> weir.mount.v1.MountResponse
+	5, // 8: weir.mount.v1.Mounts.Unmount:output_type -> weir.mount.v1.UnmountResponse
+	7, // 9: weir.mount.v1.Mounts.List:output_type -> weir.mount.v1.ListResponse
+	7, // [7:10] is the sub-list for method output_type
+	4, // [4:7] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_mount_v1_mount_proto_init() }
@@ -665,7 +737,7 @@ func file_mount_v1_mount_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mount_v1_mount_proto_rawDesc), len(file_mount_v1_mount_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,47 @@
+package v1alpha1
+
+import (
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// TenantNumberMin is the least number that the operator gives to a Tenant: smaller ones are those that administrators give with
+// `weir fabric tenant`.
+const TenantNumberMin = 1 << 16
+
+// TenantNumberMax is the greatest number of a Tenant: every reader of JSON takes it for what it is.
+const TenantNumberMax = 1<<53 - 1
+
+// Selects tells whether a namespace with these labels is one that the tenant's selector names.
+func (t *Tenant) Selects(namespace map[string]string) (bool, error) {
+	selector, err := metav1.LabelSelectorAsSelector(&t.Spec.NamespaceSelector)
+	if err != nil {
+		return false, fmt.Errorf("namespaceSelector of Tenant %s: %w", t.Name, err)
+	}
+	return !selector.Empty() && selector.Matches(labels.Set(namespace)), nil
+}
+
+// TenantOf is the tenant that a namespace with these labels belongs to: the oldest of those that select it. It is nil if there is
+// none.
+func TenantOf(tenants []Tenant, namespace map[string]string) (*Tenant, error) {
+	var owner *Tenant
+	for i := range tenants {
+		selects, err := tenants[i].Selects(namespace)
+		if err != nil {
+			return nil, err
+		}
+		if selects && (owner == nil || olderTenant(&tenants[i], owner)) {
+			owner = &tenants[i]
+		}
+	}
+	return owner, nil
+}
+
+func olderTenant(a, b *Tenant) bool {
+	if a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.Name < b.Name
+	}
+	return a.CreationTimestamp.Before(&b.CreationTimestamp)
+}
