@@ -7,11 +7,13 @@ use serde_bytes::ByteBuf;
 use weir_group::{Gathered, Refusal};
 use weir_management::{Failure, v1};
 use weir_pool::{DirectoryEntry, EntryState, Failed, OpenHandle, PoolRecord};
-use weir_proto::Der;
 use weir_proto::group::{EngineInfo, MemberState};
 use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType};
+use weir_proto::{Der, TenantId};
 use weir_rpc::membership::swim::Member;
 use weir_runtime::Instant;
+
+use crate::tenants::EngineAnswer;
 
 /// Decodes a request; one that doesn't decode is the caller's fault.
 pub fn decode<T: Message + Default>(method: &str, bytes: &[u8]) -> Result<T, Failure> {
@@ -165,4 +167,29 @@ fn bytes(attributes: HashMap<String, String>) -> BTreeMap<String, ByteBuf> {
 
 pub fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
+}
+/// The tenant of a number, which is not the system's: the engines themselves are of that.
+///
+/// # Errors
+/// When it is the system's.
+pub fn tenant(number: u64) -> Result<TenantId, Failure> {
+    if number == TenantId::SYSTEM.0 {
+        let message = "tenant 0 is the system itself, which can't be turned away".to_owned();
+        return Err(Failure::new(Der::INVAL, "tenant 0", message));
+    }
+    Ok(TenantId(number))
+}
+
+/// What engines say of a tenant.
+pub fn tenant_engines(answers: Vec<EngineAnswer>) -> Vec<v1::TenantEngine> {
+    let engine = |answer: EngineAnswer| {
+        let rank = answer.rank.0;
+        match answer.revoked {
+            Ok(revoked) => v1::TenantEngine { rank, answered: true, revoked, message: String::new() },
+            Err(error) => {
+                v1::TenantEngine { rank, answered: false, revoked: false, message: error.to_string() }
+            }
+        }
+    };
+    answers.into_iter().map(engine).collect()
 }

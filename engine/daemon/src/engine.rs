@@ -15,6 +15,7 @@ use weir_group::EngineKeys;
 use weir_management::v1::containers_server::ContainersServer;
 use weir_management::v1::pools_server::PoolsServer;
 use weir_management::v1::system_server::SystemServer;
+use weir_management::v1::tenants_server::TenantsServer;
 use weir_management::{Page, RotatingServer, TlsError, incoming, serve_pages};
 use weir_probe::{Listener, ListenerError};
 use weir_runtime::real::Remote;
@@ -242,6 +243,7 @@ impl Engine {
                 engines: config.engines.clone(),
                 membership: config.membership,
                 keys: EngineKeys { system: config.system_key.clone(), engines: config.engine_key.clone() },
+                data: config.data.clone(),
                 started: since,
                 store: StoreConfig {
                     scrub: config.scrub,
@@ -298,7 +300,8 @@ impl Engine {
             .http2_keepalive_timeout(Some(KEEPALIVE_LIMIT))
             .add_service(SystemServer::new(bridge.clone()))
             .add_service(PoolsServer::new(bridge.clone()))
-            .add_service(ContainersServer::new(bridge))
+            .add_service(ContainersServer::new(bridge.clone()))
+            .add_service(TenantsServer::new(bridge))
             .serve_with_incoming_shutdown(incoming(listener, tls), async move {
                 // The sender lives as long as the engine runs.
                 drop(stopped.wait_for(|stop| *stop).await);

@@ -9,7 +9,8 @@ use tonic::{Code, Request, Response, Status};
 use weir_management::v1::containers_server::Containers;
 use weir_management::v1::pools_server::Pools;
 use weir_management::v1::system_server::System;
-use weir_management::{Caller, Failure, v1};
+use weir_management::v1::tenants_server::Tenants;
+use weir_management::{Caller, Failure, Origin, v1};
 use weir_proto::Der;
 use weir_runtime::real::Remote;
 
@@ -19,6 +20,9 @@ use crate::{tenant_view, thread};
 /// Longest time for any management request. The slowest one, creating a pool while an engine is down, gives up
 /// before that by itself.
 const CALL_LIMIT: Duration = Duration::from_mins(1);
+
+/// The part of the log that says who asked for what.
+const AUDIT: &str = "weir_audit";
 
 /// Management calls by method.
 pub type Methods = Arc<Mutex<BTreeMap<String, MethodFigures>>>;
@@ -39,6 +43,7 @@ impl Bridge {
     async fn call<Req, Rep>(
         &self,
         method: &'static str,
+        object: String,
         request: Request<Req>,
     ) -> Result<Response<Rep>, Status>
     where
@@ -46,21 +51,21 @@ impl Bridge {
         Rep: Message + Default,
     {
         let arrived = Instant::now();
-        let caller = request.extensions().get::<Caller>().copied();
-        let caller = caller.unwrap_or_else(|| Caller::of_certificate(None));
+        let origin = request.extensions().get::<Origin>().cloned();
+        let caller = origin.as_ref().map_or_else(|| Caller::of_certificate(None), |origin| origin.caller);
         let bytes = request.into_inner().encode_to_vec();
         let answer = self.ask_as(caller, method, bytes).await.and_then(|answer| {
             Rep::decode(answer.as_slice()).map_err(|error| {
                 Failure::new(Der::PROTO, "", format!("an answer that does not decode: {error}"))
             })
         });
-        let answer = answer.map(Response::new).map_err(|failure| {
-            tracing::info!(method, der = %failure.der, error = failure.message, "management request refused");
-            Status::from(failure)
-        });
+        let error = answer.as_ref().err().map(|failure| failure.message.clone());
+        let answer = answer.map(Response::new).map_err(Status::from);
         let code = answer.as_ref().err().map_or(Code::Ok, Status::code);
         let mut methods = self.methods.lock().unwrap_or_else(PoisonError::into_inner);
         methods.entry(method.to_owned()).or_default().record(code_name(code), arrived.elapsed());
+        drop(methods);
+        audit(origin.as_ref(), caller, (method, &object), code, error.as_deref());
         answer
     }
 
@@ -113,6 +118,31 @@ impl Bridge {
     }
 }
 
+/// Writes down who asked for what, and what became of it. Questions that were answered are in the log at level debug: the operator
+/// asks them all the time.
+fn audit(
+    origin: Option<&Origin>,
+    caller: Caller,
+    (call, object): (&str, &str),
+    code: Code,
+    error: Option<&str>,
+) {
+    let who = origin.map_or("", |origin| &*origin.name);
+    let from = origin.map_or_else(String::new, |origin| origin.address.to_string());
+    let role = caller.role().map_or_else(|| "none".to_owned(), |role| role.to_string());
+    let (result, error) = (code_name(code), error.unwrap_or_default());
+    if code == Code::Ok && !changes(call) {
+        tracing::debug!(target: AUDIT, who, from, role, call, object, result, "management call");
+    } else {
+        tracing::info!(target: AUDIT, who, from, role, call, object, result, error, "management call");
+    }
+}
+
+/// Whether a call changes something.
+fn changes(call: &str) -> bool {
+    !matches!(call.split_once('/'), Some((_, "Query" | "List" | "Attach")))
+}
+
 /// Value of the label `code`.
 fn code_name(code: Code) -> &'static str {
     match code {
@@ -137,12 +167,14 @@ fn code_name(code: Code) -> &'static str {
 }
 
 macro_rules! service {
-    ($service:ident { $($method:ident ($request:ident) -> $response:ident = $name:literal;)* }) => {
+    ($service:ident { $($method:ident ($request:ident) -> $response:ident = $name:literal, $object:expr;)* }) => {
         #[tonic::async_trait]
         impl $service for Bridge {
             $(
                 async fn $method(&self, request: Request<v1::$request>) -> Result<Response<v1::$response>, Status> {
-                    self.call($name, request).await
+                    let object: fn(&v1::$request) -> String = $object;
+                    let object = object(request.get_ref());
+                    self.call($name, object, request).await
                 }
             )*
         }
@@ -150,23 +182,34 @@ macro_rules! service {
 }
 
 service!(System {
-    attach(AttachRequest) -> AttachResponse = "System/Attach";
-    query(SystemQueryRequest) -> SystemQueryResponse = "System/Query";
-    clear_device(ClearDeviceRequest) -> ClearDeviceResponse = "System/ClearDevice";
+    attach(AttachRequest) -> AttachResponse = "System/Attach", |_| String::new();
+    query(SystemQueryRequest) -> SystemQueryResponse = "System/Query", |_| String::new();
+    clear_device(ClearDeviceRequest) -> ClearDeviceResponse = "System/ClearDevice",
+        |asked| format!("target {} of rank {}", asked.target, asked.rank);
 });
 
 service!(Pools {
-    create(PoolCreateRequest) -> PoolCreateResponse = "Pools/Create";
-    list(PoolListRequest) -> PoolListResponse = "Pools/List";
-    query(PoolQueryRequest) -> PoolQueryResponse = "Pools/Query";
-    resize(PoolResizeRequest) -> PoolResizeResponse = "Pools/Resize";
-    destroy(PoolDestroyRequest) -> PoolDestroyResponse = "Pools/Destroy";
+    create(PoolCreateRequest) -> PoolCreateResponse = "Pools/Create", |asked| asked.label.clone();
+    list(PoolListRequest) -> PoolListResponse = "Pools/List", |_| String::new();
+    query(PoolQueryRequest) -> PoolQueryResponse = "Pools/Query", |asked| asked.pool.clone();
+    resize(PoolResizeRequest) -> PoolResizeResponse = "Pools/Resize", |asked| asked.pool.clone();
+    destroy(PoolDestroyRequest) -> PoolDestroyResponse = "Pools/Destroy", |asked| asked.pool.clone();
 });
 
 service!(Containers {
-    create(ContainerCreateRequest) -> ContainerCreateResponse = "Containers/Create";
-    list(ContainerListRequest) -> ContainerListResponse = "Containers/List";
-    query(ContainerQueryRequest) -> ContainerQueryResponse = "Containers/Query";
-    set_quota(ContainerSetQuotaRequest) -> ContainerSetQuotaResponse = "Containers/SetQuota";
-    destroy(ContainerDestroyRequest) -> ContainerDestroyResponse = "Containers/Destroy";
+    create(ContainerCreateRequest) -> ContainerCreateResponse = "Containers/Create",
+        |asked| format!("{}/{}", asked.pool, asked.label);
+    list(ContainerListRequest) -> ContainerListResponse = "Containers/List", |asked| asked.pool.clone();
+    query(ContainerQueryRequest) -> ContainerQueryResponse = "Containers/Query",
+        |asked| format!("{}/{}", asked.pool, asked.container);
+    set_quota(ContainerSetQuotaRequest) -> ContainerSetQuotaResponse = "Containers/SetQuota",
+        |asked| format!("{}/{}", asked.pool, asked.container);
+    destroy(ContainerDestroyRequest) -> ContainerDestroyResponse = "Containers/Destroy",
+        |asked| format!("{}/{}", asked.pool, asked.container);
+});
+
+service!(Tenants {
+    query(TenantQueryRequest) -> TenantQueryResponse = "Tenants/Query", |asked| asked.tenant.to_string();
+    revoke(TenantRevokeRequest) -> TenantRevokeResponse = "Tenants/Revoke", |asked| asked.tenant.to_string();
+    admit(TenantAdmitRequest) -> TenantAdmitResponse = "Tenants/Admit", |asked| asked.tenant.to_string();
 });

@@ -24,6 +24,7 @@ pub mod snapshot;
 mod spdk;
 pub mod target;
 mod tenant_view;
+pub mod tenants;
 mod thread;
 mod version;
 mod wait_log;

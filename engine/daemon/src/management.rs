@@ -17,6 +17,7 @@ use weir_rpc::membership::Membership;
 use weir_runtime::join_all;
 
 use crate::convert;
+use crate::tenants::Tenants;
 
 /// Longest wait for another engine to answer a forwarded request: what the slowest one, the creation of a pool with
 /// an engine down, takes there, and some more.
@@ -48,6 +49,7 @@ pub struct Management {
     pools: Rc<TargetPools>,
     directory: Option<Rc<Directory>>,
     membership: Rc<Membership>,
+    tenants: Rc<Tenants>,
 }
 
 type Answer = Result<Vec<u8>, Failure>;
@@ -56,13 +58,13 @@ impl Management {
     /// Serves forwarded requests from now on.
     #[must_use]
     pub fn new(
-        system: String,
-        provider: String,
+        (system, provider): (String, String),
         pools: Rc<TargetPools>,
         directory: Option<Rc<Directory>>,
         membership: Rc<Membership>,
+        tenants: Rc<Tenants>,
     ) -> Rc<Self> {
-        let management = Rc::new(Self { system, provider, pools, directory, membership });
+        let management = Rc::new(Self { system, provider, pools, directory, membership, tenants });
         let weak = Rc::downgrade(&management);
         management.pools.engines().serve(opcode::MANAGEMENT_FORWARD, move |_, request: ForwardRequest| {
             let management = weak.upgrade();
@@ -153,6 +155,9 @@ impl Management {
             "Containers/Query" => self.query_container(&convert::decode(method, request)?).await,
             "Containers/SetQuota" => self.set_quota(&convert::decode(method, request)?).await,
             "Containers/Destroy" => self.destroy_container(&convert::decode(method, request)?).await,
+            "Tenants/Query" => self.query_tenant(&convert::decode(method, request)?).await,
+            "Tenants/Revoke" => self.revoke_tenant(&convert::decode(method, request)?).await,
+            "Tenants/Admit" => self.admit_tenant(&convert::decode(method, request)?).await,
             _ => Err(Failure::new(Der::NOSYS, "", format!("there is no method \"{method}\""))),
         }
     }
@@ -179,6 +184,27 @@ impl Management {
         })?;
         tracing::info!(target = %index, was_faulty, "an operator says that a device is good");
         Ok(v1::ClearDeviceResponse { was_faulty }.encode_to_vec())
+    }
+
+    /// Whether the engines serve a tenant.
+    async fn query_tenant(&self, request: &v1::TenantQueryRequest) -> Answer {
+        let tenant = TenantId(request.tenant);
+        let engines = convert::tenant_engines(self.tenants.query(tenant).await);
+        Ok(v1::TenantQueryResponse { tenant: tenant.0, engines }.encode_to_vec())
+    }
+
+    /// Has all engines turn a tenant away.
+    async fn revoke_tenant(&self, request: &v1::TenantRevokeRequest) -> Answer {
+        let tenant = convert::tenant(request.tenant)?;
+        let engines = convert::tenant_engines(self.tenants.state(tenant, true).await);
+        Ok(v1::TenantRevokeResponse { tenant: tenant.0, engines }.encode_to_vec())
+    }
+
+    /// Has all engines serve a tenant again that was turned away.
+    async fn admit_tenant(&self, request: &v1::TenantAdmitRequest) -> Answer {
+        let tenant = convert::tenant(request.tenant)?;
+        let engines = convert::tenant_engines(self.tenants.state(tenant, false).await);
+        Ok(v1::TenantAdmitResponse { tenant: tenant.0, engines }.encode_to_vec())
     }
 
     fn attach(&self) -> v1::AttachResponse {

@@ -26,6 +26,7 @@ use crate::VERSION;
 use crate::fault_record::FaultRecord;
 use crate::last_seen::{LastSeen, LastSeenRecord};
 use crate::management::Management;
+use crate::tenants::{TenantRecord, Tenants, TenantsError};
 use crate::{devices, membership, wait_log};
 
 /// Longest wait for requests under way when a target stops: most take milliseconds.
@@ -61,6 +62,8 @@ pub struct TargetContext {
     pub last_seen: Rc<dyn LastSeenRecord>,
     /// Where maps of pools are kept while the device can't take them.
     pub map_backup: Rc<dyn MapBackup>,
+    /// Where it is kept whose access is revoked.
+    pub tenants: Rc<dyn TenantRecord>,
     /// Whose data it holds.
     pub owner: Owner,
     /// How the store behaves.
@@ -86,6 +89,9 @@ pub enum StartError {
     /// The list of engines.
     #[error("{0}")]
     Engines(#[from] InvalidEngines),
+    /// Whose access is revoked.
+    #[error("{0}")]
+    Tenants(#[from] TenantsError),
     /// The state of pools.
     #[error("{0}")]
     Pools(#[from] Failed),
@@ -103,6 +109,8 @@ pub struct Target {
     pub(crate) io: Rc<IoService>,
     management: Option<Rc<Management>>,
     membership: Option<Rc<Membership>>,
+    /// It answers other engines for as long as the target lives.
+    _tenants: Rc<Tenants>,
     last_seen: Rc<dyn LastSeenRecord>,
     stopping: Cell<bool>,
 }
@@ -121,6 +129,7 @@ impl Target {
             fault_record,
             last_seen,
             map_backup,
+            tenants,
             owner,
             engines,
             membership,
@@ -140,6 +149,8 @@ impl Target {
         rpc.set_starting(true);
         let own = (owner.rank, owner.target);
         let engines = Engines::new(rt.clone(), Rc::clone(&rpc), keys, own, engines)?;
+        // Before anything is served.
+        let tenants = Tenants::start(&engines, &rpc, tenants)?;
         weir_probe::serve(&rpc);
         serve_report(&engines, &store, started, lost.clone());
         devices::serve_clear(&engines, &fault_record, lost.is_some().then(|| Rc::clone(&last_seen)));
@@ -164,13 +175,25 @@ impl Target {
                 Some(Directory::open(&store, Rc::clone(&engines), spread).await?)
             };
             let members = Rc::clone(members);
-            Some(Management::new(owner.system, provider, Rc::clone(&pools), directory, members))
+            let (of, tenants) = (Rc::clone(&pools), Rc::clone(&tenants));
+            Some(Management::new((owner.system, provider), of, directory, members, tenants))
         } else {
             None
         };
         rpc.set_starting(false);
         let stopping = Cell::new(false);
-        Ok(Rc::new(Self { rt, rpc, store, pools, io, management, membership, last_seen, stopping }))
+        Ok(Rc::new(Self {
+            rt,
+            rpc,
+            store,
+            pools,
+            io,
+            management,
+            membership,
+            _tenants: tenants,
+            last_seen,
+            stopping,
+        }))
     }
 
     /// What answers management requests; only target 0 has it.

@@ -24,6 +24,7 @@ use crate::fault_record::{FaultFile, FaultRecord};
 use crate::last_seen::{LastSeenFile, last_seen_path};
 use crate::map_backup::MapBackupFile;
 use crate::target::{StartError, Target, TargetContext};
+use crate::tenants::TenantFile;
 
 thread_local! {
     /// The target of this thread, for messages of other threads.
@@ -66,6 +67,8 @@ pub struct Settings {
     pub engines: GroupList,
     /// Times of the membership protocol.
     pub membership: SwimConfig,
+    /// The engine's data directory.
+    pub data: PathBuf,
     /// The key that engines and clients share, and the one that engines have for themselves.
     pub keys: EngineKeys,
     /// Start of the process, seconds since 1970.
@@ -271,6 +274,7 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
         fault_record,
         last_seen,
         map_backup,
+        tenants: Rc::new(TenantFile::new(&settings.data)),
         owner: settings.owner,
         store: settings.store,
         engines: settings.engines,

@@ -95,7 +95,7 @@ impl fmt::Display for Role {
     }
 }
 
-/// The other end of a management connection. A request has it among its extensions.
+/// What the other end of a management connection may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     role: Option<Role>,

@@ -14,7 +14,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::Connected;
 
-use crate::Caller;
+use crate::Origin;
 use crate::connections::{ConnectionLimits, ConnectionSlot, Connections};
 use crate::tls::RotatingServer;
 
@@ -91,9 +91,9 @@ async fn accept(
                 Ok(stream) => {
                     let silence = Some(Box::pin(tokio::time::sleep(limits.silence)));
                     let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
-                    let caller = Caller::of_certificate(shown);
+                    let origin = Origin::new(shown, peer);
                     let connection =
-                        Connection { stream, caller, place: connections.admit(peer.ip()), silence };
+                        Connection { stream, origin, place: connections.admit(peer.ip()), silence };
                     // The receiver is gone only when the server shuts down.
                     drop(sender.send(Ok(connection)).await);
                 }
@@ -119,7 +119,7 @@ fn evicted() -> io::Error {
 /// A connection that has passed the handshake. Reading it fails when others need its place, or when nothing comes first.
 pub struct Connection {
     stream: TlsStream<TcpStream>,
-    caller: Caller,
+    origin: Origin,
     place: ConnectionSlot,
     /// Until something has come.
     silence: Option<Pin<Box<Sleep>>>,
@@ -175,10 +175,10 @@ impl AsyncWrite for Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Caller;
+    type ConnectInfo = Origin;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.caller
+        self.origin.clone()
     }
 }
 

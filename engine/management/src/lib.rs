@@ -5,12 +5,14 @@ mod caller;
 mod connections;
 mod error;
 mod incoming;
+mod origin;
 mod pages;
 mod tls;
 
 pub use caller::{Caller, Role};
 pub use error::{Failure, failure_of};
 pub use incoming::{Connection, Incoming, incoming};
+pub use origin::Origin;
 pub use pages::{Page, serve_pages};
 pub use tls::{ConnectError, RotatingServer, TlsError, TlsFiles};
 

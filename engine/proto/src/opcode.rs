@@ -40,6 +40,9 @@ opcodes! {
     /// Empty → `Vec` of [`crate::probe::ProbeListener`]: where else the engine is measured.
     PROBE_LIST = 0x0010,
 
+    /// Target → target: [`crate::tenant::TenantQuestion`] → [`crate::tenant::TenantTable`]. Engines only.
+    TENANT_TABLE = 0x0011,
+
     /// [`crate::object::UpdateRequest`] + data → [`crate::object::UpdateReply`].
     OBJECT_UPDATE = 0x0101,
     /// [`crate::object::FetchRequest`] → [`crate::object::FetchReply`] + data.
@@ -180,7 +183,8 @@ opcodes! {
 /// engine that has too much to do is not taken for a dead one, and what membership needs to understand itself.
 #[must_use]
 pub const fn is_urgent(opcode: u16) -> bool {
-    matches!(opcode, GROUP_PING | GROUP_RELAY | GROUP_SYNC | MAP_LEASE) || settles_groups(opcode)
+    matches!(opcode, GROUP_PING | GROUP_RELAY | GROUP_SYNC | MAP_LEASE | TENANT_TABLE)
+        || settles_groups(opcode)
 }
 
 /// Whether requests of this opcode are part of what a target has admitted already, and others wait for: those that

@@ -22,6 +22,27 @@ impl core::fmt::Display for TenantId {
     }
 }
 
+/// What was said last of a tenant's access. Of two statements the later one holds, and of two of one time the revocation.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct TenantAccess {
+    /// Wall time of the statement, nanoseconds since 1970.
+    pub stated_ns: u64,
+    /// Whether engines answer nobody of the tenant.
+    pub revoked: bool,
+}
+
+/// Statements on tenants, by tenant.
+pub type TenantTable = Vec<(TenantId, TenantAccess)>;
+
+/// What one target says of tenants, and what it wants to know.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TenantQuestion {
+    /// What the receiver should take over: few, since a request has little room.
+    pub statements: TenantTable,
+    /// The tenant that the reply is about; none for all.
+    pub about: Option<TenantId>,
+}
+
 /// The key that a tenant's clients share with the engines.
 #[derive(Clone, PartialEq, Eq)]
 pub struct TenantKey {

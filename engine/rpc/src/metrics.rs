@@ -51,6 +51,8 @@ weir_fabric::counters! {
         unauthenticated,
         /// Requests of clients that have no session here.
         unknown_sessions,
+        /// Hellos and requests in the name of tenants whose access is revoked.
+        revoked,
         /// Hellos and requests that were recorded and sent again.
         replays_refused,
         /// Servers' words that they don't know this client.

@@ -10,9 +10,10 @@ use crate::reply::Reply;
 use crate::server::{Handler, Phase, Served, Server};
 use crate::wire::ClientId;
 use core::cell::Cell;
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 use weir_fabric::{Buffer, Endpoint, FabricError};
-use weir_proto::{Clock, Epoch};
+use weir_proto::{Clock, Epoch, TenantId};
 use weir_runtime::Handle;
 
 /// Requests and replies of one context. Dropping it ends the context; handlers still run to their end, but their
@@ -63,6 +64,14 @@ impl Rpc {
     /// told to come again, instead of being refused.
     pub fn set_starting(&self, starting: bool) {
         self.server.phase.set(if starting { Phase::Starting } else { Phase::Serving });
+    }
+
+    /// From now on answers nobody of these tenants, and tells them so. Requests under way end. Without keys nothing tells
+    /// tenants apart, and all are answered.
+    pub fn turn_away_tenants(&self, tenants: BTreeSet<TenantId>) {
+        if let Some(ring) = &self.context.ring {
+            ring.revoke(tenants);
+        }
     }
 
     /// Begins only urgent requests, for which others wait that were admitted before. All others are told to come

@@ -14,6 +14,8 @@ const (
 	ConditionHealthy = "Healthy"
 	// ConditionVNIAllocated is True while a Tenant has as many VNIs as its spec asks for.
 	ConditionVNIAllocated = "VNIAllocated"
+	// ConditionEnginesServe is True while every engine serves a Tenant's number, as the engines themselves say.
+	ConditionEnginesServe = "EnginesServe"
 	// ConditionCredentialsWritten is True while each namespace of a Tenant has the Secrets that its clients attach with.
 	ConditionCredentialsWritten = "CredentialsWritten"
 )
@@ -144,6 +146,14 @@ const (
 	ReasonTooManyNamespaces = "TooManyNamespaces"
 	// ReasonSecretsRefused says that the operator may not write Secrets into a namespace, or that one of the name is there.
 	ReasonSecretsRefused = "SecretsRefused"
+	// ReasonAllEnginesServe says that every engine of every StorageCluster serves the tenant.
+	ReasonAllEnginesServe = "AllEnginesServe"
+	// ReasonAccessRevoked says that engines turn the tenant's clients away.
+	ReasonAccessRevoked = "AccessRevoked"
+	// ReasonEnginesSilent says that engines did not say whether they serve the tenant.
+	ReasonEnginesSilent = "EnginesSilent"
+	// ReasonVNIOutsideBlock says that engines don't serve a VNI of the tenant.
+	ReasonVNIOutsideBlock = "VNIOutsideBlock"
 	// ReasonTenantReady says that the tenant has all that its spec asks for.
 	ReasonTenantReady = "TenantReady"
 	// ReasonRangeExhausted says that the FabricDomain has no number left to give.

@@ -207,6 +207,7 @@ type VolumeClaimStorage struct {
 }
 
 // FabricSpec is the network that data travels over.
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.vniBlock) || has(self.vniBlock)",message="vniBlock can't be removed: tenants may be using its VNIs"
 type FabricSpec struct {
 	// provider of libfabric. The usual image has tcp, shm and verbs; verbs needs an RDMA device in every engine's and
 	// client's pod, and cxi an image that is built with the site's own libfabric. Neither has been run on such hardware yet.
@@ -214,6 +215,31 @@ type FabricSpec struct {
 	// +kubebuilder:default=tcp
 	// +kubebuilder:validation:Enum=tcp;shm;verbs;cxi
 	Provider string `json:"provider,omitempty"`
+	// vniBlock is the VNIs that engines serve, where the provider has such (cxi): those of the Tenants, and as the first one that of
+	// engines among themselves. A new Tenant with a VNI inside it restarts nobody; a larger block restarts the engines one after the
+	// other. Elsewhere the keys of the Tenants alone keep them apart.
+	// +optional
+	VNIBlock *VNIBlock `json:"vniBlock,omitempty"`
+}
+
+// HasVNIs tells whether the provider keeps virtual networks apart.
+func (f *FabricSpec) HasVNIs() bool { return f.Provider == "cxi" }
+
+// VNIBlock is a block of VNIs that engines serve, both ends included.
+//
+// +kubebuilder:validation:XValidation:rule="self.first <= self.last && self.last - self.first < 128",message="vniBlock must have 1 to 128 VNIs: an endpoint takes no more"
+// +kubebuilder:validation:XValidation:rule="self.first == oldSelf.first && self.last >= oldSelf.last",message="vniBlock can only grow at its end: tenants may be using its VNIs, and engines reach each other on the first one"
+type VNIBlock struct {
+	// first VNI of the block, on which engines reach each other.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	First int32 `json:"first"`
+	// last VNI of the block.
+	// +required
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Last int32 `json:"last"`
 }
 
 // PortsSpec are the ports that every engine listens on.

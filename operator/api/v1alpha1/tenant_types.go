@@ -89,7 +89,7 @@ type TenantVNI struct {
 
 // TenantStatus is the tenant that is.
 type TenantStatus struct {
-	// conditions of the tenant: Ready, VNIAllocated, CredentialsWritten, DeletionBlocked.
+	// conditions of the tenant: Ready, VNIAllocated, CredentialsWritten, EnginesServe, DeletionBlocked.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -106,16 +106,16 @@ func Setup(mgr ctrl.Manager, o Options) error {
 	if err := containers.SetupWithManager(mgr); err != nil {
 		return err
 	}
-	return setupFabric(mgr, o)
+	return setupFabric(mgr, o, connections)
 }
 
 // setupFabric adds the controllers of virtual networks.
-func setupFabric(mgr ctrl.Manager, o Options) error {
+func setupFabric(mgr ctrl.Manager, o Options, connections *management.Connections) error {
 	domains := fabricdomain.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("weir-fabricdomain"), o.Clock)
 	if err := domains.SetupWithManager(mgr); err != nil {
 		return err
 	}
-	tenants := tenant.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("weir-tenant"), o.Clock)
+	tenants := tenant.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-tenant"), o.Clock)
 	if err := tenants.SetupWithManager(mgr); err != nil {
 		return err
 	}

@@ -53,6 +53,7 @@ type Engines struct {
 	System     managementv1.SystemClient
 	Pools      managementv1.PoolsClient
 	Containers managementv1.ContainersClient
+	Tenants    managementv1.TenantsClient
 }
 
 // DialFunc opens a connection to host:port.
@@ -241,6 +242,7 @@ func (c *Connections) dialEngines(to *connection, secret *corev1.Secret) error {
 		System:     managementv1.NewSystemClient(to.conn),
 		Pools:      managementv1.NewPoolsClient(to.conn),
 		Containers: managementv1.NewContainersClient(to.conn),
+		Tenants:    managementv1.NewTenantsClient(to.conn),
 	}
 	return nil
 }

@@ -53,6 +53,9 @@ func StartConfig(c *v1alpha1.StorageCluster) string {
 	line("system = %s", strconv.Quote(c.Name))
 	line("provider = %s", strconv.Quote(c.Spec.Fabric.Provider))
 	line("fabric_port = %d", c.Spec.Ports.Fabric)
+	if block := c.Spec.Fabric.VNIBlock; block != nil && c.Spec.Fabric.HasVNIs() {
+		line("fabric_auth_key = \"0:%d:%d\"", block.First, block.Last)
+	}
 	line("targets = %d", c.Spec.Engines.TargetsPerEngine)
 	line("management_listen = \"0.0.0.0:%d\"", c.Spec.Ports.Management)
 	line("metrics_listen = \"0.0.0.0:%d\"", c.Spec.Ports.Metrics)

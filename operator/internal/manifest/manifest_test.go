@@ -197,3 +197,20 @@ func TestCompleteFillsInWhatTheSpecLeavesOpen(t *testing.T) {
 		})
 	}
 }
+
+func TestEnginesServeABlockOfVNIsWhereTheProviderHasSuch(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fabric v1alpha1.FabricSpec
+		want   bool
+	}{
+		"cxi with a block":    {v1alpha1.FabricSpec{Provider: "cxi", VNIBlock: &v1alpha1.VNIBlock{First: 1024, Last: 1151}}, true},
+		"cxi without":         {v1alpha1.FabricSpec{Provider: "cxi"}, false},
+		"tcp, which has none": {v1alpha1.FabricSpec{Provider: "tcp", VNIBlock: &v1alpha1.VNIBlock{First: 1024, Last: 1151}}, false},
+	} {
+		c := cluster()
+		c.Spec.Fabric = tc.fabric
+		if got := strings.Contains(StartConfig(c), "fabric_auth_key = \"0:1024:1151\"\n"); got != tc.want {
+			t.Errorf("%s: the block is in the configuration: %t", name, got)
+		}
+	}
+}

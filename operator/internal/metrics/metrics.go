@@ -96,6 +96,12 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			c.object(ch, "Pool", &pools.Items[i], pools.Items[i].Status.Conditions)
 		}
 	}
+	var tenants v1alpha1.TenantList
+	if err := c.reader.List(ctx, &tenants); err == nil {
+		for i := range tenants.Items {
+			c.object(ch, "Tenant", &tenants.Items[i], tenants.Items[i].Status.Conditions)
+		}
+	}
 	var containers v1alpha1.ContainerList
 	if err := c.reader.List(ctx, &containers); err == nil {
 		for i := range containers.Items {

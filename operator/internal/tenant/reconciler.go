@@ -42,6 +42,7 @@ const again = 10 * time.Millisecond
 type Reconciler struct {
 	client   client.Client
 	live     client.Reader
+	engines  Connector
 	reporter *status.Reporter
 	clock    clock.PassiveClock
 	course   lifecycle.Course[*v1alpha1.Tenant]
@@ -50,8 +51,8 @@ type Reconciler struct {
 var _ reconcile.Reconciler = (*Reconciler)(nil)
 
 // New makes a reconciler. live reads past the cache, for allocations and deletions.
-func New(c client.Client, live client.Reader, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
-	r := &Reconciler{client: c, live: live, reporter: status.NewReporter(recorder, passive), clock: passive}
+func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
+	r := &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive), clock: passive}
 	r.course = lifecycle.Course[*v1alpha1.Tenant]{
 		Client: c, Live: live, Reporter: r.reporter,
 		New: func() *v1alpha1.Tenant { return &v1alpha1.Tenant{} },
@@ -59,6 +60,7 @@ func New(c client.Client, live client.Reader, recorder status.Recorder, passive 
 			return lifecycle.Status{ObservedGeneration: &t.Status.ObservedGeneration, Conditions: &t.Status.Conditions}
 		},
 		Converge: r.converge, Blocker: r.blocker,
+		BlockedInterval: silentInterval,
 	}
 	return r
 }
@@ -98,19 +100,26 @@ func (r *Reconciler) converge(ctx context.Context, tenant *v1alpha1.Tenant) (tim
 	if err != nil || after == again {
 		return after, err
 	}
+	next, err := r.serve(ctx, tenant)
+	if err != nil {
+		return 0, err
+	}
+	if after == 0 || next < after {
+		after = next
+	}
 	r.roll(ctx, tenant)
 	return after, nil
 }
 
 // roll sums up the conditions of the tenant.
 func (r *Reconciler) roll(ctx context.Context, tenant *v1alpha1.Tenant) {
-	needed := []string{v1alpha1.ConditionVNIAllocated, v1alpha1.ConditionCredentialsWritten}
+	needed := []string{v1alpha1.ConditionVNIAllocated, v1alpha1.ConditionCredentialsWritten, v1alpha1.ConditionEnginesServe}
 	if tenant.Spec.VNI.Mode == v1alpha1.VNINone {
 		needed = needed[1:]
 	}
 	for _, kind := range needed {
 		c := meta.FindStatusCondition(tenant.Status.Conditions, kind)
-		if c != nil && c.Status != metav1.ConditionTrue {
+		if c != nil && c.Status == metav1.ConditionFalse {
 			r.report(ctx, tenant, status.Of(v1alpha1.ConditionReady, false, c.Reason, c.Message))
 			return
 		}
@@ -261,9 +270,12 @@ func (r *Reconciler) without(ctx context.Context, tenant *v1alpha1.Tenant, probl
 	return nil
 }
 
-// blocker deletes the tenant's Secrets, releases its VNIs and waits for the nodes that use them. It does not wait for their
+// blocker has the engines turn the tenant's clients away, deletes its Secrets, releases its VNIs and waits for the nodes that use them. It does not wait for their
 // quarantine.
 func (r *Reconciler) blocker(ctx context.Context, tenant *v1alpha1.Tenant) (*status.Condition, error) {
+	if blocked, err := r.turnAway(ctx, tenant); blocked != nil || err != nil {
+		return blocked, err
+	}
 	f, err := r.look(ctx, tenant)
 	if err != nil {
 		return nil, err

@@ -3,9 +3,10 @@
 use clap::{Args, Subcommand};
 use serde_json::json;
 use weir_management::v1::system_client::SystemClient;
+use weir_management::v1::tenants_client::TenantsClient;
 use weir_management::v1::{
     AttachRequest, ClearDeviceRequest, EngineHealth, EngineState, MemberState, SystemQueryRequest,
-    SystemQueryResponse,
+    SystemQueryResponse, TenantAdmitRequest, TenantEngine, TenantQueryRequest, TenantRevokeRequest,
 };
 
 use crate::connection::System;
@@ -23,6 +24,19 @@ pub enum SystemCommand {
     Attach,
     /// Say that a target's faulty device was repaired or replaced, or that what a lost target held is given up; the engine uses it from its next start on.
     ClearDevice(TargetArguments),
+    /// Show which engines serve a tenant.
+    QueryTenant(TenantArguments),
+    /// Have all engines turn a tenant's clients away: nothing that they begin from then on succeeds.
+    RevokeTenant(TenantArguments),
+    /// Have all engines serve a tenant again that was turned away.
+    AdmitTenant(TenantArguments),
+}
+
+/// Names a tenant.
+#[derive(Args, Debug, Clone)]
+pub struct TenantArguments {
+    /// Number of the tenant.
+    pub tenant: u64,
 }
 
 /// Names a target.
@@ -43,7 +57,48 @@ pub async fn run(command: SystemCommand, system: &System) -> Result<Answer, CliE
         SystemCommand::Query => query(system).await,
         SystemCommand::Attach => attach(system).await,
         SystemCommand::ClearDevice(arguments) => clear_device(arguments, system).await,
+        SystemCommand::QueryTenant(TenantArguments { tenant }) => {
+            let request = TenantQueryRequest { tenant };
+            let call = system.call(format!("query tenant {tenant}"), async |channel| {
+                TenantsClient::new(channel).query(request).await
+            });
+            Ok(tenant_answer(tenant, &call.await?.engines))
+        }
+        SystemCommand::RevokeTenant(TenantArguments { tenant }) => {
+            let request = TenantRevokeRequest { tenant };
+            let call = system.call(format!("revoke tenant {tenant}"), async |channel| {
+                TenantsClient::new(channel).revoke(request).await
+            });
+            Ok(tenant_answer(tenant, &call.await?.engines))
+        }
+        SystemCommand::AdmitTenant(TenantArguments { tenant }) => {
+            let request = TenantAdmitRequest { tenant };
+            let call = system.call(format!("admit tenant {tenant}"), async |channel| {
+                TenantsClient::new(channel).admit(request).await
+            });
+            Ok(tenant_answer(tenant, &call.await?.engines))
+        }
     }
+}
+
+/// What engines say of a tenant.
+fn tenant_answer(tenant: u64, engines: &[TenantEngine]) -> Answer {
+    let state = |engine: &TenantEngine| match (engine.answered, engine.revoked) {
+        (false, _) => "unknown",
+        (true, true) => "turned away",
+        (true, false) => "served",
+    };
+    let mut rows = vec![["Rank", "Tenant", "Message"].map(String::from).to_vec()];
+    rows.extend(
+        engines
+            .iter()
+            .map(|engine| vec![engine.rank.to_string(), state(engine).to_owned(), engine.message.clone()]),
+    );
+    let all: Vec<_> = engines
+        .iter()
+        .map(|engine| json!({"rank": engine.rank, "tenant": state(engine), "info": engine.message}))
+        .collect();
+    Answer::new(json!({"tenant": tenant, "engines": all}), table(&rows))
 }
 
 async fn clear_device(arguments: TargetArguments, system: &System) -> Result<Answer, CliError> {

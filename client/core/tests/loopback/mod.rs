@@ -148,6 +148,7 @@ fn start_engine(own: EngineInfo, engines: Vec<EngineInfo>) -> (Remote, JoinHandl
                 fault_record: Rc::new(Unmarked),
                 last_seen: Rc::new(Unmarked),
                 map_backup: Rc::new(Unmarked),
+                tenants: Rc::new(Unmarked),
                 owner,
                 store: StoreConfig::default(),
                 engines: engines.into(),

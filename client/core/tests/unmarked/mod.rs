@@ -2,6 +2,7 @@
 
 use weir_daemon::fault_record::FaultRecord;
 use weir_daemon::last_seen::{LastSeen, LastSeenRecord};
+use weir_daemon::tenants::TenantRecord;
 use weir_pool::MapBackup;
 use weir_proto::PoolId;
 use weir_store::Mark;
@@ -33,6 +34,16 @@ impl MapBackup for Unmarked {
     }
 
     fn forget(&self, _: PoolId) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl TenantRecord for Unmarked {
+    fn read(&self) -> std::io::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    fn keep(&self, _: &[u8]) -> std::io::Result<()> {
         Ok(())
     }
 }

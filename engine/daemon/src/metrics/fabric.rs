@@ -91,6 +91,7 @@ const RPC: &[Exported] = &[
     ("weir_engine_rpc_malformed", "Messages that don't decode"),
     ("weir_engine_rpc_version_refused", "Messages of other protocol versions"),
     ("weir_engine_rpc_unknown_sessions", "Requests of clients that have no session here"),
+    ("weir_engine_rpc_revoked", "Hellos and requests in the name of tenants whose access is revoked"),
     ("weir_engine_rpc_replays_refused", "Hellos and requests that were recorded and sent again"),
     ("weir_engine_rpc_notices", "Servers' words that they don't know this client"),
     ("weir_engine_rpc_skew_refused", "Messages whose sender's clock is too far ahead"),

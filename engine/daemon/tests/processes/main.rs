@@ -12,6 +12,7 @@ mod membership;
 #[cfg(feature = "mercury")]
 mod mercury;
 mod published;
+mod revocation;
 mod roles;
 #[cfg(feature = "spdk")]
 mod spdk;

@@ -49,6 +49,30 @@ fn a_role_may_make_its_calls_and_no_others() {
         "weir_engine_management_requests_total{rank=\"0\",method=\"Pools/Destroy\",code=\"PermissionDenied\"}",
     );
     assert_eq!(counted, Some(1.0));
+    let log = system.log(0);
+    let is_audited = |words: &[&str]| {
+        let mut lines = log.lines().filter(|line| line.contains("weir_audit"));
+        lines.any(|line| words.iter().all(|word| line.contains(word)))
+    };
+    for words in [
+        ["who=\"tls\"", "role=\"operator\"", "call=\"Pools/Create\"", "object=\"own\"", "result=\"OK\""],
+        [
+            "who=\"provisioner\"",
+            "role=\"provisioner\"",
+            "call=\"Pools/Destroy\"",
+            "object=\"own\"",
+            "result=\"PermissionDenied\"",
+        ],
+        [
+            "who=\"nobody\"",
+            "role=\"none\"",
+            "call=\"System/Attach\"",
+            "from=\"127.0.0.1:",
+            "PermissionDenied",
+        ],
+    ] {
+        assert!(is_audited(&words), "{words:?} is not in\n{log}");
+    }
 }
 
 async fn provision(system: &System) {

@@ -335,6 +335,7 @@ fn write_certificate(
     let mut params = CertificateParams::new(names).expect("parameters");
     let uri = |text: &String| SanType::URI(Ia5String::try_from(text.as_str()).expect("ASCII"));
     params.subject_alt_names.extend(uris.iter().map(uri));
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
     let certificate = params.signed_by(&key, authority).expect("a certificate");
     fs::write(folder.join(format!("{name}.crt")), certificate.pem()).expect("cert");
     fs::write(folder.join(format!("{name}.key")), key.serialize_pem()).expect("key");

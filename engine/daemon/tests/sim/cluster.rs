@@ -10,6 +10,7 @@ use weir_client::{Attach, Context, ContextOptions, EngineAddress};
 use weir_daemon::fault_record::FaultRecord;
 use weir_daemon::last_seen::{LastSeen, LastSeenRecord};
 use weir_daemon::target::{EngineKeys, SwimConfig, Target, TargetContext};
+use weir_daemon::tenants::TenantRecord;
 use weir_fabric::sim::Fabric;
 use weir_fabric::{Addressing, AuthKey, Endpoint};
 use weir_management::{Failure, v1};
@@ -136,10 +137,11 @@ impl LastSeenRecord for Remembering {
     }
 }
 
-/// What data directories have of the maps of pools, by rank and target.
+/// What data directories have of the maps of pools, by rank and target, and of tenants, by rank.
 #[derive(Default)]
 struct StoredMaps {
     maps: RefCell<BTreeMap<(u32, u32, PoolId), Vec<u8>>>,
+    tenants: RefCell<BTreeMap<u32, Vec<u8>>>,
     is_full: Cell<bool>,
 }
 
@@ -164,6 +166,17 @@ impl MapBackup for MapBackups {
 
     fn forget(&self, pool: PoolId) -> std::io::Result<()> {
         self.all.maps.borrow_mut().remove(&(self.target.0, self.target.1, pool));
+        Ok(())
+    }
+}
+
+impl TenantRecord for MapBackups {
+    fn read(&self) -> std::io::Result<Option<Vec<u8>>> {
+        Ok(self.all.tenants.borrow().get(&self.target.0).cloned())
+    }
+
+    fn keep(&self, table: &[u8]) -> std::io::Result<()> {
+        self.all.tenants.borrow_mut().insert(self.target.0, table.to_vec());
         Ok(())
     }
 }
@@ -300,6 +313,10 @@ impl Cluster {
                     target: (rank, u32::from(target)),
                 }),
                 map_backup: Rc::new(MapBackups {
+                    all: Rc::clone(&self.stored_maps),
+                    target: (rank, u32::from(target)),
+                }),
+                tenants: Rc::new(MapBackups {
                     all: Rc::clone(&self.stored_maps),
                     target: (rank, u32::from(target)),
                 }),

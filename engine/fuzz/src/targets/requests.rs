@@ -37,6 +37,7 @@ use weir_proto::pool::{
 use weir_proto::probe::ProbeListener;
 use weir_proto::raft::{RaftBatch, RaftMessage};
 use weir_proto::replica::{ByLeader, ChangeId, ForwardedChange, ReplicaForward, SettledNotice};
+use weir_proto::tenant::{TenantQuestion, TenantTable};
 use weir_proto::transaction::{
     Change, CommitRequest, DecideRequest, Declined, Outcome, OutcomeRequest, Part, PrepareRequest, Read,
 };
@@ -155,6 +156,8 @@ types![
     EngineInfo,
     GroupList,
     GroupOffer,
+    TenantQuestion,
+    TenantTable,
     Tree,
     Collective,
     CollectiveReply,

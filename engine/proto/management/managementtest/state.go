@@ -22,6 +22,8 @@ type state struct {
 	up      []bool
 	started int64
 	pools   []*pool
+	// revoked are the tenants that are turned away.
+	revoked map[uint64]bool
 }
 
 type pool struct {

@@ -142,6 +142,7 @@ func (s *System) StartEngine(rank int) {
 	managementv1.RegisterSystemServer(e.server, systemService{state: s.state, system: s})
 	managementv1.RegisterPoolsServer(e.server, poolsService{state: s.state})
 	managementv1.RegisterContainersServer(e.server, containersService{state: s.state})
+	managementv1.RegisterTenantsServer(e.server, tenantsService{state: s.state})
 	s.state.setUp(rank, true)
 	go func(server *grpc.Server, done chan struct{}) {
 		defer close(done)

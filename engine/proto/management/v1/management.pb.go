@@ -588,6 +588,367 @@ func (x *SystemQueryResponse) GetViewedByRank() uint32 {
 	return 0
 }
 
+// An engine's answer on a tenant.
+type TenantEngine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rank  uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
+	// Whether all targets of the engine have answered.
+	Answered bool `protobuf:"varint,2,opt,name=answered,proto3" json:"answered,omitempty"`
+	// Whether all of them turn the tenant's clients away.
+	Revoked bool `protobuf:"varint,3,opt,name=revoked,proto3" json:"revoked,omitempty"`
+	// Why one has not answered; empty when all have.
+	Message       string `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantEngine) Reset() {
+	*x = TenantEngine{}
+	mi := &file_management_v1_management_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantEngine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantEngine) ProtoMessage() {}
+
+func (x *TenantEngine) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantEngine.ProtoReflect.Descriptor instead.
+func (*TenantEngine) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *TenantEngine) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *TenantEngine) GetAnswered() bool {
+	if x != nil {
+		return x.Answered
+	}
+	return false
+}
+
+func (x *TenantEngine) GetRevoked() bool {
+	if x != nil {
+		return x.Revoked
+	}
+	return false
+}
+
+func (x *TenantEngine) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type TenantQueryRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        uint64                 `protobuf:"varint,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantQueryRequest) Reset() {
+	*x = TenantQueryRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantQueryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantQueryRequest) ProtoMessage() {}
+
+func (x *TenantQueryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantQueryRequest.ProtoReflect.Descriptor instead.
+func (*TenantQueryRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TenantQueryRequest) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+type TenantQueryResponse struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tenant uint64                 `protobuf:"varint,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	// By rank.
+	Engines       []*TenantEngine `protobuf:"bytes,2,rep,name=engines,proto3" json:"engines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantQueryResponse) Reset() {
+	*x = TenantQueryResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantQueryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantQueryResponse) ProtoMessage() {}
+
+func (x *TenantQueryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantQueryResponse.ProtoReflect.Descriptor instead.
+func (*TenantQueryResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TenantQueryResponse) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+func (x *TenantQueryResponse) GetEngines() []*TenantEngine {
+	if x != nil {
+		return x.Engines
+	}
+	return nil
+}
+
+type TenantRevokeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        uint64                 `protobuf:"varint,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantRevokeRequest) Reset() {
+	*x = TenantRevokeRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantRevokeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantRevokeRequest) ProtoMessage() {}
+
+func (x *TenantRevokeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantRevokeRequest.ProtoReflect.Descriptor instead.
+func (*TenantRevokeRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TenantRevokeRequest) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+type TenantRevokeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        uint64                 `protobuf:"varint,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Engines       []*TenantEngine        `protobuf:"bytes,2,rep,name=engines,proto3" json:"engines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantRevokeResponse) Reset() {
+	*x = TenantRevokeResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantRevokeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantRevokeResponse) ProtoMessage() {}
+
+func (x *TenantRevokeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantRevokeResponse.ProtoReflect.Descriptor instead.
+func (*TenantRevokeResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TenantRevokeResponse) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+func (x *TenantRevokeResponse) GetEngines() []*TenantEngine {
+	if x != nil {
+		return x.Engines
+	}
+	return nil
+}
+
+type TenantAdmitRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        uint64                 `protobuf:"varint,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantAdmitRequest) Reset() {
+	*x = TenantAdmitRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantAdmitRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantAdmitRequest) ProtoMessage() {}
+
+func (x *TenantAdmitRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantAdmitRequest.ProtoReflect.Descriptor instead.
+func (*TenantAdmitRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *TenantAdmitRequest) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+type TenantAdmitResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        uint64                 `protobuf:"varint,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Engines       []*TenantEngine        `protobuf:"bytes,2,rep,name=engines,proto3" json:"engines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantAdmitResponse) Reset() {
+	*x = TenantAdmitResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantAdmitResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantAdmitResponse) ProtoMessage() {}
+
+func (x *TenantAdmitResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantAdmitResponse.ProtoReflect.Descriptor instead.
+func (*TenantAdmitResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *TenantAdmitResponse) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+func (x *TenantAdmitResponse) GetEngines() []*TenantEngine {
+	if x != nil {
+		return x.Engines
+	}
+	return nil
+}
+
 type EngineState struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Rank          uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
@@ -613,7 +974,7 @@ type EngineState struct {
 
 func (x *EngineState) Reset() {
 	*x = EngineState{}
-	mi := &file_management_v1_management_proto_msgTypes[6]
+	mi := &file_management_v1_management_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +986,7 @@ func (x *EngineState) String() string {
 func (*EngineState) ProtoMessage() {}
 
 func (x *EngineState) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[6]
+	mi := &file_management_v1_management_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +999,7 @@ func (x *EngineState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineState.ProtoReflect.Descriptor instead.
 func (*EngineState) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{6}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EngineState) GetRank() uint32 {
@@ -729,7 +1090,7 @@ type TargetName struct {
 
 func (x *TargetName) Reset() {
 	*x = TargetName{}
-	mi := &file_management_v1_management_proto_msgTypes[7]
+	mi := &file_management_v1_management_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -741,7 +1102,7 @@ func (x *TargetName) String() string {
 func (*TargetName) ProtoMessage() {}
 
 func (x *TargetName) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[7]
+	mi := &file_management_v1_management_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -754,7 +1115,7 @@ func (x *TargetName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetName.ProtoReflect.Descriptor instead.
 func (*TargetName) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{7}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TargetName) GetRank() uint32 {
@@ -781,7 +1142,7 @@ type ClearDeviceRequest struct {
 
 func (x *ClearDeviceRequest) Reset() {
 	*x = ClearDeviceRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[8]
+	mi := &file_management_v1_management_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -793,7 +1154,7 @@ func (x *ClearDeviceRequest) String() string {
 func (*ClearDeviceRequest) ProtoMessage() {}
 
 func (x *ClearDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[8]
+	mi := &file_management_v1_management_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -806,7 +1167,7 @@ func (x *ClearDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ClearDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{8}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ClearDeviceRequest) GetRank() uint32 {
@@ -833,7 +1194,7 @@ type ClearDeviceResponse struct {
 
 func (x *ClearDeviceResponse) Reset() {
 	*x = ClearDeviceResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[9]
+	mi := &file_management_v1_management_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -845,7 +1206,7 @@ func (x *ClearDeviceResponse) String() string {
 func (*ClearDeviceResponse) ProtoMessage() {}
 
 func (x *ClearDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[9]
+	mi := &file_management_v1_management_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -858,7 +1219,7 @@ func (x *ClearDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ClearDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{9}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ClearDeviceResponse) GetWasFaulty() bool {
@@ -891,7 +1252,7 @@ type PoolCreateRequest struct {
 
 func (x *PoolCreateRequest) Reset() {
 	*x = PoolCreateRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[10]
+	mi := &file_management_v1_management_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1264,7 @@ func (x *PoolCreateRequest) String() string {
 func (*PoolCreateRequest) ProtoMessage() {}
 
 func (x *PoolCreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[10]
+	mi := &file_management_v1_management_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1277,7 @@ func (x *PoolCreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCreateRequest.ProtoReflect.Descriptor instead.
 func (*PoolCreateRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{10}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PoolCreateRequest) GetLabel() string {
@@ -979,7 +1340,7 @@ type PoolCreateResponse struct {
 
 func (x *PoolCreateResponse) Reset() {
 	*x = PoolCreateResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[11]
+	mi := &file_management_v1_management_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -991,7 +1352,7 @@ func (x *PoolCreateResponse) String() string {
 func (*PoolCreateResponse) ProtoMessage() {}
 
 func (x *PoolCreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[11]
+	mi := &file_management_v1_management_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1004,7 +1365,7 @@ func (x *PoolCreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCreateResponse.ProtoReflect.Descriptor instead.
 func (*PoolCreateResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{11}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PoolCreateResponse) GetPool() *PoolInfo {
@@ -1029,7 +1390,7 @@ type PoolListRequest struct {
 
 func (x *PoolListRequest) Reset() {
 	*x = PoolListRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[12]
+	mi := &file_management_v1_management_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1041,7 +1402,7 @@ func (x *PoolListRequest) String() string {
 func (*PoolListRequest) ProtoMessage() {}
 
 func (x *PoolListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[12]
+	mi := &file_management_v1_management_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1054,7 +1415,7 @@ func (x *PoolListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolListRequest.ProtoReflect.Descriptor instead.
 func (*PoolListRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{12}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{19}
 }
 
 type PoolListResponse struct {
@@ -1066,7 +1427,7 @@ type PoolListResponse struct {
 
 func (x *PoolListResponse) Reset() {
 	*x = PoolListResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[13]
+	mi := &file_management_v1_management_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1439,7 @@ func (x *PoolListResponse) String() string {
 func (*PoolListResponse) ProtoMessage() {}
 
 func (x *PoolListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[13]
+	mi := &file_management_v1_management_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1452,7 @@ func (x *PoolListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolListResponse.ProtoReflect.Descriptor instead.
 func (*PoolListResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{13}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PoolListResponse) GetPools() []*PoolInfo {
@@ -1111,7 +1472,7 @@ type PoolQueryRequest struct {
 
 func (x *PoolQueryRequest) Reset() {
 	*x = PoolQueryRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[14]
+	mi := &file_management_v1_management_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1484,7 @@ func (x *PoolQueryRequest) String() string {
 func (*PoolQueryRequest) ProtoMessage() {}
 
 func (x *PoolQueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[14]
+	mi := &file_management_v1_management_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1497,7 @@ func (x *PoolQueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolQueryRequest.ProtoReflect.Descriptor instead.
 func (*PoolQueryRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{14}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PoolQueryRequest) GetPool() string {
@@ -1155,7 +1516,7 @@ type PoolQueryResponse struct {
 
 func (x *PoolQueryResponse) Reset() {
 	*x = PoolQueryResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[15]
+	mi := &file_management_v1_management_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1167,7 +1528,7 @@ func (x *PoolQueryResponse) String() string {
 func (*PoolQueryResponse) ProtoMessage() {}
 
 func (x *PoolQueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[15]
+	mi := &file_management_v1_management_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1180,7 +1541,7 @@ func (x *PoolQueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolQueryResponse.ProtoReflect.Descriptor instead.
 func (*PoolQueryResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{15}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PoolQueryResponse) GetPool() *PoolInfo {
@@ -1200,7 +1561,7 @@ type PoolResizeRequest struct {
 
 func (x *PoolResizeRequest) Reset() {
 	*x = PoolResizeRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[16]
+	mi := &file_management_v1_management_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1573,7 @@ func (x *PoolResizeRequest) String() string {
 func (*PoolResizeRequest) ProtoMessage() {}
 
 func (x *PoolResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[16]
+	mi := &file_management_v1_management_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1586,7 @@ func (x *PoolResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolResizeRequest.ProtoReflect.Descriptor instead.
 func (*PoolResizeRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{16}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PoolResizeRequest) GetPool() string {
@@ -1251,7 +1612,7 @@ type PoolResizeResponse struct {
 
 func (x *PoolResizeResponse) Reset() {
 	*x = PoolResizeResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[17]
+	mi := &file_management_v1_management_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1263,7 +1624,7 @@ func (x *PoolResizeResponse) String() string {
 func (*PoolResizeResponse) ProtoMessage() {}
 
 func (x *PoolResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[17]
+	mi := &file_management_v1_management_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1276,7 +1637,7 @@ func (x *PoolResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolResizeResponse.ProtoReflect.Descriptor instead.
 func (*PoolResizeResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{17}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PoolResizeResponse) GetPool() *PoolInfo {
@@ -1297,7 +1658,7 @@ type PoolDestroyRequest struct {
 
 func (x *PoolDestroyRequest) Reset() {
 	*x = PoolDestroyRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[18]
+	mi := &file_management_v1_management_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1309,7 +1670,7 @@ func (x *PoolDestroyRequest) String() string {
 func (*PoolDestroyRequest) ProtoMessage() {}
 
 func (x *PoolDestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[18]
+	mi := &file_management_v1_management_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1322,7 +1683,7 @@ func (x *PoolDestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolDestroyRequest.ProtoReflect.Descriptor instead.
 func (*PoolDestroyRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{18}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PoolDestroyRequest) GetPool() string {
@@ -1349,7 +1710,7 @@ type PoolDestroyResponse struct {
 
 func (x *PoolDestroyResponse) Reset() {
 	*x = PoolDestroyResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[19]
+	mi := &file_management_v1_management_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1722,7 @@ func (x *PoolDestroyResponse) String() string {
 func (*PoolDestroyResponse) ProtoMessage() {}
 
 func (x *PoolDestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[19]
+	mi := &file_management_v1_management_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1735,7 @@ func (x *PoolDestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolDestroyResponse.ProtoReflect.Descriptor instead.
 func (*PoolDestroyResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{19}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PoolDestroyResponse) GetMissing() bool {
@@ -1413,7 +1774,7 @@ type PoolInfo struct {
 
 func (x *PoolInfo) Reset() {
 	*x = PoolInfo{}
-	mi := &file_management_v1_management_proto_msgTypes[20]
+	mi := &file_management_v1_management_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1786,7 @@ func (x *PoolInfo) String() string {
 func (*PoolInfo) ProtoMessage() {}
 
 func (x *PoolInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[20]
+	mi := &file_management_v1_management_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1799,7 @@ func (x *PoolInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolInfo.ProtoReflect.Descriptor instead.
 func (*PoolInfo) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{20}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PoolInfo) GetUuid() string {
@@ -1571,7 +1932,7 @@ type ContainerCreateRequest struct {
 
 func (x *ContainerCreateRequest) Reset() {
 	*x = ContainerCreateRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[21]
+	mi := &file_management_v1_management_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1583,7 +1944,7 @@ func (x *ContainerCreateRequest) String() string {
 func (*ContainerCreateRequest) ProtoMessage() {}
 
 func (x *ContainerCreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[21]
+	mi := &file_management_v1_management_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1596,7 +1957,7 @@ func (x *ContainerCreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerCreateRequest.ProtoReflect.Descriptor instead.
 func (*ContainerCreateRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{21}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ContainerCreateRequest) GetPool() string {
@@ -1687,7 +2048,7 @@ type ContainerCreateResponse struct {
 
 func (x *ContainerCreateResponse) Reset() {
 	*x = ContainerCreateResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[22]
+	mi := &file_management_v1_management_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +2060,7 @@ func (x *ContainerCreateResponse) String() string {
 func (*ContainerCreateResponse) ProtoMessage() {}
 
 func (x *ContainerCreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[22]
+	mi := &file_management_v1_management_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +2073,7 @@ func (x *ContainerCreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerCreateResponse.ProtoReflect.Descriptor instead.
 func (*ContainerCreateResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{22}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ContainerCreateResponse) GetContainer() *ContainerInfo {
@@ -1738,7 +2099,7 @@ type ContainerListRequest struct {
 
 func (x *ContainerListRequest) Reset() {
 	*x = ContainerListRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[23]
+	mi := &file_management_v1_management_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1750,7 +2111,7 @@ func (x *ContainerListRequest) String() string {
 func (*ContainerListRequest) ProtoMessage() {}
 
 func (x *ContainerListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[23]
+	mi := &file_management_v1_management_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1763,7 +2124,7 @@ func (x *ContainerListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerListRequest.ProtoReflect.Descriptor instead.
 func (*ContainerListRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{23}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ContainerListRequest) GetPool() string {
@@ -1782,7 +2143,7 @@ type ContainerListResponse struct {
 
 func (x *ContainerListResponse) Reset() {
 	*x = ContainerListResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[24]
+	mi := &file_management_v1_management_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +2155,7 @@ func (x *ContainerListResponse) String() string {
 func (*ContainerListResponse) ProtoMessage() {}
 
 func (x *ContainerListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[24]
+	mi := &file_management_v1_management_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +2168,7 @@ func (x *ContainerListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerListResponse.ProtoReflect.Descriptor instead.
 func (*ContainerListResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{24}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ContainerListResponse) GetContainers() []*ContainerInfo {
@@ -1828,7 +2189,7 @@ type ContainerQueryRequest struct {
 
 func (x *ContainerQueryRequest) Reset() {
 	*x = ContainerQueryRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[25]
+	mi := &file_management_v1_management_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1840,7 +2201,7 @@ func (x *ContainerQueryRequest) String() string {
 func (*ContainerQueryRequest) ProtoMessage() {}
 
 func (x *ContainerQueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[25]
+	mi := &file_management_v1_management_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1853,7 +2214,7 @@ func (x *ContainerQueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerQueryRequest.ProtoReflect.Descriptor instead.
 func (*ContainerQueryRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{25}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ContainerQueryRequest) GetPool() string {
@@ -1882,7 +2243,7 @@ type ContainerQueryResponse struct {
 
 func (x *ContainerQueryResponse) Reset() {
 	*x = ContainerQueryResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[26]
+	mi := &file_management_v1_management_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1894,7 +2255,7 @@ func (x *ContainerQueryResponse) String() string {
 func (*ContainerQueryResponse) ProtoMessage() {}
 
 func (x *ContainerQueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[26]
+	mi := &file_management_v1_management_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1907,7 +2268,7 @@ func (x *ContainerQueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerQueryResponse.ProtoReflect.Descriptor instead.
 func (*ContainerQueryResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{26}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ContainerQueryResponse) GetContainer() *ContainerInfo {
@@ -1940,7 +2301,7 @@ type OpenHandle struct {
 
 func (x *OpenHandle) Reset() {
 	*x = OpenHandle{}
-	mi := &file_management_v1_management_proto_msgTypes[27]
+	mi := &file_management_v1_management_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2313,7 @@ func (x *OpenHandle) String() string {
 func (*OpenHandle) ProtoMessage() {}
 
 func (x *OpenHandle) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[27]
+	mi := &file_management_v1_management_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2326,7 @@ func (x *OpenHandle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenHandle.ProtoReflect.Descriptor instead.
 func (*OpenHandle) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{27}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *OpenHandle) GetHandle() uint64 {
@@ -2007,7 +2368,7 @@ type ContainerSetQuotaRequest struct {
 
 func (x *ContainerSetQuotaRequest) Reset() {
 	*x = ContainerSetQuotaRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[28]
+	mi := &file_management_v1_management_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2019,7 +2380,7 @@ func (x *ContainerSetQuotaRequest) String() string {
 func (*ContainerSetQuotaRequest) ProtoMessage() {}
 
 func (x *ContainerSetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[28]
+	mi := &file_management_v1_management_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2032,7 +2393,7 @@ func (x *ContainerSetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*ContainerSetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{28}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ContainerSetQuotaRequest) GetPool() string {
@@ -2065,7 +2426,7 @@ type ContainerSetQuotaResponse struct {
 
 func (x *ContainerSetQuotaResponse) Reset() {
 	*x = ContainerSetQuotaResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[29]
+	mi := &file_management_v1_management_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2438,7 @@ func (x *ContainerSetQuotaResponse) String() string {
 func (*ContainerSetQuotaResponse) ProtoMessage() {}
 
 func (x *ContainerSetQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[29]
+	mi := &file_management_v1_management_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2451,7 @@ func (x *ContainerSetQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSetQuotaResponse.ProtoReflect.Descriptor instead.
 func (*ContainerSetQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{29}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ContainerSetQuotaResponse) GetContainer() *ContainerInfo {
@@ -2113,7 +2474,7 @@ type ContainerDestroyRequest struct {
 
 func (x *ContainerDestroyRequest) Reset() {
 	*x = ContainerDestroyRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[30]
+	mi := &file_management_v1_management_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2125,7 +2486,7 @@ func (x *ContainerDestroyRequest) String() string {
 func (*ContainerDestroyRequest) ProtoMessage() {}
 
 func (x *ContainerDestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[30]
+	mi := &file_management_v1_management_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2138,7 +2499,7 @@ func (x *ContainerDestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerDestroyRequest.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{30}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ContainerDestroyRequest) GetPool() string {
@@ -2179,7 +2540,7 @@ type ContainerDestroyResponse struct {
 
 func (x *ContainerDestroyResponse) Reset() {
 	*x = ContainerDestroyResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[31]
+	mi := &file_management_v1_management_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2191,7 +2552,7 @@ func (x *ContainerDestroyResponse) String() string {
 func (*ContainerDestroyResponse) ProtoMessage() {}
 
 func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[31]
+	mi := &file_management_v1_management_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2204,7 +2565,7 @@ func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerDestroyResponse.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{31}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ContainerDestroyResponse) GetMissing() bool {
@@ -2234,7 +2595,7 @@ type ContainerInfo struct {
 
 func (x *ContainerInfo) Reset() {
 	*x = ContainerInfo{}
-	mi := &file_management_v1_management_proto_msgTypes[32]
+	mi := &file_management_v1_management_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2607,7 @@ func (x *ContainerInfo) String() string {
 func (*ContainerInfo) ProtoMessage() {}
 
 func (x *ContainerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[32]
+	mi := &file_management_v1_management_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2620,7 @@ func (x *ContainerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerInfo.ProtoReflect.Descriptor instead.
 func (*ContainerInfo) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{32}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ContainerInfo) GetUuid() string {
@@ -2374,7 +2735,27 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x13SystemQueryResponse\x12\x16\n" +
 	"\x06system\x18\x01 \x01(\tR\x06system\x129\n" +
 	"\aengines\x18\x02 \x03(\v2\x1f.weir.management.v1.EngineStateR\aengines\x12$\n" +
-	"\x0eviewed_by_rank\x18\x03 \x01(\rR\fviewedByRank\"\xb3\x03\n" +
+	"\x0eviewed_by_rank\x18\x03 \x01(\rR\fviewedByRank\"r\n" +
+	"\fTenantEngine\x12\x12\n" +
+	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x1a\n" +
+	"\banswered\x18\x02 \x01(\bR\banswered\x12\x18\n" +
+	"\arevoked\x18\x03 \x01(\bR\arevoked\x12\x18\n" +
+	"\amessage\x18\x04 \x01(\tR\amessage\",\n" +
+	"\x12TenantQueryRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\x04R\x06tenant\"i\n" +
+	"\x13TenantQueryResponse\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\x04R\x06tenant\x12:\n" +
+	"\aengines\x18\x02 \x03(\v2 .weir.management.v1.TenantEngineR\aengines\"-\n" +
+	"\x13TenantRevokeRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\x04R\x06tenant\"j\n" +
+	"\x14TenantRevokeResponse\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\x04R\x06tenant\x12:\n" +
+	"\aengines\x18\x02 \x03(\v2 .weir.management.v1.TenantEngineR\aengines\",\n" +
+	"\x12TenantAdmitRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\x04R\x06tenant\"i\n" +
+	"\x13TenantAdmitResponse\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\x04R\x06tenant\x12:\n" +
+	"\aengines\x18\x02 \x03(\v2 .weir.management.v1.TenantEngineR\aengines\"\xb3\x03\n" +
 	"\vEngineState\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x128\n" +
 	"\x06health\x18\x02 \x01(\x0e2 .weir.management.v1.EngineHealthR\x06health\x12\x18\n" +
@@ -2565,7 +2946,11 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x04List\x12(.weir.management.v1.ContainerListRequest\x1a).weir.management.v1.ContainerListResponse\x12^\n" +
 	"\x05Query\x12).weir.management.v1.ContainerQueryRequest\x1a*.weir.management.v1.ContainerQueryResponse\x12g\n" +
 	"\bSetQuota\x12,.weir.management.v1.ContainerSetQuotaRequest\x1a-.weir.management.v1.ContainerSetQuotaResponse\x12d\n" +
-	"\aDestroy\x12+.weir.management.v1.ContainerDestroyRequest\x1a,.weir.management.v1.ContainerDestroyResponseB7Z5weir.dev/weir/engine/proto/management/v1;managementv1b\x06proto3"
+	"\aDestroy\x12+.weir.management.v1.ContainerDestroyRequest\x1a,.weir.management.v1.ContainerDestroyResponse2\x9a\x02\n" +
+	"\aTenants\x12X\n" +
+	"\x05Query\x12&.weir.management.v1.TenantQueryRequest\x1a'.weir.management.v1.TenantQueryResponse\x12[\n" +
+	"\x06Revoke\x12'.weir.management.v1.TenantRevokeRequest\x1a(.weir.management.v1.TenantRevokeResponse\x12X\n" +
+	"\x05Admit\x12&.weir.management.v1.TenantAdmitRequest\x1a'.weir.management.v1.TenantAdmitResponseB7Z5weir.dev/weir/engine/proto/management/v1;managementv1b\x06proto3"
 
 var (
 	file_management_v1_management_proto_rawDescOnce sync.Once
@@ -2580,7 +2965,7 @@ func file_management_v1_management_proto_rawDescGZIP() []byte {
 }
 
 var file_management_v1_management_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
 var file_management_v1_management_proto_goTypes = []any{
 	(EngineHealth)(0),                 // 0: weir.management.v1.EngineHealth
 	(MemberState)(0),                  // 1: weir.management.v1.MemberState
@@ -2592,87 +2977,103 @@ var file_management_v1_management_proto_goTypes = []any{
 	(*EngineAddress)(nil),             // 7: weir.management.v1.EngineAddress
 	(*SystemQueryRequest)(nil),        // 8: weir.management.v1.SystemQueryRequest
 	(*SystemQueryResponse)(nil),       // 9: weir.management.v1.SystemQueryResponse
-	(*EngineState)(nil),               // 10: weir.management.v1.EngineState
-	(*TargetName)(nil),                // 11: weir.management.v1.TargetName
-	(*ClearDeviceRequest)(nil),        // 12: weir.management.v1.ClearDeviceRequest
-	(*ClearDeviceResponse)(nil),       // 13: weir.management.v1.ClearDeviceResponse
-	(*PoolCreateRequest)(nil),         // 14: weir.management.v1.PoolCreateRequest
-	(*PoolCreateResponse)(nil),        // 15: weir.management.v1.PoolCreateResponse
-	(*PoolListRequest)(nil),           // 16: weir.management.v1.PoolListRequest
-	(*PoolListResponse)(nil),          // 17: weir.management.v1.PoolListResponse
-	(*PoolQueryRequest)(nil),          // 18: weir.management.v1.PoolQueryRequest
-	(*PoolQueryResponse)(nil),         // 19: weir.management.v1.PoolQueryResponse
-	(*PoolResizeRequest)(nil),         // 20: weir.management.v1.PoolResizeRequest
-	(*PoolResizeResponse)(nil),        // 21: weir.management.v1.PoolResizeResponse
-	(*PoolDestroyRequest)(nil),        // 22: weir.management.v1.PoolDestroyRequest
-	(*PoolDestroyResponse)(nil),       // 23: weir.management.v1.PoolDestroyResponse
-	(*PoolInfo)(nil),                  // 24: weir.management.v1.PoolInfo
-	(*ContainerCreateRequest)(nil),    // 25: weir.management.v1.ContainerCreateRequest
-	(*ContainerCreateResponse)(nil),   // 26: weir.management.v1.ContainerCreateResponse
-	(*ContainerListRequest)(nil),      // 27: weir.management.v1.ContainerListRequest
-	(*ContainerListResponse)(nil),     // 28: weir.management.v1.ContainerListResponse
-	(*ContainerQueryRequest)(nil),     // 29: weir.management.v1.ContainerQueryRequest
-	(*ContainerQueryResponse)(nil),    // 30: weir.management.v1.ContainerQueryResponse
-	(*OpenHandle)(nil),                // 31: weir.management.v1.OpenHandle
-	(*ContainerSetQuotaRequest)(nil),  // 32: weir.management.v1.ContainerSetQuotaRequest
-	(*ContainerSetQuotaResponse)(nil), // 33: weir.management.v1.ContainerSetQuotaResponse
-	(*ContainerDestroyRequest)(nil),   // 34: weir.management.v1.ContainerDestroyRequest
-	(*ContainerDestroyResponse)(nil),  // 35: weir.management.v1.ContainerDestroyResponse
-	(*ContainerInfo)(nil),             // 36: weir.management.v1.ContainerInfo
-	nil,                               // 37: weir.management.v1.ContainerCreateRequest.AttributesEntry
-	nil,                               // 38: weir.management.v1.ContainerInfo.AttributesEntry
+	(*TenantEngine)(nil),              // 10: weir.management.v1.TenantEngine
+	(*TenantQueryRequest)(nil),        // 11: weir.management.v1.TenantQueryRequest
+	(*TenantQueryResponse)(nil),       // 12: weir.management.v1.TenantQueryResponse
+	(*TenantRevokeRequest)(nil),       // 13: weir.management.v1.TenantRevokeRequest
+	(*TenantRevokeResponse)(nil),      // 14: weir.management.v1.TenantRevokeResponse
+	(*TenantAdmitRequest)(nil),        // 15: weir.management.v1.TenantAdmitRequest
+	(*TenantAdmitResponse)(nil),       // 16: weir.management.v1.TenantAdmitResponse
+	(*EngineState)(nil),               // 17: weir.management.v1.EngineState
+	(*TargetName)(nil),                // 18: weir.management.v1.TargetName
+	(*ClearDeviceRequest)(nil),        // 19: weir.management.v1.ClearDeviceRequest
+	(*ClearDeviceResponse)(nil),       // 20: weir.management.v1.ClearDeviceResponse
+	(*PoolCreateRequest)(nil),         // 21: weir.management.v1.PoolCreateRequest
+	(*PoolCreateResponse)(nil),        // 22: weir.management.v1.PoolCreateResponse
+	(*PoolListRequest)(nil),           // 23: weir.management.v1.PoolListRequest
+	(*PoolListResponse)(nil),          // 24: weir.management.v1.PoolListResponse
+	(*PoolQueryRequest)(nil),          // 25: weir.management.v1.PoolQueryRequest
+	(*PoolQueryResponse)(nil),         // 26: weir.management.v1.PoolQueryResponse
+	(*PoolResizeRequest)(nil),         // 27: weir.management.v1.PoolResizeRequest
+	(*PoolResizeResponse)(nil),        // 28: weir.management.v1.PoolResizeResponse
+	(*PoolDestroyRequest)(nil),        // 29: weir.management.v1.PoolDestroyRequest
+	(*PoolDestroyResponse)(nil),       // 30: weir.management.v1.PoolDestroyResponse
+	(*PoolInfo)(nil),                  // 31: weir.management.v1.PoolInfo
+	(*ContainerCreateRequest)(nil),    // 32: weir.management.v1.ContainerCreateRequest
+	(*ContainerCreateResponse)(nil),   // 33: weir.management.v1.ContainerCreateResponse
+	(*ContainerListRequest)(nil),      // 34: weir.management.v1.ContainerListRequest
+	(*ContainerListResponse)(nil),     // 35: weir.management.v1.ContainerListResponse
+	(*ContainerQueryRequest)(nil),     // 36: weir.management.v1.ContainerQueryRequest
+	(*ContainerQueryResponse)(nil),    // 37: weir.management.v1.ContainerQueryResponse
+	(*OpenHandle)(nil),                // 38: weir.management.v1.OpenHandle
+	(*ContainerSetQuotaRequest)(nil),  // 39: weir.management.v1.ContainerSetQuotaRequest
+	(*ContainerSetQuotaResponse)(nil), // 40: weir.management.v1.ContainerSetQuotaResponse
+	(*ContainerDestroyRequest)(nil),   // 41: weir.management.v1.ContainerDestroyRequest
+	(*ContainerDestroyResponse)(nil),  // 42: weir.management.v1.ContainerDestroyResponse
+	(*ContainerInfo)(nil),             // 43: weir.management.v1.ContainerInfo
+	nil,                               // 44: weir.management.v1.ContainerCreateRequest.AttributesEntry
+	nil,                               // 45: weir.management.v1.ContainerInfo.AttributesEntry
 }
 var file_management_v1_management_proto_depIdxs = []int32{
 	7,  // 0: weir.management.v1.AttachResponse.engines:type_name -> weir.management.v1.EngineAddress
-	10, // 1: weir.management.v1.SystemQueryResponse.engines:type_name -> weir.management.v1.EngineState
-	0,  // 2: weir.management.v1.EngineState.health:type_name -> weir.management.v1.EngineHealth
-	1,  // 3: weir.management.v1.EngineState.membership:type_name -> weir.management.v1.MemberState
-	24, // 4: weir.management.v1.PoolCreateResponse.pool:type_name -> weir.management.v1.PoolInfo
-	24, // 5: weir.management.v1.PoolListResponse.pools:type_name -> weir.management.v1.PoolInfo
-	24, // 6: weir.management.v1.PoolQueryResponse.pool:type_name -> weir.management.v1.PoolInfo
-	24, // 7: weir.management.v1.PoolResizeResponse.pool:type_name -> weir.management.v1.PoolInfo
-	2,  // 8: weir.management.v1.PoolInfo.state:type_name -> weir.management.v1.PoolState
-	11, // 9: weir.management.v1.PoolInfo.down_targets:type_name -> weir.management.v1.TargetName
-	3,  // 10: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
-	37, // 11: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
-	36, // 12: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
-	36, // 13: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
-	36, // 14: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
-	31, // 15: weir.management.v1.ContainerQueryResponse.handles:type_name -> weir.management.v1.OpenHandle
-	36, // 16: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
-	3,  // 17: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
-	38, // 18: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
-	5,  // 19: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
-	8,  // 20: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
-	12, // 21: weir.management.v1.System.ClearDevice:input_type -> weir.management.v1.ClearDeviceRequest
-	14, // 22: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
-	16, // 23: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
-	18, // 24: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
-	20, // 25: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
-	22, // 26: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
-	25, // 27: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
-	27, // 28: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
-	29, // 29: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
-	32, // 30: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
-	34, // 31: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
-	6,  // 32: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
-	9,  // 33: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
-	13, // 34: weir.management.v1.System.ClearDevice:output_type -> weir.management.v1.ClearDeviceResponse
-	15, // 35: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
-	17, // 36: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
-	19, // 37: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
-	21, // 38: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
-	23, // 39: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
-	26, // 40: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
-	28, // 41: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
-	30, // 42: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
-	33, // 43: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
-	35, // 44: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
-	32, // [32:45] is the sub-list for method output_type
-	19, // [19:32] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	17, // 1: weir.management.v1.SystemQueryResponse.engines:type_name -> weir.management.v1.EngineState
+	10, // 2: weir.management.v1.TenantQueryResponse.engines:type_name -> weir.management.v1.TenantEngine
+	10, // 3: weir.management.v1.TenantRevokeResponse.engines:type_name -> weir.management.v1.TenantEngine
+	10, // 4: weir.management.v1.TenantAdmitResponse.engines:type_name -> weir.management.v1.TenantEngine
+	0,  // 5: weir.management.v1.EngineState.health:type_name -> weir.management.v1.EngineHealth
+	1,  // 6: weir.management.v1.EngineState.membership:type_name -> weir.management.v1.MemberState
+	31, // 7: weir.management.v1.PoolCreateResponse.pool:type_name -> weir.management.v1.PoolInfo
+	31, // 8: weir.management.v1.PoolListResponse.pools:type_name -> weir.management.v1.PoolInfo
+	31, // 9: weir.management.v1.PoolQueryResponse.pool:type_name -> weir.management.v1.PoolInfo
+	31, // 10: weir.management.v1.PoolResizeResponse.pool:type_name -> weir.management.v1.PoolInfo
+	2,  // 11: weir.management.v1.PoolInfo.state:type_name -> weir.management.v1.PoolState
+	18, // 12: weir.management.v1.PoolInfo.down_targets:type_name -> weir.management.v1.TargetName
+	3,  // 13: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
+	44, // 14: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
+	43, // 15: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
+	43, // 16: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
+	43, // 17: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
+	38, // 18: weir.management.v1.ContainerQueryResponse.handles:type_name -> weir.management.v1.OpenHandle
+	43, // 19: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
+	3,  // 20: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
+	45, // 21: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
+	5,  // 22: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
+	8,  // 23: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
+	19, // 24: weir.management.v1.System.ClearDevice:input_type -> weir.management.v1.ClearDeviceRequest
+	21, // 25: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
+	23, // 26: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
+	25, // 27: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
+	27, // 28: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
+	29, // 29: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
+	32, // 30: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
+	34, // 31: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
+	36, // 32: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
+	39, // 33: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
+	41, // 34: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
+	11, // 35: weir.management.v1.Tenants.Query:input_type -> weir.management.v1.TenantQueryRequest
+	13, // 36: weir.management.v1.Tenants.Revoke:input_type -> weir.management.v1.TenantRevokeRequest
+	15, // 37: weir.management.v1.Tenants.Admit:input_type -> weir.management.v1.TenantAdmitRequest
+	6,  // 38: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
+	9,  // 39: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
+	20, // 40: weir.management.v1.System.ClearDevice:output_type -> weir.management.v1.ClearDeviceResponse
+	22, // 41: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
+	24, // 42: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
+	26, // 43: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
+	28, // 44: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
+	30, // 45: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
+	33, // 46: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
+	35, // 47: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
+	37, // 48: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
+	40, // 49: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
+	42, // 50: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
+	12, // 51: weir.management.v1.Tenants.Query:output_type -> weir.management.v1.TenantQueryResponse
+	14, // 52: weir.management.v1.Tenants.Revoke:output_type -> weir.management.v1.TenantRevokeResponse
+	16, // 53: weir.management.v1.Tenants.Admit:output_type -> weir.management.v1.TenantAdmitResponse
+	38, // [38:54] is the sub-list for method output_type
+	22, // [22:38] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_management_v1_management_proto_init() }
@@ -2686,9 +3087,9 @@ func file_management_v1_management_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_management_v1_management_proto_rawDesc), len(file_management_v1_management_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   35,
+			NumMessages:   42,
 			NumExtensions: 0,
-			NumServices:   3,
+			NumServices:   4,
 		},
 		GoTypes:           file_management_v1_management_proto_goTypes,
 		DependencyIndexes: file_management_v1_management_proto_depIdxs,

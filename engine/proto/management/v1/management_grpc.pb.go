@@ -749,3 +749,193 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "management/v1/management.proto",
 }
+
+const (
+	Tenants_Query_FullMethodName  = "/weir.management.v1.Tenants/Query"
+	Tenants_Revoke_FullMethodName = "/weir.management.v1.Tenants/Revoke"
+	Tenants_Admit_FullMethodName  = "/weir.management.v1.Tenants/Admit"
+)
+
+// TenantsClient is the client API for Tenants service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// Tenants says whom engines serve.
+type TenantsClient interface {
+	// Query tells which engines serve a tenant.
+	Query(ctx context.Context, in *TenantQueryRequest, opts ...grpc.CallOption) (*TenantQueryResponse, error)
+	// Revoke has all engines turn a tenant's clients away: those that answer do so when the call returns, others within
+	// seconds of being back. Requests under way end. Idempotent.
+	Revoke(ctx context.Context, in *TenantRevokeRequest, opts ...grpc.CallOption) (*TenantRevokeResponse, error)
+	// Admit takes a revocation back. Idempotent.
+	Admit(ctx context.Context, in *TenantAdmitRequest, opts ...grpc.CallOption) (*TenantAdmitResponse, error)
+}
+
+type tenantsClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewTenantsClient(cc grpc.ClientConnInterface) TenantsClient {
+	return &tenantsClient{cc}
+}
+
+func (c *tenantsClient) Query(ctx context.Context, in *TenantQueryRequest, opts ...grpc.CallOption) (*TenantQueryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TenantQueryResponse)
+	err := c.cc.Invoke(ctx, Tenants_Query_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *tenantsClient) Revoke(ctx context.Context, in *TenantRevokeRequest, opts ...grpc.CallOption) (*TenantRevokeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TenantRevokeResponse)
+	err := c.cc.Invoke(ctx, Tenants_Revoke_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *tenantsClient) Admit(ctx context.Context, in *TenantAdmitRequest, opts ...grpc.CallOption) (*TenantAdmitResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TenantAdmitResponse)
+	err := c.cc.Invoke(ctx, Tenants_Admit_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// TenantsServer is the server API for Tenants service.
+// All implementations must embed UnimplementedTenantsServer
+// for forward compatibility.
+//
+// Tenants says whom engines serve.
+type TenantsServer interface {
+	// Query tells which engines serve a tenant.
+	Query(context.Context, *TenantQueryRequest) (*TenantQueryResponse, error)
+	// Revoke has all engines turn a tenant's clients away: those that answer do so when the call returns, others within
+	// seconds of being back. Requests under way end. Idempotent.
+	Revoke(context.Context, *TenantRevokeRequest) (*TenantRevokeResponse, error)
+	// Admit takes a revocation back. Idempotent.
+	Admit(context.Context, *TenantAdmitRequest) (*TenantAdmitResponse, error)
+	mustEmbedUnimplementedTenantsServer()
+}
+
+// UnimplementedTenantsServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedTenantsServer struct{}
+
+func (UnimplementedTenantsServer) Query(context.Context, *TenantQueryRequest) (*TenantQueryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Query not implemented")
+}
+func (UnimplementedTenantsServer) Revoke(context.Context, *TenantRevokeRequest) (*TenantRevokeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Revoke not implemented")
+}
+func (UnimplementedTenantsServer) Admit(context.Context, *TenantAdmitRequest) (*TenantAdmitResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Admit not implemented")
+}
+func (UnimplementedTenantsServer) mustEmbedUnimplementedTenantsServer() {}
+func (UnimplementedTenantsServer) testEmbeddedByValue()                 {}
+
+// UnsafeTenantsServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to TenantsServer will
+// result in compilation errors.
+type UnsafeTenantsServer interface {
+	mustEmbedUnimplementedTenantsServer()
+}
+
+func RegisterTenantsServer(s grpc.ServiceRegistrar, srv TenantsServer) {
+	// If the following call panics, it indicates UnimplementedTenantsServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&Tenants_ServiceDesc, srv)
+}
+
+func _Tenants_Query_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TenantQueryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TenantsServer).Query(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Tenants_Query_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TenantsServer).Query(ctx, req.(*TenantQueryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Tenants_Revoke_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TenantRevokeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TenantsServer).Revoke(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Tenants_Revoke_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TenantsServer).Revoke(ctx, req.(*TenantRevokeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Tenants_Admit_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TenantAdmitRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TenantsServer).Admit(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Tenants_Admit_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TenantsServer).Admit(ctx, req.(*TenantAdmitRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// Tenants_ServiceDesc is the grpc.ServiceDesc for Tenants service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var Tenants_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "weir.management.v1.Tenants",
+	HandlerType: (*TenantsServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "Query",
+			Handler:    _Tenants_Query_Handler,
+		},
+		{
+			MethodName: "Revoke",
+			Handler:    _Tenants_Revoke_Handler,
+		},
+		{
+			MethodName: "Admit",
+			Handler:    _Tenants_Admit_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "management/v1/management.proto",
+}

@@ -4,7 +4,7 @@ use super::Context;
 use crate::wire::seal::{Keys, Nonce, SealKey, nonce};
 use core::cell::{Cell, RefCell};
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use weir_fabric::PeerId;
 use weir_proto::{TenantId, TenantKey};
 use weir_runtime::Instant;
@@ -34,13 +34,16 @@ pub(crate) struct KeyRing {
     keys: Keys,
     own: TenantKey,
     hello: SealKey,
+    /// Tenants that may make no request here, though they have keys.
+    revoked: RefCell<BTreeSet<TenantId>>,
+    has_revoked: Cell<bool>,
 }
 
 impl KeyRing {
     pub(crate) fn new(keys: Keys) -> Self {
         let own = keys.own();
         let hello = SealKey::of_hello(&own);
-        Self { keys, own, hello }
+        Self { keys, own, hello, revoked: RefCell::default(), has_revoked: Cell::new(false) }
     }
 
     pub(crate) fn tenant(&self) -> TenantId {
@@ -49,6 +52,18 @@ impl KeyRing {
 
     pub(crate) fn own(&self) -> &TenantKey {
         &self.own
+    }
+
+    /// From now on these tenants, and no others, may make no request here.
+    pub(crate) fn revoke(&self, tenants: BTreeSet<TenantId>) {
+        self.has_revoked.set(!tenants.is_empty());
+        self.revoked.replace(tenants);
+    }
+
+    /// Whether a tenant may make no request here. Each request is asked.
+    #[inline]
+    pub(crate) fn is_revoked(&self, tenant: TenantId) -> bool {
+        self.has_revoked.get() && self.revoked.borrow().contains(&tenant)
     }
 
     /// The key of a tenant that may make requests here, and the key that seals its hellos.

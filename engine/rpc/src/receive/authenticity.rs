@@ -37,6 +37,11 @@ impl Context {
     #[inline(never)]
     fn is_proved(&self, ring: &KeyRing, header: &Header, message: &Message, layout: &Layout) -> bool {
         match header.kind {
+            Kind::Hello | Kind::Request if ring.is_revoked(TenantId(header.tenant)) => {
+                add(&self.metrics.revoked, 1);
+                self.notify(header, message, layout, Der::NO_PERM);
+                false
+            }
             Kind::Hello => self.is_known_tenant(ring, header, message, layout),
             Kind::Request => self.is_client(header, message, layout),
             Kind::HelloReply | Kind::Reply | Kind::Working => self.is_answer(ring, header, message, layout),
