@@ -14,6 +14,7 @@ use crate::mount::{MountArguments, UmountArguments};
 use crate::storage::container::ContainerCommand;
 use crate::storage::file_system::FsCommand;
 use crate::storage::kv::KvCommand;
+use crate::storage::object::ObjectCommand;
 use crate::storage::pool::PoolCommand;
 use crate::storage::system::SystemCommand;
 use crate::store::StoreCommand;
@@ -92,6 +93,11 @@ pub enum WeirCommand {
     Kv {
         #[command(subcommand)]
         command: KvCommand,
+    },
+    /// Objects of any type.
+    Object {
+        #[command(subcommand)]
+        command: ObjectCommand,
     },
     /// The data path.
     Fabric {

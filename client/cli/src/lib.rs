@@ -26,7 +26,7 @@ use arguments::{Common, Daos, DaosCommand, Dmg, DmgCommand, Weir, WeirCommand};
 use connection::{System, find_attach, runtime};
 use error::CliError;
 use output::{Answer, Output};
-use storage::{container, file_system, kv, pool, system};
+use storage::{container, file_system, kv, object, pool, system};
 
 /// Runs the command line that these arguments are, the first of which names the program.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -107,6 +107,7 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
         WeirCommand::Container { command } => {
             manage(named, common, async |system| container::run(command, system).await)
         }
+        WeirCommand::Object { command } => object::run(command, &find_attach(named)?, patience, output),
         WeirCommand::Kv { command } => kv::run(command, &find_attach(named)?, patience, output),
         WeirCommand::Fs { command } => file_system::run(command, &find_attach(named)?, patience, output),
         WeirCommand::Fabric { command } => fabric::run(&command, named, patience, output),

@@ -37,12 +37,14 @@ pub use attach::{Attach, AttachError, EngineAddress};
 pub use error::{Error, Result};
 pub use handles::{Container, KEEP_EVERY, Pool, PoolSpace};
 pub use kv::Kv;
-pub use object::{AkeyRead, AkeyWrite, Anchor, ExtremeKey, Object, Page};
+pub use object::{AkeyRead, AkeyWrite, Anchor, ExtremeKey, Object, Page, PlacedTarget, Placement};
 pub use session::{Context, ContextOptions, Lender, NODE_VARIABLE, OPERATION_DEADLINE, Traffic};
 pub use transaction::{Restarts, Transaction};
 
 pub use weir_fabric::Buffer;
+#[doc(hidden)]
+pub use weir_layout::serve_replicas_here;
 pub use weir_layout::{ObjectClass, SERVES_REPLICAS};
 pub use weir_proto::object::{Conditions, Extent, Fetched, Listed, Value};
-pub use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, PoolQueryReply};
+pub use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, PoolQueryReply, TargetState};
 pub use weir_proto::{ContainerId, Der, Epoch, Key, ObjectId, PoolId, Rank, Rights};

@@ -55,7 +55,7 @@ impl Dfs {
         let block = superblock.encode();
         let mut writes = insertion.writes();
         writes.push(weir_client::AkeyWrite::single(akey(SUPERBLOCK_KEY)?, &block));
-        let object = Object::open(container, directory_id(SUPERBLOCK_OID))?;
+        let object = Object::open(container, directory_id(container, SUPERBLOCK_OID)?)?;
         match object.update(context, &akey(SUPERBLOCK_NAME)?, Conditions::AKEY_INSERT, &writes).await {
             Ok(_) => Ok(()),
             // Formatted already, perhaps by another client at the same time.
@@ -78,7 +78,7 @@ impl Dfs {
         }
         if !container.rights().allows(Rights::WRITE) {
             let (superblock, root) = blank(context, container)?;
-            return Ok(Self { is_blank: true, ..Self::of(container, superblock, root, Epoch::MAX) });
+            return Ok(Self { is_blank: true, ..Self::of(container, superblock, root, Epoch::MAX)? });
         }
         Self::format(context, container).await?;
         Self::read(context, container, Epoch::MAX).await?.ok_or_else(|| Error::Corrupt {
@@ -104,7 +104,7 @@ impl Dfs {
             AkeyRead::single(akey(SUPERBLOCK_KEY)?, &mut block),
             AkeyRead::single(record_key()?, &mut record),
         ];
-        let object = Object::open(container, directory_id(SUPERBLOCK_OID))?.at(epoch);
+        let object = Object::open(container, directory_id(container, SUPERBLOCK_OID)?)?.at(epoch);
         let found = object.fetch(context, &akey(SUPERBLOCK_NAME)?, Conditions::NONE, &mut reads).await?;
         let sizes: Vec<usize> =
             found.iter().map(|found| usize::try_from(found.size).unwrap_or(usize::MAX)).collect();
@@ -115,7 +115,7 @@ impl Dfs {
         };
         let superblock = Superblock::decode(&block[..block_len], label)?;
         let root = Record::decode(&record[..record_len], &|| format!("root directory of container {label}"))?;
-        Ok(Some(Self::of(container, superblock, root, epoch)))
+        Self::of(container, superblock, root, epoch).map(Some)
     }
 
     /// The mounted file system as bytes, for another process of the same user that has the container open, too.
@@ -138,13 +138,13 @@ impl Dfs {
             decoded.map_err(|error| Error::Invalid(format!("no mounted file system: {error}")))?;
         let superblock = Superblock::decode(&block, label)?;
         let root = Record::decode(&root, &|| format!("root directory of container {label}"))?;
-        Ok(Self { is_blank, ..Self::of(container, superblock, root, epoch) })
+        Ok(Self { is_blank, ..Self::of(container, superblock, root, epoch)? })
     }
 
-    fn of(container: &Container, superblock: Superblock, root: Record, epoch: Epoch) -> Self {
-        let root =
-            Node { parent: directory_id(SUPERBLOCK_OID), name: SUPERBLOCK_NAME.to_vec(), record: root };
-        Self { container: container.clone(), superblock, root, epoch, reader: None, is_blank: false }
+    fn of(container: &Container, superblock: Superblock, root: Record, epoch: Epoch) -> Result<Self> {
+        let parent = directory_id(container, SUPERBLOCK_OID)?;
+        let root = Node { parent, name: SUPERBLOCK_NAME.to_vec(), record: root };
+        Ok(Self { container: container.clone(), superblock, root, epoch, reader: None, is_blank: false })
     }
 
     /// The root directory, as it was when the file system was mounted.
@@ -235,14 +235,14 @@ fn blank(context: &Context, container: &Container) -> Result<(Superblock, Record
         )));
     }
     let files = container.default_class()?;
-    let superblock = Superblock::new(properties.chunk_size, files.id(), ObjectClass::S1.id());
+    let superblock = Superblock::new(properties.chunk_size, files.id(), directory_class(container)?.id());
     let now = wall_ns(context);
     let root = Record {
         kind: Kind::Directory,
         mode: properties.mode & 0o7777,
         uid: properties.uid,
         gid: properties.gid,
-        oid: directory_id(ROOT_OID),
+        oid: directory_id(container, ROOT_OID)?,
         atime_ns: now,
         mtime_ns: now,
         mtime_epoch: Epoch::ZERO,
@@ -254,9 +254,14 @@ fn blank(context: &Context, container: &Container) -> Result<(Superblock, Record
     Ok((superblock, root))
 }
 
+/// The class of directories, and of what is beside them: protected as files are, in one group.
+fn directory_class(container: &Container) -> Result<ObjectClass> {
+    Ok(container.default_class()?.narrow())
+}
+
 /// A reserved object's id with the class of directories.
-pub(crate) fn directory_id(oid: ObjectId) -> ObjectId {
-    ObjectClass::S1.encode(oid, kind::MULTI_HASHED)
+pub(crate) fn directory_id(container: &Container, oid: ObjectId) -> Result<ObjectId> {
+    Ok(directory_class(container)?.encode(oid, kind::MULTI_HASHED))
 }
 
 /// The context's wall time in nanoseconds since 1970.

@@ -133,9 +133,12 @@ pub(crate) fn properties_of(pool: &Pool, list: *mut daos_prop_t) -> Result<Conta
             (container_property::LAYOUT, Given::Number(LAYOUT_POSIX)) => {
                 properties.kind = ContainerType::Posix;
             }
-            // Data has no redundancy yet: asking for some must not seem to succeed.
+            // Asking for redundancy that there isn't must not seem to succeed.
             (container_property::REDUNDANCY_FACTOR, Given::Number(factor)) if factor > 0 => {
-                return Err(Der::NOTSUPPORTED);
+                let factor = u32::try_from(factor).map_err(|_| Der::INVAL)?;
+                let class = ObjectClass::for_redundancy(factor).ok_or(Der::INVAL)?;
+                let class = class.ensure_supported().map_err(|_| Der::NOTSUPPORTED)?;
+                properties.object_class = class.to_string();
             }
             (kind, value) if container_property::is_kept(kind) => {
                 let (name, value) = (name_of_property(kind), container_property::kept(&value));

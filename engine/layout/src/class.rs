@@ -3,6 +3,7 @@
 //! Names and numbers are those of DAOS 2.x (`daos_oclass_id_t`): the id is the redundancy code in bits 24–31 and the
 //! group count in bits 0–15, where 0xffff stands for "all targets".
 
+use core::cell::Cell;
 use core::fmt;
 use core::str::FromStr;
 
@@ -56,6 +57,24 @@ const ERASURE: [(u8, u16, u16); 11] = [
 /// [`ObjectClass::ensure_supported`] refuses their classes, and with it pools, containers and objects of theirs.
 /// Layouts are computed either way. `engine/pool` refuses redundancy factors above 0 by a check of its own.
 pub const SERVES_REPLICAS: bool = false;
+
+thread_local! {
+    /// Whether this thread serves them all the same.
+    static SERVES_HERE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Has all engines and clients of this thread serve objects with replicas from now on: for simulated tests of what
+/// [`SERVES_REPLICAS`] switches off.
+#[doc(hidden)]
+pub fn serve_replicas_here() {
+    SERVES_HERE.set(true);
+}
+
+/// Whether objects with replicas are served.
+#[must_use]
+pub fn serves_replicas() -> bool {
+    SERVES_REPLICAS || SERVES_HERE.get()
+}
 
 /// Why an object class can't be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -139,7 +158,7 @@ impl ObjectClass {
     /// # Errors
     /// For classes with erasure coding, and with replication unless [`SERVES_REPLICAS`].
     pub fn ensure_supported(self) -> Result<Self, ClassError> {
-        if self.replicas() > 1 && !SERVES_REPLICAS {
+        if self.replicas() > 1 && !serves_replicas() {
             return Err(ClassError::NotSupported(self));
         }
         self.ensure_placed()
@@ -151,6 +170,33 @@ impl ObjectClass {
     /// For classes with erasure coding.
     pub(crate) fn ensure_placed(self) -> Result<Self, ClassError> {
         if self.cells().is_none() { Ok(self) } else { Err(ClassError::NotSupported(self)) }
+    }
+
+    /// The class of new objects in containers that have to survive the loss of so many fault domains, for objects of any
+    /// type: replicas in as many groups as the pool has places for. `None`: no class does.
+    #[must_use]
+    pub fn for_redundancy(factor: u32) -> Option<Self> {
+        let redundancy = match factor {
+            0 => NO_REDUNDANCY,
+            factor => {
+                let row =
+                    REPLICATION.iter().find(|(_, replicas)| u32::from(*replicas) == factor.saturating_add(1));
+                row?.0
+            }
+        };
+        Some(Self { redundancy, groups: ALL_GROUPS })
+    }
+
+    /// How many fault domains may be lost without losing an object.
+    #[must_use]
+    pub fn survives(self) -> u32 {
+        u32::try_from(self.replicas() - 1).expect("invariant: classes have few replicas")
+    }
+
+    /// The same protection in one group.
+    #[must_use]
+    pub const fn narrow(self) -> Self {
+        Self { groups: 1, ..self }
     }
 
     /// Number of replicas in each group; 1 for classes without replication.
@@ -256,6 +302,27 @@ impl fmt::Display for ObjectClass {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_redundancy_factor_has_the_class_that_survives_so_many_losses() {
+        for factor in 0..=5 {
+            let class = ObjectClass::for_redundancy(factor).expect("a class");
+            assert_eq!((class.survives(), class.groups()), (factor, ALL_GROUPS));
+            assert_eq!((class.narrow().survives(), class.narrow().groups()), (factor, 1));
+        }
+        assert_eq!(ObjectClass::for_redundancy(0), Some(ObjectClass::SX));
+        assert_eq!(ObjectClass::for_redundancy(1).map(|class| class.to_string()).as_deref(), Some("RP_2GX"));
+        assert_eq!((ObjectClass::for_redundancy(6), ObjectClass::for_redundancy(u32::MAX)), (None, None));
+    }
+
+    #[test]
+    fn replicas_are_served_where_a_test_says_so() {
+        let class: ObjectClass = "RP_2G1".parse().expect("a registered name");
+        let is_served = || class.ensure_supported().is_ok();
+        assert_eq!(is_served(), SERVES_REPLICAS);
+        serve_replicas_here();
+        assert!(is_served());
+    }
 
     #[test]
     fn every_registered_name_survives_parsing_and_its_number() {

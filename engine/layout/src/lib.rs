@@ -11,7 +11,9 @@ mod placement;
 mod receivers;
 
 pub use cache::LayoutCache;
-pub use class::{ClassError, ObjectClass, PREDEFINED_GROUPS, SERVES_REPLICAS};
+pub use class::{
+    ClassError, ObjectClass, PREDEFINED_GROUPS, SERVES_REPLICAS, serve_replicas_here, serves_replicas,
+};
 pub use domains::domains_with;
 pub use placement::{Layout, LayoutError};
 pub use receivers::Receivers;

@@ -77,7 +77,7 @@ pub struct KvPut {
 }
 
 /// An object id as people write it: its two halves, or only the user's number.
-fn parse_object(text: &str, container: &Container) -> Result<ObjectId, CliError> {
+pub(super) fn parse_object(text: &str, container: &Container) -> Result<ObjectId, CliError> {
     let wrong =
         || CliError::Usage(format!("\"{text}\" is not an object id: give hi.lo in decimal, or one number"));
     if let Some((hi, lo)) = text.split_once('.') {

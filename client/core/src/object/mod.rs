@@ -5,6 +5,7 @@ mod fetch;
 mod key;
 mod large;
 mod list;
+mod placement;
 mod replicas;
 mod reserve;
 pub(crate) mod update;
@@ -13,6 +14,8 @@ pub use fetch::AkeyRead;
 pub use key::ExtremeKey;
 pub(crate) use key::Measured;
 pub use list::{Anchor, Page};
+pub use placement::{PlacedTarget, Placement};
+pub(crate) use replicas::{LOOK_PAUSE, may_be_answered_elsewhere};
 pub(crate) use reserve::{DkeyRuns, Reserved};
 pub use update::AkeyWrite;
 

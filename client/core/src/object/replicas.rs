@@ -1,4 +1,5 @@
-//! Requests about objects with replicas: changes go to the leader of a group, fetches to any member that serves.
+//! Requests about objects with replicas: changes and transactions' reads go to the leader of a group, other fetches to any member
+//! that serves.
 
 use core::time::Duration;
 
@@ -15,7 +16,7 @@ const FETCH_TRY: (Duration, Duration) = (Duration::from_millis(100), Duration::f
 
 /// How often a newer map is asked for while a member doesn't answer: it comes within seconds of the loss of an engine, and until then
 /// changes wait.
-const LOOK_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
 /// Longest wait for the leader before it is asked whether another target leads by now.
 const LEADER_TRY: Duration = Duration::from_secs(1);
@@ -31,10 +32,6 @@ impl Object {
         payload: &Payload<'_>,
         build: &dyn Fn(u32) -> Vec<u8>,
     ) -> core::result::Result<Exchange, Refusal> {
-        if self.reader.is_some() {
-            let message = "transactions don't read objects with replicas yet";
-            return Err(Error::refused(info.operation, self, Der::NOTSUPPORTED, message.to_owned()).into());
-        }
         let (pool, now) = (self.container.pool(), || context.runtime().now());
         let spreads = matches!(info.opcode, opcode::OBJECT_FETCH | opcode::OBJECT_FETCH_TO_COMPARE);
         let mut wait = if spreads { FETCH_TRY.0 } else { LEADER_TRY };
@@ -87,6 +84,6 @@ impl Object {
 }
 
 /// Whether another member may answer, or the same one later.
-fn may_be_answered_elsewhere(refusal: &Refusal) -> bool {
+pub(crate) fn may_be_answered_elsewhere(refusal: &Refusal) -> bool {
     matches!(refusal.error, Error::Unavailable { .. }) || refusal.error.is(Der::NVME_IO)
 }

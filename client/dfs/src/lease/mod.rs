@@ -180,7 +180,7 @@ impl Lease {
 }
 
 fn clients(container: &Container) -> Result<Object> {
-    Ok(Object::open(container, directory_id(CLIENTS_OID))?)
+    Ok(Object::open(container, directory_id(container, CLIENTS_OID)?)?)
 }
 
 fn key_of(client: ClientId) -> Result<Key> {

@@ -148,7 +148,7 @@ impl Dfs {
 }
 
 fn orphans(container: &Container) -> Result<Object> {
-    Ok(Object::open(container, directory_id(ORPHANS_OID))?)
+    Ok(Object::open(container, directory_id(container, ORPHANS_OID)?)?)
 }
 
 async fn store(context: &Context, object: &Object, dkey: &Key, batch: &BatchRecord) -> Result<()> {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 use weir_group::AskError;
+use weir_layout::{ObjectClass, serves_replicas};
 use weir_proto::group::EngineInfo;
 use weir_proto::pool::{EngineReport, PoolMap, PoolTarget};
 use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, TenantId, opcode};
@@ -26,6 +27,9 @@ pub(crate) fn share_of(size: u64, targets: usize) -> u64 {
     share.checked_next_multiple_of(SHARE_UNIT).unwrap_or(u64::MAX / SHARE_UNIT * SHARE_UNIT)
 }
 
+/// Greatest redundancy factor: groups of two replicas are served.
+const REDUNDANCY_MAX: u32 = 1;
+
 /// Longest wait for an engine to say how it is.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 
@@ -40,7 +44,7 @@ pub struct PoolSpec {
     pub ranks: Vec<Rank>,
     /// Copies that must survive.
     pub redundancy: u32,
-    /// Default object class; empty: "SX".
+    /// Default object class; empty: the one of its redundancy.
     pub object_class: String,
     /// Whose clients may connect to it, beside the system's own.
     pub tenant: TenantId,
@@ -48,14 +52,29 @@ pub struct PoolSpec {
     pub identity: Option<PoolId>,
 }
 
+impl PoolSpec {
+    /// Name of its default object class.
+    fn class(&self) -> String {
+        if !self.object_class.is_empty() {
+            return self.object_class.clone();
+        }
+        if !serves_replicas() {
+            return ObjectClass::SX.to_string();
+        }
+        // A factor for which there is no class is refused as one that is not supported.
+        ObjectClass::for_redundancy(self.redundancy).map_or_else(String::new, |class| class.to_string())
+    }
+}
+
 impl Directory {
     /// Checks that a pool is possible, and chooses its ranks, secret and service.
     pub(crate) async fn plan(&self, spec: PoolSpec) -> Result<DirectoryEntry, Failed> {
         let object = format!("pool {}", spec.label);
-        let object_class =
-            if spec.object_class.is_empty() { "SX".to_owned() } else { spec.object_class.clone() };
-        crate::service::check_class(&object_class, &object)?;
         self.check_redundancy(&spec, &object)?;
+        let object_class = spec.class();
+        let class = crate::service::check_class(&object_class, &object)?;
+        crate::service::check_survives(class, spec.redundancy)
+            .map_err(|reason| Failed::Invalid { object: object.clone(), reason })?;
         self.check_identity(&spec, &object)?;
         let ranks = self.choose_ranks(&spec, &object).await?;
         let infos: Vec<EngineInfo> = ranks.iter().filter_map(|rank| self.engines.get(*rank)).collect();
@@ -125,7 +144,7 @@ impl Directory {
             );
             return Err(Failed::Invalid { object, reason });
         }
-        if self.allows_redundancy.get() {
+        if self.allows_redundancy.get() || serves_replicas() && spec.redundancy <= REDUNDANCY_MAX {
             return Ok(());
         }
         let reason = format!("a redundancy factor of {} is not supported yet; use 0", spec.redundancy);
@@ -205,7 +224,7 @@ pub(crate) fn compare(existing: &DirectoryEntry, spec: &PoolSpec) -> Result<(), 
         let text = |ranks: &[Rank]| ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
         differences.push(format!("ranks {}, not {}", text(&existing.ranks), text(&ranks)));
     }
-    let class = if spec.object_class.is_empty() { "SX" } else { &spec.object_class };
+    let class = spec.class();
     if existing.pool.object_class != class {
         differences.push(format!("class {}, not {class}", existing.pool.object_class));
     }

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use weir_group::Gathered;
-use weir_layout::{ClassError, ObjectClass};
+use weir_layout::{ClassError, Layout, ObjectClass, serves_replicas};
 use weir_proto::pool::{
     AllocateReply, ContainerCreateRequest, ContainerInfo, ContainerOpenReply, ContainerOpenRequest,
     ContainerProperties, validate_label,
 };
-use weir_proto::{Capability, ContainerId, Rights};
+use weir_proto::{Capability, ContainerId, ObjectId, Rights};
 
 use super::{Container, PoolService, SPACE_AGE_MAX};
 use crate::error::Failed;
@@ -151,7 +151,11 @@ impl PoolService {
         if properties.object_class.is_empty() {
             properties.object_class = self.pool()?.object_class;
         }
-        check_class(&properties.object_class, &object)?;
+        let class = check_class(&properties.object_class, &object)?;
+        let pool = self.pool()?;
+        check_survives(class, pool.redundancy).map_err(invalid)?;
+        let any = class.encode(ObjectId { hi: 0, lo: 1 }, 0);
+        Layout::of(any, &pool.map).map_err(|error| invalid(error.to_string()))?;
         if properties.chunk_size == 0 {
             properties.chunk_size = CHUNK_SIZE_DEFAULT;
         }
@@ -343,6 +347,17 @@ fn info_of(container: &Container, used: u64) -> ContainerInfo {
         created: record.created,
         snapshots: record.snapshots.clone(),
     }
+}
+
+/// Checks that a class keeps data over the loss of as many engines as the redundancy factor says.
+pub(crate) fn check_survives(class: ObjectClass, factor: u32) -> Result<(), String> {
+    if class.survives() >= factor || !serves_replicas() {
+        return Ok(());
+    }
+    Err(format!(
+        "objects of class {class} survive the loss of {} engines at once, the pool has redundancy factor {factor}; name a class with more replicas, or none",
+        class.survives()
+    ))
 }
 
 /// Checks that a class is known and served.

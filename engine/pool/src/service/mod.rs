@@ -22,8 +22,8 @@ mod snapshots;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use containers::check_class;
 pub use containers::{CHUNK_SIZE_DEFAULT, Made};
+pub(crate) use containers::{check_class, check_survives};
 pub use handles::OpenHandle;
 
 use std::cell::{Cell, RefCell};
