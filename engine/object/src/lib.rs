@@ -4,6 +4,7 @@
 //! store; its data comes and goes inline or by RMA that this side drives. What is acknowledged is on stable media.
 
 mod admission;
+mod groups;
 mod operations;
 mod rebuild;
 mod repeats;

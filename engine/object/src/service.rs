@@ -10,6 +10,7 @@ use weir_rpc::{Body, Request, Rpc, Status};
 use weir_runtime::Handle;
 
 use crate::admission::{Admission, IoMetrics};
+use crate::groups::Floors;
 use crate::operations::Operations;
 use crate::rebuild::{Rebuild, RebuildProgress};
 use crate::repeats::Repeats;
@@ -36,9 +37,11 @@ impl IoService {
     pub fn start(rpc: &Rpc, pools: Rc<TargetPools>) -> Rc<Self> {
         let rt = pools.engines().runtime().clone();
         let admission = Admission::new(rt.clone(), pools);
-        let transactions = Transactions::new(admission.clone());
         let (repeats, unsettled) = (Rc::new(Repeats::default()), Rc::new(Unsettled::default()));
-        let replication = Replication::new(admission.clone(), Rc::clone(&repeats), Rc::clone(&unsettled));
+        let floors = Rc::new(Floors::default());
+        let transactions = Transactions::new(admission.clone(), Rc::clone(&unsettled), Rc::clone(&floors));
+        let replication =
+            Replication::new(admission.clone(), Rc::clone(&repeats), Rc::clone(&unsettled), floors);
         let rebuild = Rebuild::new(admission.clone(), Rc::clone(&repeats), Rc::clone(&unsettled));
         let operations = Operations::new(admission.clone(), repeats, unsettled);
         let service = Rc::new(Self { rt, operations, replication, rebuild, transactions, admission });
@@ -60,6 +63,7 @@ impl IoService {
         service.serve(rpc, opcode::TRANSACTION_LIST, Operation::List);
         service.serve(rpc, opcode::TRANSACTION_SEARCH_KEY, Operation::Query);
         service.serve(rpc, opcode::TRANSACTION_COMMIT, Operation::Commit);
+        service.serve(rpc, opcode::REPLICA_COMMIT, Operation::Commit);
         service.replication.start();
         service.rebuild.start();
         service.transactions.start();
@@ -117,6 +121,9 @@ impl IoService {
             Operation::Punch => self.operations.punch(&request).await,
             Operation::List => self.operations.list(&request).await,
             Operation::Query => self.operations.query(&request).await,
+            Operation::Commit if request.opcode() == opcode::REPLICA_COMMIT => {
+                self.transactions.commit_of_groups(&request).await
+            }
             Operation::Commit => self.transactions.commit(&request).await,
         };
         self.admission.metrics.record(operation, self.rt.now().saturating_duration_since(arrived));

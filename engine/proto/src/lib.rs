@@ -20,6 +20,7 @@ pub mod pool;
 pub mod probe;
 pub mod raft;
 pub mod replica;
+pub mod replica_transaction;
 pub mod tenant;
 pub mod transaction;
 

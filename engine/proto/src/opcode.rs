@@ -80,6 +80,9 @@ opcodes! {
     REPLICA_UPDATE = 0x0112,
     /// [`crate::replica::ByLeader`] of an [`OBJECT_PUNCH`] → as that. To the leader of the keys' group.
     REPLICA_PUNCH = 0x0113,
+    /// [`crate::replica_transaction::ReplicaCommitRequest`] + changes → [`crate::object::UpdateReply`]. To the leader of the first group with
+    /// replicas that the changes concern.
+    REPLICA_COMMIT = 0x0114,
     /// [`crate::pool::ConnectRequest`] → [`crate::pool::ConnectReply`].
     POOL_CONNECT = 0x0201,
     /// [`crate::pool::PoolRequest`] → [`crate::pool::PoolQueryReply`].
@@ -168,6 +171,21 @@ opcodes! {
     TARGET_HISTORY = 0x0441,
     /// Target that gets data → one that serves: [`crate::history::NamesRequest`] → [`crate::history::ChangeNames`]. Engines only.
     TARGET_CHANGE_NAMES = 0x0442,
+    /// Leader of a transaction of groups → target: [`crate::replica_transaction::ReplicaPrepareRequest`] → empty, or
+    /// [`crate::transaction::Declined`]. Engines only.
+    TARGET_REPLICA_PREPARE = 0x0450,
+    /// Leader of a transaction of groups → another member of the leading group:
+    /// [`crate::replica_transaction::ReplicaDecideRequest`] → [`crate::transaction::Outcome`]. Engines only.
+    TARGET_REPLICA_DECIDE = 0x0451,
+    /// Leader of a transaction of groups → another member of the leading group:
+    /// [`crate::replica_transaction::ReplicaKnownRequest`] → [`crate::replica_transaction::Known`]. Engines only.
+    TARGET_REPLICA_KNOWN = 0x0452,
+    /// Target → leader of a transaction of groups: [`crate::replica_transaction::ReplicaOutcomeRequest`] →
+    /// [`crate::transaction::Outcome`], or nothing while it isn't known. Engines only.
+    TARGET_REPLICA_OUTCOME = 0x0453,
+    /// Leader of a transaction of groups → another member of the leading group:
+    /// [`crate::replica_transaction::ReplicaForgetRequest`] → empty. Engines only.
+    TARGET_REPLICA_FORGET = 0x0454,
     /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
     /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,
@@ -191,15 +209,29 @@ pub const fn is_urgent(opcode: u16) -> bool {
 /// prepare and decide transactions, and those between replicas, of objects and of pool services. They are served past a full server, which may be full of those that wait for them.
 #[must_use]
 pub const fn is_awaited(opcode: u16) -> bool {
-    matches!(opcode, TARGET_TRANSACTION_PREPARE | TARGET_REPLICA_FORWARD | TARGET_REPLICA_SETTLED | POOL_RAFT)
-        || is_decision(opcode)
+    matches!(
+        opcode,
+        TARGET_TRANSACTION_PREPARE
+            | TARGET_REPLICA_FORWARD
+            | TARGET_REPLICA_SETTLED
+            | POOL_RAFT
+            | TARGET_REPLICA_PREPARE
+            | TARGET_REPLICA_FORGET
+    ) || is_decision(opcode)
 }
 
 /// Whether requests of this opcode decide transactions, or ask for the decision: they go before those that begin
 /// something.
 #[must_use]
 pub const fn is_decision(opcode: u16) -> bool {
-    matches!(opcode, TARGET_TRANSACTION_DECIDE | TARGET_TRANSACTION_OUTCOME)
+    matches!(
+        opcode,
+        TARGET_TRANSACTION_DECIDE
+            | TARGET_TRANSACTION_OUTCOME
+            | TARGET_REPLICA_DECIDE
+            | TARGET_REPLICA_KNOWN
+            | TARGET_REPLICA_OUTCOME
+    )
 }
 
 /// Whether requests of this opcode pass between engines with different lists of engines: those that make them equal.
@@ -218,6 +250,7 @@ pub const fn is_of_transaction(opcode: u16) -> bool {
             | TRANSACTION_LIST
             | TRANSACTION_SEARCH_KEY
             | TRANSACTION_COMMIT
+            | REPLICA_COMMIT
     )
 }
 

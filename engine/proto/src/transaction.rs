@@ -21,8 +21,12 @@ pub const PARTS_MAX: usize = 64;
 /// of [`crate::limits::INLINE_MAX`].
 pub const COMMIT_MAX: usize = 15 * 1024;
 
+/// What stands for the leader in the id of a transaction that a group of replicas leads: no target has it.
+const OF_GROUPS: u64 = u64::MAX;
+
 /// The id of a transaction, made by its client. It contains the target that leads it, so that the others know which
-/// target to ask: rank and target index in 4 bytes each, and 8 random ones.
+/// target to ask: rank and target index in 4 bytes each, and 8 random ones. Where objects with replicas take part, a group
+/// leads it, and the id contains no target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TransactionId(pub Uuid);
 
@@ -34,7 +38,19 @@ impl TransactionId {
         Self(Uuid::from_u64_pair(leader, reader.0))
     }
 
-    /// The target that leads the transaction.
+    /// A name for a transaction that a group of replicas leads. It holds no address: who takes part keeps the group's name.
+    #[must_use]
+    pub fn of_groups(reader: ReaderId) -> Self {
+        Self(Uuid::from_u64_pair(OF_GROUPS, reader.0))
+    }
+
+    /// Whether a group of replicas leads it.
+    #[must_use]
+    pub fn is_of_groups(self) -> bool {
+        self.0.as_u64_pair().0 == OF_GROUPS
+    }
+
+    /// The target that leads the transaction; one that no system has where a group leads it.
     #[must_use]
     pub fn leader(self) -> (Rank, TargetIndex) {
         let (leader, _) = self.0.as_u64_pair();
@@ -214,5 +230,8 @@ mod tests {
         let id = TransactionId::new(leader, ReaderId(u64::MAX));
         assert_eq!((id.leader(), id.reader()), (leader, ReaderId(u64::MAX)));
         assert_ne!(id, TransactionId::new(leader, ReaderId(0)));
+        let of_groups = TransactionId::of_groups(ReaderId(7));
+        assert!(of_groups.is_of_groups() && !id.is_of_groups());
+        assert_eq!(of_groups.reader(), ReaderId(7));
     }
 }

@@ -2,6 +2,7 @@
 //! objects, and sends its commits by `operation` to the target that leads. Programs call it, and so do key-value objects and arrays.
 
 mod doubt;
+mod groups;
 mod plan;
 
 use core::fmt;
@@ -158,6 +159,10 @@ impl Transaction {
         }
         // Another context may have begun it, and a commit says that its sender's clock has come to its epoch.
         let _ = context.rpc().clock().observe(self.epoch, context.runtime().wall_ns());
+        if self.plan.has_replicas() {
+            // Boxed, so that the future of the others is small.
+            return Box::pin(self.commit_to_group(context)).await;
+        }
         loop {
             let map = context.map_of(pool);
             let parts = self.parts(context, &info, &map);
@@ -197,10 +202,6 @@ impl Transaction {
     fn parts(&self, context: &Context, info: &RequestInfo<'_>, map: &PoolMap) -> Result<Vec<Part>> {
         let mut parts: Vec<Part> = Vec::new();
         for (object, change) in self.plan.changes(OPERATION)? {
-            if object.is_replicated() {
-                let message = "transactions don't change objects with replicas yet".to_owned();
-                return Err(Error::refused(OPERATION, object.to_string(), Der::NOTSUPPORTED, message));
-            }
             let layout = object.layout(context, map)?;
             let ids = match &change {
                 Change::Update { dkey, .. } => vec![layout.target_of(dkey)],

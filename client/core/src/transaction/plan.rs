@@ -78,6 +78,11 @@ impl Plan {
         self.steps.is_empty()
     }
 
+    /// Whether it changes an object with replicas.
+    pub(super) fn has_replicas(&self) -> bool {
+        self.steps.iter().any(|(object, _)| object.is_replicated())
+    }
+
     pub(super) fn len(&self) -> usize {
         self.steps.len()
     }

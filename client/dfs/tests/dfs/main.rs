@@ -6,5 +6,6 @@ mod cluster;
 #[path = "../model/mod.rs"]
 mod model;
 mod order;
+mod replicas;
 mod simulated;
 mod together;

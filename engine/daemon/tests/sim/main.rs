@@ -23,6 +23,7 @@ mod saturation;
 mod seeds;
 mod snapshots;
 mod tenants;
+mod transactions;
 mod workload;
 
 use std::cell::Cell;
@@ -86,6 +87,22 @@ fn histories_show_forwards_that_are_lost_and_reads_of_what_others_do_not_have() 
         };
         assert!((1..=SEEDS).any(shows), "no history of {SEEDS} shows {bug:?}");
     }
+}
+
+#[test]
+fn transactions_of_replicas_are_serializable_whoever_is_lost() {
+    for_each_pool(SEEDS / 3, transactions::SHAPE, |cluster| {
+        let ledger = transactions::lose_an_engine(cluster);
+        assert!(ledger.len() > 40, "only {} were answered", ledger.len());
+        ledger.check(cluster.world.seed());
+    });
+}
+
+#[test]
+fn objects_without_replicas_take_part_in_transactions_of_others() {
+    for_each_pool(SEEDS / 15, transactions::SHAPE, |cluster| {
+        transactions::mix_classes(cluster).check(cluster.world.seed());
+    });
 }
 
 #[test]

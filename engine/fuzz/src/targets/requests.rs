@@ -37,6 +37,10 @@ use weir_proto::pool::{
 use weir_proto::probe::ProbeListener;
 use weir_proto::raft::{RaftBatch, RaftMessage};
 use weir_proto::replica::{ByLeader, ChangeId, ForwardedChange, ReplicaForward, SettledNotice};
+use weir_proto::replica_transaction::{
+    GroupName, Known, PreparedChange, ReplicaCommitRequest, ReplicaDecideRequest, ReplicaForgetRequest,
+    ReplicaKnownRequest, ReplicaOutcomeRequest, ReplicaPrepareRequest,
+};
 use weir_proto::tenant::{TenantQuestion, TenantTable};
 use weir_proto::transaction::{
     Change, CommitRequest, DecideRequest, Declined, Outcome, OutcomeRequest, Part, PrepareRequest, Read,
@@ -191,6 +195,17 @@ types![
     HistoryPage,
     NamesRequest,
     ChangeNames,
+    GroupName,
+    Known,
+    PreparedChange,
+    ReplicaCommitRequest,
+    ReplicaPrepareRequest,
+    ReplicaDecideRequest,
+    ReplicaKnownRequest,
+    ReplicaOutcomeRequest,
+    ReplicaForgetRequest,
+    Vec<Change>,
+    Vec<PreparedChange>,
     ProbeListener,
     PoolSecret,
     Rights,

@@ -32,6 +32,7 @@ impl Operations {
         check(&wanted)?;
         let admission = &self.admission;
         let access = admission.access(&request, &wanted.capability, Rights::READ, wanted.map_version).await?;
+        self.check_reader(reader, &access, (wanted.object, Some(&wanted.dkey)))?;
         let counted = admission.counted(Operation::Fetch, &access, async |place| {
             let found = self.when_decided(&request, wanted.epoch, async |epoch| {
                 find(&access, &wanted, epoch, reader).await

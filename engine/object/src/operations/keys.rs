@@ -31,6 +31,7 @@ impl Operations {
         check(&wanted)?;
         let admission = &self.admission;
         let access = admission.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
+        self.check_reader(reader, &access, (wanted.object, None))?;
         let counted = admission.counted(Operation::List, &access, async |place| {
             let offered = request.bulk_room().min(PUSHED_MAX).saturating_sub(LENGTH_LEN);
             let room = usize::try_from(offered).unwrap_or(0).max(INLINE_MAX);
@@ -159,6 +160,7 @@ impl Operations {
         anchor: &[u8],
         place: &ErrorSite<'_>,
     ) -> Result<SearchKeyReply, Status> {
+        self.check_reader(reader, access, (wanted.object, None))?;
         let (shard, container) = (access.pool.shard(), access.container.id);
         let found = self.when_decided(request, wanted.epoch, async |epoch| {
             if let Some(reader) = reader {

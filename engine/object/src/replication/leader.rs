@@ -161,25 +161,38 @@ impl Replication {
         Err(Status::new(Der::INPROGRESS, "changes of it are not stored at all replicas yet"))
     }
 
-    /// The group that holds some dkeys of an object, or all of it.
+    /// The group that holds some dkeys of an object. Of all of an object it is the group that a target leads, where that is one
+    /// and each of its members has one place in the object: what it holds of the object is the group's then.
     pub(super) fn group_of(
         pool: &TargetPool,
         object: ObjectId,
         dkeys: Option<&[Key]>,
+        leader: Place,
     ) -> Result<usize, Status> {
-        let found = pool.with_layout(object, |layout, _| {
+        let found = pool.with_layout(object, |layout, map| {
             if layout.replicas != 2 {
                 return Err(refusal::invalid(format!(
                     "objects with {} replicas are not served",
                     layout.replicas
                 )));
             }
-            let mut groups = dkeys.unwrap_or_default().iter().map(|dkey| layout.group_index(dkey.hash()));
-            match groups.next() {
-                Some(group) if groups.all(|other| other == group) => Ok(group),
-                // All of an object that has one group.
-                None if layout.group_count() == 1 => Ok(0),
-                _ => Err(refusal::invalid("the change concerns several groups of replicas")),
+            let several = || refusal::invalid("the change concerns several groups of replicas");
+            if let Some(dkeys) = dkeys {
+                let mut groups = dkeys.iter().map(|dkey| layout.group_index(dkey.hash()));
+                return match groups.next() {
+                    Some(group) if groups.all(|other| other == group) => Ok(group),
+                    _ => Err(several()),
+                };
+            }
+            let is_leader =
+                |id: u32| map.target(id).is_some_and(|target| (target.rank, target.index) == leader);
+            let is_led = |group: &usize| layout.leader(*group, map).is_some_and(is_leader);
+            let led: Vec<usize> = (0..layout.group_count()).filter(is_led).collect();
+            let places = |id: &u32| layout.shards.iter().filter(|shard| *shard == id).count();
+            match led[..] {
+                [group] if layout.group(group).iter().all(|id| places(id) == 1) => Ok(group),
+                [] => Err(crate::groups::leads_not(pool, leader)),
+                _ => Err(several()),
             }
         });
         found.map_err(refusal::invalid)?
@@ -187,21 +200,17 @@ impl Replication {
 
     /// The same, where this target leads it.
     fn led_group(&self, pool: &TargetPool, object: ObjectId, dkeys: Option<&[Key]>) -> Result<usize, Status> {
-        let group = Self::group_of(pool, object, dkeys)?;
-        match self.members(pool, object, group) {
-            Some(_) => Ok(group),
-            None => Err(self.leads_not(pool)),
+        let group = Self::group_of(pool, object, dkeys, self.own())?;
+        if self.members(pool, object, group).is_none() {
+            return Err(self.leads_not(pool));
         }
+        // Behind what transactions may have read by another leader.
+        self.floors.check(pool, self.admission.epoch(), self.admission.rt.wall_ns())?;
+        Ok(group)
     }
 
     fn leads_not(&self, pool: &TargetPool) -> Status {
-        let (rank, index) = self.own();
-        let version = pool.with_map(|map| map.version);
-        let message = format!(
-            "target {index} of rank {rank} does not lead the group of replicas by version {version} of the map of pool {}",
-            pool.label()
-        );
-        Status::new(Der::STALE, message)
+        crate::groups::leads_not(pool, self.own())
     }
 
     /// Makes the change, which goes on when the client's request is dropped.

@@ -77,7 +77,7 @@ impl Replication {
             return Err(Status::new(Der::AGAIN, "it is being stored; it is to be sent again"));
         }
         let object = (forward.pool, forward.container, forward.object);
-        let group = Self::group_of(&pool, forward.object, dkeys.as_deref())?;
+        let group = Self::group_of(&pool, forward.object, dkeys.as_deref(), leader)?;
         let pending = Pending::new(object, epoch, (leader, group), (is_punch, dkeys));
         self.unsettled.add(&pending);
         let forwarded = Forwarded { pool, container, request: forward, change, data, pending };

@@ -21,6 +21,7 @@ use weir_runtime::Instant;
 use weir_runtime::sync::Gate;
 
 use crate::admission::Admission;
+use crate::groups::Floors;
 use crate::operations::UpdateData;
 use crate::repeats::{Identity, Repeats};
 use crate::unsettled::{Place, PlantedBug, Unsettled};
@@ -31,6 +32,7 @@ pub(crate) struct Replication {
     admission: Admission,
     repeats: Rc<Repeats>,
     unsettled: Rc<Unsettled>,
+    floors: Rc<Floors>,
     /// Changes that are being made: one with the same name waits for them.
     running: RefCell<HashMap<(PoolId, Identity), Gate>>,
     notices: Notices,
@@ -61,9 +63,14 @@ struct Members {
 }
 
 impl Replication {
-    pub(crate) fn new(admission: Admission, repeats: Rc<Repeats>, unsettled: Rc<Unsettled>) -> Rc<Self> {
+    pub(crate) fn new(
+        admission: Admission,
+        repeats: Rc<Repeats>,
+        unsettled: Rc<Unsettled>,
+        floors: Rc<Floors>,
+    ) -> Rc<Self> {
         let (running, notices) = (RefCell::default(), Notices::default());
-        Rc::new(Self { admission, repeats, unsettled, running, notices })
+        Rc::new(Self { admission, repeats, unsettled, floors, running, notices })
     }
 
     /// Answers leaders of groups from now on.

@@ -21,7 +21,7 @@ use crate::admission::refusal;
 
 /// How long the client's answer waits until all targets have heard of the commit, so that the next reader finds it
 /// decided.
-const TELLING: Duration = Duration::from_secs(1);
+pub(super) const TELLING: Duration = Duration::from_secs(1);
 
 impl Transactions {
     pub(crate) async fn commit(self: &Rc<Self>, request: &Request) -> Result<Body, Status> {
@@ -181,7 +181,7 @@ fn check_places(pool: &TargetPool, parts: &[Part]) -> Result<(), Status> {
     }
 }
 
-fn late(transaction: TransactionId) -> Status {
+pub(super) fn late(transaction: TransactionId) -> Status {
     let message = format!(
         "the client's deadline passed before every target had prepared transaction {transaction}; nothing of it happens"
     );
@@ -189,12 +189,12 @@ fn late(transaction: TransactionId) -> Status {
 }
 
 /// The answer to a commit that is to be tried anew.
-fn given_up(reason: &str) -> Status {
+pub(super) fn given_up(reason: &str) -> Status {
     Status::new(Der::TX_RESTART, format!("the transaction has to start again: {reason}"))
 }
 
 /// What the client hears of a refusal: whether starting again may help.
-fn restarted(status: Status) -> Status {
+pub(super) fn restarted(status: Status) -> Status {
     if may_succeed_anew(status.der) { given_up(&status.message) } else { status }
 }
 

@@ -3,11 +3,13 @@
 //! The leader has every target prepare its part. When all have, it stores a note on its own device: the transaction is
 //! committed, and these targets have to be told. From then on it is committed. The leader removes the note once all
 //! targets know. A transaction that is prepared, is not being led and has no note is not committed and never will be. A
-//! target that has prepared and hears nothing asks the leader, which the transaction's id contains.
+//! target that has prepared and hears nothing asks the leader, which the transaction's id contains. Where objects with replicas
+//! take part, a group of replicas leads (`groups`).
 //!
 //! The room checks requests by admission, asks other targets through `weir-group`, and calls the store's shard. The service calls
 //! it.
 
+mod groups;
 mod leader;
 mod participant;
 mod settle;
@@ -26,7 +28,9 @@ use weir_store::{AttributeChange, Data, Operation, UpdateError};
 
 use crate::admission::Admission;
 use crate::admission::refusal::ErrorSite;
+use crate::groups::Floors;
 use crate::operations::within_quota;
+use crate::unsettled::Unsettled;
 use participant::WatchedTransactions;
 
 /// Scope of the attributes that note committed transactions: by container and transaction, the targets to be told.
@@ -114,12 +118,15 @@ pub(crate) struct Transactions {
     admission: Admission,
     claimed: ClaimedTransactions,
     watched: WatchedTransactions,
+    /// What is judged for groups of replicas waits for.
+    unsettled: Rc<Unsettled>,
+    floors: Rc<Floors>,
 }
 
 impl Transactions {
-    pub(crate) fn new(admission: Admission) -> Rc<Self> {
+    pub(crate) fn new(admission: Admission, unsettled: Rc<Unsettled>, floors: Rc<Floors>) -> Rc<Self> {
         let (claimed, watched) = (ClaimedTransactions::default(), WatchedTransactions::default());
-        Rc::new(Self { admission, claimed, watched })
+        Rc::new(Self { admission, claimed, watched, unsettled, floors })
     }
 
     /// Puts the target's clock behind an epoch that a client names, which is no further ahead than what its messages may say

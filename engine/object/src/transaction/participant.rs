@@ -26,16 +26,16 @@ pub(crate) struct WatchedTransactions(RefCell<BTreeMap<Name, bool>>);
 
 impl WatchedTransactions {
     /// Begins to watch. Returns whether no task did so before.
-    fn begin(&self, name: Name) -> bool {
+    pub(super) fn begin(&self, name: Name) -> bool {
         self.0.borrow_mut().insert(name, true).is_none()
     }
 
-    fn look(&self, name: Name) {
+    pub(super) fn look(&self, name: Name) {
         self.0.borrow_mut().insert(name, false);
     }
 
     /// Ends the watch. Returns false when the transaction was prepared again: the watch goes on then.
-    fn end(&self, name: Name) -> bool {
+    pub(super) fn end(&self, name: Name) -> bool {
         let mut all = self.0.borrow_mut();
         let is_over = all.get(&name) != Some(&true);
         if is_over {
@@ -68,12 +68,19 @@ impl Transactions {
             async move {
                 let DecideRequest { pool, container, transaction, outcome } = request;
                 let object = format!("transaction {transaction} in container {container}");
-                if transaction.leader().0 != rank {
+                // Which target leads the group of one of groups the sender knows, by its map.
+                if !transaction.is_of_groups() && transaction.leader().0 != rank {
                     let reason = format!("rank {rank} does not lead it, and can't decide it");
                     return Err(Failed::Invalid { object, reason });
                 }
                 let stopping = || Failed::Busy { object, reason: "is on an engine that is stopping".into() };
-                service.ok_or_else(stopping)?.decide((pool, container, transaction), outcome).await
+                let (service, name) = (service.ok_or_else(stopping)?, (pool, container, transaction));
+                service.decide(name, outcome).await?;
+                if transaction.is_of_groups() {
+                    let rt = service.admission.rt.clone();
+                    rt.spawn(async move { service.forget_decided(name, outcome).await });
+                }
+                Ok(())
             }
         });
     }
@@ -126,8 +133,7 @@ impl Transactions {
     async fn is_undecided(&self, (pool, container, id): Name) -> bool {
         let Ok(pool) = self.admission.pools.get(pool) else { return false };
         // A store that has failed tells no more after the next start.
-        let undecided = pool.shard().undecided(container).await.unwrap_or_default();
-        undecided.iter().any(|(found, _)| *found == id)
+        pool.shard().is_undecided(container, id).await.is_ok_and(|is_undecided| is_undecided)
     }
 
     async fn ask_leader(&self, (pool, container, transaction): Name) -> Option<Outcome> {

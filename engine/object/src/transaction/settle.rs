@@ -23,6 +23,7 @@ impl Transactions {
     /// Answers questions about transactions that were led here, and takes up what the last life has left behind.
     pub(crate) fn start(self: &Rc<Self>) {
         self.take_part();
+        self.take_part_in_groups();
         let weak = Rc::downgrade(self);
         let here = (self.admission.pools.engines().own_rank(), self.admission.pools.engines().own_index());
         self.admission.pools.engines().serve(
@@ -67,10 +68,11 @@ impl Transactions {
         for summary in pool.shard().containers() {
             // What can't be read now is asked for after the next start; nothing is lost by that.
             let undecided = pool.shard().undecided(summary.container).await.unwrap_or_default();
-            for (id, _) in undecided {
+            for (id, _) in undecided.into_iter().filter(|(id, _)| !id.is_of_groups()) {
                 self.watch((pool.id(), summary.container, id));
             }
         }
+        self.take_up_groups(&pool);
     }
 
     /// Whether it is noted that a transaction is committed.
@@ -127,6 +129,8 @@ impl Transactions {
         if let Err(error) = self.decide(claim.name, Outcome::Aborted).await {
             // A device that can't be used should not keep others from going on.
             tracing::warn!(transaction = %claim.name.2, %error, "that a transaction is given up can't be stored");
+        } else if claim.name.2.is_of_groups() {
+            self.forget_decided(claim.name, Outcome::Aborted).await;
         }
         let engines = self.admission.pools.engines();
         let here = (engines.own_rank(), engines.own_index());
@@ -190,7 +194,7 @@ fn notes(pool: &TargetPool) -> Vec<(ContainerId, TransactionId, Targets)> {
     }
 }
 
-fn split(name: &[u8]) -> Option<(ContainerId, TransactionId)> {
+pub(super) fn split(name: &[u8]) -> Option<(ContainerId, TransactionId)> {
     let (container, id) = name.split_at_checked(16)?;
     let uuid = |bytes: &[u8]| Uuid::from_slice(bytes).ok();
     Some((ContainerId(uuid(container)?), TransactionId(uuid(id)?)))

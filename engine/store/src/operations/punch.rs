@@ -153,8 +153,10 @@ impl Shard {
                 check_epoch(epoch)?;
                 self.check_aggregated(touched, clock)?;
                 clock.check_leader()?;
-                if !clock.is_judged() {
-                    for scope in scopes_of_punch(scope) {
+                for scope in scopes_of_punch(scope) {
+                    if clock.is_judged() {
+                        self.check_prepared(touched, scope, epoch.0)?;
+                    } else {
                         self.check_write(touched, scope, epoch.0)?;
                     }
                 }

@@ -66,7 +66,7 @@ impl Shard {
                 return Ok(Found::Committed(epoch));
             }
             self.check_conflicts(place, epoch, operations)?;
-            let mut changes = self.plan_effects(tree, place, epoch, operations, &staged)?;
+            let mut changes = self.plan_effects(tree, place, epoch, operations.iter().zip(&staged))?;
             changes.push(self.decide(place, Decision::Committed(epoch)));
             tree.reach(changes.iter().map(Change::key))?;
             Ok::<_, Halt<UpdateError>>(Found::Planned(changes))

@@ -21,6 +21,7 @@ use crate::format::record::{Change, record_len};
 use crate::format::value::{Payload, Version};
 use crate::index::fault::Halt;
 use crate::index::tree::Tree;
+use crate::operations::attribute::AttributeChange;
 use crate::operations::operation::{Operation, check_operations};
 use crate::operations::update::{Request, Staging, check_epoch, is_large};
 use crate::state::core::CommitError;
@@ -104,8 +105,25 @@ impl Shard {
         epoch: Epoch,
         operations: &[Operation<'_>],
     ) -> Result<(), UpdateError> {
-        self.at_epoch(epoch, operations, async || self.try_prepare(container, id, epoch, operations).await)
-            .await
+        self.prepare_as_member(container, id, epoch, (operations, &|_| true), &[]).await
+    }
+
+    /// As [`Shard::prepare`], of a target that takes part for groups of replicas. `is_judged` tells of each operation, by its
+    /// place, whether the target leads its group: then its conditions are judged here. Others are stored whatever holds, since
+    /// the leader of their group has judged them, or judges them now. The changes of attributes commit in the same record.
+    ///
+    /// # Errors
+    /// As [`Shard::prepare`].
+    pub async fn prepare_as_member(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+        epoch: Epoch,
+        (operations, is_judged): (&[Operation<'_>], &dyn Fn(usize) -> bool),
+        along: &[AttributeChange],
+    ) -> Result<(), UpdateError> {
+        let attempt = async || self.try_prepare(container, id, epoch, (operations, is_judged), along).await;
+        self.at_epoch(epoch, operations, attempt).await
     }
 
     async fn try_prepare(
@@ -113,7 +131,8 @@ impl Shard {
         container: ContainerId,
         id: TransactionId,
         epoch: Epoch,
-        operations: &[Operation<'_>],
+        (operations, is_judged): (&[Operation<'_>], &dyn Fn(usize) -> bool),
+        along: &[AttributeChange],
     ) -> Result<(), UpdateError> {
         let number = self.locate(container)?;
         let place = (self.number, number, id);
@@ -132,8 +151,11 @@ impl Shard {
                 return Ok((Vec::new(), PreparedSpace::default()));
             }
             self.check_conflicts(place, epoch, operations)?;
-            self.plan_effects(tree, place, epoch, operations, &staged)?;
-            let (changes, needed) = prepare_changes(place, epoch, operations, &staged)?;
+            let judged = |(at, planned): (usize, _)| is_judged(at).then_some(planned);
+            let planned = operations.iter().zip(&staged).enumerate().filter_map(judged);
+            self.plan_effects(tree, place, epoch, planned)?;
+            let (mut changes, needed) = prepare_changes(place, epoch, operations, &staged)?;
+            self.add_attributes(along, &mut changes);
             tree.reach(changes.iter().map(Change::key))?;
             Ok((changes, needed))
         });
@@ -286,16 +308,15 @@ impl Shard {
 
     /// Checks conditions, kinds and record sizes as of the transaction's epoch, and returns the changes that store all of it.
     /// A refusal reveals the state, which counts as a read.
-    pub(crate) fn plan_effects(
+    pub(crate) fn plan_effects<'a>(
         &self,
         tree: &Tree,
         (_, number, id): TransactionKey,
         epoch: Epoch,
-        operations: &[Operation<'_>],
-        staged: &[WritePieces],
+        operations: impl Iterator<Item = (&'a Operation<'a>, &'a WritePieces)>,
     ) -> Result<Vec<Change>, Halt<UpdateError>> {
         let (mut buffer, mut changes) = (EditBuffer::default(), Vec::new());
-        for (operation, pieces) in operations.iter().zip(staged) {
+        for (operation, pieces) in operations {
             let planned = match operation {
                 Operation::Update { object, dkey, conditions, akeys, data } => {
                     let (object, conditions) = (*object, *conditions);
@@ -524,6 +545,22 @@ impl Shard {
         // A transaction that is missing may just have been decided.
         self.core.make_durable(self.core.journal.last()).await.map_err(TransactionError::Failed)?;
         Ok(undecided)
+    }
+
+    /// Whether a transaction is prepared and awaits its decision. As of the begin of the call; durable when it returns.
+    ///
+    /// # Errors
+    /// When the container is missing or the store has failed.
+    pub async fn is_undecided(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+    ) -> Result<bool, TransactionError> {
+        let number = self.locate(container)?;
+        let is_prepared = self.core.transactions.borrow().is_prepared((self.number, number, id));
+        // One that isn't may just have been decided.
+        self.core.make_durable(self.core.journal.last()).await.map_err(TransactionError::Failed)?;
+        Ok(is_prepared)
     }
 
     /// What became of a transaction; `None` when it is undecided, unknown or forgotten. As of the begin of the call; durable

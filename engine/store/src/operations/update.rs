@@ -130,6 +130,20 @@ impl Shard {
         Ok(())
     }
 
+    /// Refuses a change that a leader of replicas has judged behind a transaction that is still prepared here: whichever of
+    /// both is a punch has to be behind what it ends, and in front of what comes later.
+    pub(crate) fn check_prepared(
+        &self,
+        object: &ObjectKey,
+        scope: Scope<'_>,
+        epoch: u64,
+    ) -> Result<(), UpdateError> {
+        match self.core.transactions.borrow().meets(object, scope, epoch, None) {
+            Some((transaction, epoch)) => Err(UpdateError::Undecided { transaction, epoch }),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses a change at an epoch that its client has chosen if aggregation has removed history up to a newer epoch since the
     /// open, or is about to: hidden versions could become visible again, and merged ones would hide the change. The newest
     /// removed epoch is kept for objects that share a slot, so that a change may be refused because of another object. Epochs
@@ -474,9 +488,12 @@ impl<'a> Update<'a> {
         check_epoch(Epoch(epoch))?;
         self.clock.check_leader()?;
         self.request.apart = self.shard.apart(self.clock);
-        if !self.clock.is_judged() {
+        let scope = Scope::Dkey(self.request.dkey);
+        if self.clock.is_judged() {
+            self.shard.check_prepared(&object, scope, epoch)?;
+        } else {
             let newest = core.timestamps.limit_of_write_at(self.hashes);
-            self.shard.check_write_above(newest, &object, Scope::Dkey(self.request.dkey), epoch)?;
+            self.shard.check_write_above(newest, &object, scope, epoch)?;
         }
         self.shard.check_aggregated(&object, self.clock)?;
         let (known, spot) = core.existences.newest(tree, &object, hash, epoch);

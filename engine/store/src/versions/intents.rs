@@ -485,6 +485,11 @@ impl Transactions {
         Some((Rc::clone(entry.prepared.as_ref()?), versions.collect()))
     }
 
+    /// Whether a transaction awaits its decision.
+    pub(crate) fn is_prepared(&self, place: TransactionKey) -> bool {
+        self.entries.get(&place).is_some_and(|entry| entry.prepared.is_some())
+    }
+
     /// Prepared transactions that no store leaves so, but in a container that is being destroyed, each with what is wrong.
     pub fn misfits(&self) -> impl Iterator<Item = (TransactionKey, &'static str)> {
         let misfit = |entry: &Entry| {
