@@ -8,7 +8,6 @@ use std::time::Duration;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{Config, RawNode, Ready, SnapshotStatus, StateRole};
 use weir_group::Engines;
-use weir_proto::Rank;
 use weir_runtime::{Handle, race};
 use weir_store::AttributeChange;
 
@@ -17,6 +16,7 @@ use crate::error::Lost;
 use crate::log::Log;
 use crate::replica::{Answer, Input, Leadership, Outcome, Shared};
 use crate::replicas::{deliver, is_snapshot};
+use crate::wire::{id_of, rank_of};
 
 /// One step of the library's clock.
 const TICK: Duration = Duration::from_millis(50);
@@ -58,15 +58,6 @@ pub(crate) struct Driver {
     reads: BTreeMap<u64, Reading>,
     read_number: u64,
     in_flight: BTreeMap<u64, Rc<Cell<usize>>>,
-}
-
-/// The library's number of an engine; 0 is none.
-pub(crate) fn id_of(rank: Rank) -> u64 {
-    u64::from(rank.0) + 1
-}
-
-pub(crate) fn rank_of(id: u64) -> Option<Rank> {
-    u32::try_from(id.checked_sub(1)?).ok().map(Rank)
 }
 
 impl Driver {

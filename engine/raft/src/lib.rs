@@ -20,5 +20,6 @@ mod wire;
 
 pub use command::{COMMAND_MAX, Command, CommandId};
 pub use error::{Lost, Unreadable};
+pub use log::{is_prepared, prepare};
 pub use replica::{Leadership, Outcome, Replica, Scopes};
 pub use replicas::Replicas;

@@ -8,17 +8,17 @@ use std::collections::VecDeque;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::util::limit_size;
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
-use weir_proto::PoolId;
+use weir_proto::{PoolId, Rank};
 use weir_store::{AttributeChange, AttributeError, Shard};
 
 use crate::error::Unreadable;
 use crate::replica::Scopes;
 use crate::snapshot;
 use crate::stored::{
-    EntryForm, HardForm, NAME_APPLIED, NAME_HARD, NAME_INSTALLING, NAME_START, PART, PlaceForm, SCOPE_LOG,
-    StartForm, change, decode, encode, load, load_scope, put,
+    EntryForm, HardForm, NAME_APPLIED, NAME_HARD, NAME_INSTALLING, NAME_START, PART, PlaceForm, SCOPE,
+    SCOPE_LOG, StartForm, change, decode, encode, load, load_scope, put,
 };
-use crate::wire::{entry_of, number_of};
+use crate::wire::{entry_of, id_of, number_of};
 
 /// Entries that have taken effect and are kept for members that are behind. Beyond these a member gets the whole state.
 const KEPT: usize = 1024;
@@ -28,6 +28,26 @@ const KEPT_BYTES: usize = 8 * 1024 * 1024;
 
 /// Most bytes of one batch of attributes; the store takes 1 MiB.
 const BATCH: usize = 512 * 1024;
+
+/// Has a shard begin a replica of a new group with these members, of which the first stands for election at once. A shard that has
+/// begun already stays as it is. Only for the first shard that an engine has in the group: a replica that has lost its votes and its
+/// log must not take part again.
+///
+/// # Errors
+/// When it can't be stored.
+pub async fn prepare(shard: &Shard, members: &[Rank]) -> Result<(), AttributeError> {
+    if is_prepared(shard) {
+        return Ok(());
+    }
+    let voters = members.iter().map(|rank| id_of(*rank)).collect();
+    shard.change_attributes(&[put(NAME_START, &StartForm { place: PlaceForm::default(), voters })]).await
+}
+
+/// Whether a shard has a replica.
+#[must_use]
+pub fn is_prepared(shard: &Shard) -> bool {
+    shard.attribute(SCOPE, NAME_START).is_some()
+}
 
 pub(crate) struct Log {
     pub(crate) shard: Shard,
@@ -42,8 +62,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Loads what is stored. A new log begins with these members.
-    pub(crate) async fn load(shard: Shard, voters: Vec<u64>, scopes: Scopes) -> Result<Self, Unreadable> {
+    /// Loads what is stored.
+    pub(crate) async fn load(shard: Shard, scopes: Scopes) -> Result<Self, Unreadable> {
         let group = shard.id();
         let unreadable = |what| move |reason| Unreadable { group, what, reason };
         if let Some(start) = load::<StartForm>(&shard, NAME_INSTALLING).map_err(unreadable("the snapshot"))? {
@@ -52,8 +72,10 @@ impl Log {
                 .map_err(|error| unreadable("the snapshot")(error.to_string()))?;
         }
         let hard = load(&shard, NAME_HARD).map_err(unreadable("the vote"))?.unwrap_or_default();
-        let new = StartForm { place: PlaceForm::default(), voters };
-        let start = load(&shard, NAME_START).map_err(unreadable("the start of the log"))?.unwrap_or(new);
+        let start: Option<StartForm> =
+            load(&shard, NAME_START).map_err(unreadable("the start of the log"))?;
+        let missing = || unreadable("the start of the log")("there is none".to_owned());
+        let start = start.ok_or_else(missing)?;
         let applied = load(&shard, NAME_APPLIED).map_err(unreadable("the place in the log"))?;
         let applied = applied.unwrap_or(start.place);
         let entries = load_entries(&shard, group, start.place.index)?;
@@ -64,6 +86,11 @@ impl Log {
             return Err(unreadable("the log")(reason));
         }
         Ok(log)
+    }
+
+    /// The members.
+    pub(crate) fn voters(&self) -> &[u64] {
+        &self.start.voters
     }
 
     /// Index of the last entry that has taken effect.

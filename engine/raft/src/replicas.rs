@@ -14,12 +14,12 @@ use weir_rpc::{Request, Status};
 use weir_store::Shard;
 
 use crate::command::Done;
-use crate::driver::{Driver, id_of, rank_of};
+use crate::driver::Driver;
 use crate::error::Unreadable;
 use crate::log::Log;
 use crate::replica::{Input, Replica, Scopes, Shared};
 use crate::snapshot;
-use crate::wire::{from_wire, to_wire};
+use crate::wire::{from_wire, id_of, rank_of, to_wire};
 
 /// Longest wait for a member to take messages in: it puts them into a queue.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(2);
@@ -49,22 +49,17 @@ impl Replicas {
         replicas
     }
 
-    /// Opens this engine's replica of a group with what the shard has of it. A new one has these members, of which the first
-    /// stands for election at once. What commands change is in `scopes`.
+    /// Opens this engine's replica of a group with what the shard has of it ([`crate::prepare`]). What commands change is in
+    /// `scopes`.
     ///
     /// # Errors
     /// When what is stored is damaged.
-    pub async fn open(
-        &self,
-        shard: Shard,
-        members: &[Rank],
-        scopes: Scopes,
-    ) -> Result<Rc<Replica>, Unreadable> {
+    pub async fn open(&self, shard: Shard, scopes: Scopes) -> Result<Rc<Replica>, Unreadable> {
         let group = shard.id();
         let unreadable = |what, reason| Unreadable { group, what, reason };
-        let log = Log::load(shard.clone(), members.iter().map(|rank| id_of(*rank)).collect(), scopes).await?;
+        let log = Log::load(shard.clone(), scopes).await?;
         let done = Done::load(&shard).map_err(|reason| unreadable("what took effect", reason))?;
-        let is_first = log.is_new() && members.first() == Some(&self.engines.own_rank());
+        let is_first = log.is_new() && log.voters().first() == Some(&id_of(self.engines.own_rank()));
         let state = Shared::new(group, done);
         let driver = Driver::new(Rc::clone(&state), Rc::clone(&self.engines), log);
         let driver = driver.map_err(|error| unreadable("the log", error.to_string()))?;

@@ -1,6 +1,7 @@
 //! The library's types as they travel.
 
 use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
+use weir_proto::Rank;
 use weir_proto::raft::{RaftEntry, RaftMessage, RaftSnapshot};
 
 /// The kinds of messages that travel; the library has others that never leave a replica.
@@ -21,6 +22,15 @@ const KINDS: [MessageType; 12] = [
 
 const ENTRY_KINDS: [EntryType; 3] =
     [EntryType::EntryNormal, EntryType::EntryConfChange, EntryType::EntryConfChangeV2];
+
+/// The library's number of an engine; 0 is none.
+pub(crate) fn id_of(rank: Rank) -> u64 {
+    u64::from(rank.0) + 1
+}
+
+pub(crate) fn rank_of(id: u64) -> Option<Rank> {
+    u32::try_from(id.checked_sub(1)?).ok().map(Rank)
+}
 
 /// A kind of entry as it travels and is stored.
 pub(crate) fn number_of(kind: EntryType) -> u8 {

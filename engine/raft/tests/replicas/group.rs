@@ -111,7 +111,8 @@ impl Group {
             };
             let replicas = Replicas::serve(&known);
             let scopes: weir_raft::Scopes = Rc::new(|_| vec![STATE.to_vec()]);
-            let replica = replicas.open(shard.clone(), &members, scopes).await.expect("what it stored");
+            weir_raft::prepare(&shard, &members).await.expect("there is room");
+            let replica = replicas.open(shard.clone(), scopes).await.expect("what it stored");
             *engines[rank].replica.borrow_mut() = Rc::downgrade(&replica);
             *engines[rank].shard.borrow_mut() = Some(shard);
             drop(replica);
