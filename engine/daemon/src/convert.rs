@@ -85,7 +85,7 @@ pub fn pool(record: &PoolRecord, gathered: &Gathered, containers: usize) -> v1::
         map_version: record.map.version,
         containers: count(containers),
         object_class: record.object_class.clone(),
-        service_ranks: vec![record.service.0],
+        service_ranks: record.replicas().into_iter().map(|rank| rank.0).collect(),
         tenant: record.tenant.0,
         down_targets,
     }

@@ -30,6 +30,12 @@ const DEAD_FORWARD_LIMIT: Duration = Duration::from_secs(4);
 /// Longest wait for a pool's service when pools are listed.
 const LIST_LIMIT: Duration = Duration::from_secs(4);
 
+/// How long a request is tried while a replicated pool service has no leader: it has one again within two seconds.
+const LEADER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pause between two tries.
+const LEADER_PAUSE: Duration = Duration::from_millis(200);
+
 /// Longest wait for an engine's report.
 const REPORT_LIMIT: Duration = Duration::from_secs(2);
 
@@ -88,6 +94,19 @@ impl Management {
     /// # Errors
     /// Says what failed, on which object, and what to do next.
     pub async fn call(&self, method: &str, request: &[u8]) -> Answer {
+        let rt = self.pools.engines().runtime();
+        let until = rt.now() + LEADER_PATIENCE;
+        loop {
+            let answer = self.call_once(method, request).await;
+            let is_leaderless = answer.as_ref().is_err_and(|failure| failure.der == Der::NOTLEADER);
+            if !is_leaderless || rt.now() >= until {
+                return answer;
+            }
+            rt.sleep(LEADER_PAUSE).await;
+        }
+    }
+
+    async fn call_once(&self, method: &str, request: &[u8]) -> Answer {
         let at = self.place_of(method, request).await?;
         if at == self.pools.engines().own_rank() {
             return self.answer(method, request).await;
@@ -300,10 +319,10 @@ impl Management {
             return convert::listed(entry);
         }
         let request = v1::PoolQueryRequest { pool: entry.pool.pool.to_string() };
-        let answer = if entry.pool.service == self.pools.engines().own_rank() {
-            self.query_pool(&request).await
-        } else {
-            self.forward(entry.pool.service, "Pools/Query", &request.encode_to_vec(), limit).await
+        let answer = match self.pools.find_leader(&entry.pool).await {
+            Ok(service) if service == self.pools.engines().own_rank() => self.query_pool(&request).await,
+            Ok(service) => self.forward(service, "Pools/Query", &request.encode_to_vec(), limit).await,
+            Err(error) => Err(convert::failure(error)),
         };
         let decoded = answer.ok().and_then(|bytes| v1::PoolQueryResponse::decode(bytes.as_slice()).ok());
         decoded.and_then(|response| response.pool).unwrap_or_else(|| convert::listed(entry))
@@ -330,25 +349,30 @@ impl Management {
     }
 
     /// The service of a pool named by label or UUID text, with its record.
-    fn service(&self, name: &str) -> Result<(Rc<PoolService>, PoolRecord), Failure> {
+    async fn service(&self, name: &str) -> Result<(Rc<PoolService>, PoolRecord), Failure> {
         let no_pool = || Failed::NoPool(name.chars().take(weir_proto::limits::LABEL_MAX).collect());
         // Which pools are on a device that can't be read isn't known.
         let missing = || self.pools.out_of_service().unwrap_or_else(no_pool);
         let found = self.pools.find(name).ok_or_else(missing).map_err(convert::failure)?;
         let service = self.pools.service(found.id()).map_err(convert::failure)?;
+        service.confirm().await.map_err(convert::failure)?;
         let record = service.pool().map_err(convert::failure)?;
         Ok((service, record))
     }
 
     async fn query_pool(&self, request: &v1::PoolQueryRequest) -> Answer {
-        let (service, record) = self.service(&request.pool)?;
+        let (service, record) = self.service(&request.pool).await?;
         let gathered = service.gathered(SPACE_AGE_MAX).await.map_err(convert::failure)?;
-        let pool = Some(convert::pool(&record, &gathered, service.live_labels().len()));
+        let mut pool = convert::pool(&record, &gathered, service.live_labels().len());
+        // The one that leads comes first.
+        let own = self.pools.engines().own_rank().0;
+        pool.service_ranks.sort_by_key(|rank| *rank != own);
+        let pool = Some(pool);
         Ok(v1::PoolQueryResponse { pool }.encode_to_vec())
     }
 
     async fn create_container(&self, request: v1::ContainerCreateRequest) -> Answer {
-        let (service, record) = self.service(&request.pool)?;
+        let (service, record) = self.service(&request.pool).await?;
         let rt = self.pools.engines().runtime();
         let chosen = convert::identity(&request.uuid, &format!("container {}", request.label))?;
         let drawn = || uuid::Uuid::from_u64_pair(rt.random_u64(), rt.random_u64());
@@ -365,14 +389,14 @@ impl Management {
     }
 
     async fn list_containers(&self, request: &v1::ContainerListRequest) -> Answer {
-        let (service, record) = self.service(&request.pool)?;
+        let (service, record) = self.service(&request.pool).await?;
         let infos = service.list_containers().await.map_err(convert::failure)?;
         let containers = infos.into_iter().map(|info| convert::container(info, &record)).collect();
         Ok(v1::ContainerListResponse { containers }.encode_to_vec())
     }
 
     async fn query_container(&self, request: &v1::ContainerQueryRequest) -> Answer {
-        let (service, record) = self.service(&request.pool)?;
+        let (service, record) = self.service(&request.pool).await?;
         let info = service.query_by_name(&request.container).await.map_err(convert::failure)?;
         let container = Some(convert::container(info, &record));
         let handles = service.handles_by_name(&request.container).await.map_err(convert::failure)?;
@@ -381,7 +405,7 @@ impl Management {
     }
 
     async fn set_quota(&self, request: &v1::ContainerSetQuotaRequest) -> Answer {
-        let (service, record) = self.service(&request.pool)?;
+        let (service, record) = self.service(&request.pool).await?;
         let changed = service.set_quota_by_name(&request.container, request.quota_bytes).await;
         let container = Some(convert::container(changed.map_err(convert::failure)?, &record));
         Ok(v1::ContainerSetQuotaResponse { container }.encode_to_vec())
@@ -391,6 +415,7 @@ impl Management {
         let mut missing = true;
         if let Some(pool) = self.pools.find(&request.pool) {
             let service = self.pools.service(pool.id()).map_err(convert::failure)?;
+            service.confirm().await.map_err(convert::failure)?;
             let was_there =
                 service.destroy_by_name(&request.container, request.force, &request.gone_handles).await;
             missing = !was_there.map_err(convert::failure)?;

@@ -161,7 +161,7 @@ impl Target {
             members.is_some_and(|members| members.state(rank) == MemberState::Dead)
         });
         let (of, to) = (Rc::clone(&engines), Rc::clone(&spread));
-        let pools = TargetPools::open(Rc::clone(&store), of, to, clock, map_backup, lost)?;
+        let pools = TargetPools::open(Rc::clone(&store), of, to, clock, map_backup, lost).await?;
         rt.spawn(devices::watch(rt.clone(), Rc::downgrade(&pools), fault_record, Rc::clone(&last_seen)));
         let io = IoService::start(&rpc, Rc::clone(&pools));
         let management = if let Some(members) = &membership {

@@ -21,6 +21,14 @@ pub enum Failed {
         /// Where it runs.
         service: Rank,
     },
+    /// The pool's service is replicated, and the replica that was asked doesn't lead, nor knows one that does.
+    #[error("the service of pool {0} has no leader at this moment; try again")]
+    Leaderless(PoolId),
+    /// The replica that was asked has ceased to lead before the change was known to be made.
+    #[error(
+        "the service of pool {0} has changed its leader meanwhile; ask again whether the change was made"
+    )]
+    Deposed(PoolId),
     /// The pool is being created or destroyed.
     #[error("pool {0} is being {1}; try again when that has finished")]
     InTransition(String, &'static str),
@@ -247,7 +255,7 @@ impl Failed {
         match self {
             Self::NoPool(_) | Self::NoContainer { .. } | Self::NoSnapshot { .. } => Der::NONEXIST,
             Self::Remnant(_) => Der::ALREADY,
-            Self::Elsewhere { .. } => Der::NOTLEADER,
+            Self::Elsewhere { .. } | Self::Leaderless(_) | Self::Deposed(_) => Der::NOTLEADER,
             Self::InTransition(..) => Der::INPROGRESS,
             Self::Destroyed { .. } => Der::CONT_NONEXIST,
             Self::Exists { .. } => Der::EXIST,
@@ -282,6 +290,8 @@ impl Failed {
             | Self::Record { pool, .. }
             | Self::MapBackup { pool, .. }
             | Self::LostShard { pool, .. }
+            | Self::Leaderless(pool)
+            | Self::Deposed(pool)
             | Self::Remnant(pool) => format!("pool {pool}"),
             Self::NoContainer { container, .. } => format!("container {container}"),
             Self::Destroyed { container, .. } => format!("container {container}"),
@@ -310,6 +320,13 @@ pub(crate) const fn capability_der(error: &CapabilityError) -> Der {
     match error {
         CapabilityError::Forged(_) => Der::NO_HDL,
         CapabilityError::Insufficient { .. } => Der::NO_PERM,
+    }
+}
+
+impl From<weir_raft::Unreadable> for Failed {
+    fn from(error: weir_raft::Unreadable) -> Self {
+        let weir_raft::Unreadable { group, what, reason } = error;
+        Self::Record { pool: group, what, reason }
     }
 }
 

@@ -186,6 +186,11 @@ opcodes! {
     /// Leader of a transaction of groups → another member of the leading group:
     /// [`crate::replica_transaction::ReplicaForgetRequest`] → empty. Engines only.
     TARGET_REPLICA_FORGET = 0x0454,
+    /// Leader of a replicated pool service → target: [`crate::pool::ContainerStateByLeader`] →
+    /// [`crate::pool::TargetContainerUsage`]. Engines only.
+    TARGET_CONTAINER_SET_BY_LEADER = 0x0423,
+    /// Engine → replica of a pool's service: [`crate::pool::TargetPool`] → empty, of the one that leads. Engines only.
+    POOL_LEADER = 0x0424,
     /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
     /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::capability::Credential;
 use crate::limits::LABEL_MAX;
+use crate::replica::ChangeId;
 use crate::tenant::TenantId;
 use crate::{Capability, ContainerId, Epoch, PoolId, PoolSecret, Rank, Rights, TargetIndex};
 
@@ -433,6 +434,29 @@ pub struct GrantRequest {
 pub struct ResolveRequest {
     /// Label or UUID text.
     pub pool: String,
+}
+
+/// What the leader of a replicated pool service tells a target of a container.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ContainerStateByLeader {
+    /// The term in which it leads. A target that a later leader has told something refuses.
+    pub term: u64,
+    /// What it tells.
+    pub state: TargetContainerState,
+}
+
+/// What stands behind a [`ConnectReply`]: nothing from a release before replicated pool services.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ConnectTail {
+    /// Ranks that replicate the pool's service, any of which may run it; none: it is not replicated.
+    pub replicas: Vec<Rank>,
+}
+
+/// What stands behind a request to a replicated pool service.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ServiceTail {
+    /// Its name, when it changes something: it may be sent to one replica after another, and changes that once.
+    pub id: Option<ChangeId>,
 }
 
 /// A pool and where its service runs.

@@ -16,7 +16,7 @@ use weir_proto::pool::{
     ContainerOpenRequest, ContainerProperties, ContainerRequest, QuotaRequest, SnapshotChange,
     SnapshotRequest,
 };
-use weir_proto::{Capability, ContainerId, Der, Epoch, ObjectId, Rights};
+use weir_proto::{Capability, ContainerId, Der, Epoch, ObjectId, Rank, Rights};
 
 use super::pool::{Pool, PoolState};
 use crate::error::Error;
@@ -81,7 +81,7 @@ impl Container {
         let info = RequestInfo::new("create", &subject, opcode::CONTAINER_CREATE);
         let capability = pool.0.capability.clone();
         let request = ContainerCreateRequest { capability, container, properties, exclusive };
-        context.ask_encoded(pool.reach(), &info, &request).await
+        context.ask_encoded(pool.reach(context), &info, &request).await
     }
 
     /// Opens a container by label or UUID text.
@@ -93,7 +93,7 @@ impl Container {
         let info = RequestInfo::new("open", &subject, opcode::CONTAINER_OPEN);
         let capability = pool.0.capability.clone();
         let request = ContainerOpenRequest { capability, container: container.to_owned(), rights };
-        let reply: ContainerOpenReply = context.ask_encoded(pool.reach(), &info, &request).await?;
+        let reply: ContainerOpenReply = context.ask_encoded(pool.reach(context), &info, &request).await?;
         let state =
             ContainerState { capability: reply.capability, info: reply.info, pool: pool.0.as_ref().clone() };
         let container = Self { pool: pool.clone(), state: Arc::new(state) };
@@ -113,7 +113,7 @@ impl Container {
         let info = RequestInfo::new("keep", self, opcode::CONTAINER_KEEP);
         let request =
             ContainerKeepRequest { capability: self.state.capability.clone(), node: node.to_owned() };
-        context.tell(self.pool.reach(), &info, &request).await
+        context.tell(self.pool.reach(context), &info, &request).await
     }
 
     /// Destroys a container; its space comes back in the background. With `force` also when handles are open.
@@ -133,7 +133,7 @@ impl Container {
         };
         let capability = pool.0.capability.clone();
         let request = ContainerDestroyRequest { capability, container: found.container.0.to_string(), force };
-        context.tell(pool.reach(), &info, &request).await
+        context.tell(pool.reach(context), &info, &request).await
     }
 
     /// Sets the bytes a container may hold; 0 for as much as the pool has.
@@ -150,7 +150,7 @@ impl Container {
         let info = RequestInfo::new("set quota of", &subject, opcode::CONTAINER_SET_QUOTA);
         let capability = pool.0.capability.clone();
         let request = QuotaRequest { capability, container: container.to_owned(), quota };
-        context.ask_encoded(pool.reach(), &info, &request).await
+        context.ask_encoded(pool.reach(context), &info, &request).await
     }
 
     /// Gives the handle back.
@@ -159,7 +159,7 @@ impl Container {
     /// When the pool service refuses or does not answer in time.
     pub async fn close(&self, context: &Context) -> Result<()> {
         let info = RequestInfo::new("close", self, opcode::CONTAINER_CLOSE);
-        context.tell(self.pool.reach(), &info, &self.request()).await
+        context.tell(self.pool.reach(context), &info, &self.request()).await
     }
 
     /// The container as it is now.
@@ -168,7 +168,7 @@ impl Container {
     /// When the pool service refuses or does not answer in time.
     pub async fn query(&self, context: &Context) -> Result<ContainerInfo> {
         let info = RequestInfo::new("query", self, opcode::CONTAINER_QUERY);
-        context.ask_encoded(self.pool.reach(), &info, &self.request()).await
+        context.ask_encoded(self.pool.reach(context), &info, &self.request()).await
     }
 
     /// The pool it is in.
@@ -208,7 +208,7 @@ impl Container {
     pub async fn allocate_oids(&self, context: &Context, count: u64) -> Result<u64> {
         let info = RequestInfo::new("allocate object ids of", self, opcode::CONTAINER_ALLOCATE_OIDS);
         let request = AllocateRequest { capability: self.state.capability.clone(), count };
-        let reply: AllocateReply = context.ask_encoded(self.pool.reach(), &info, &request).await?;
+        let reply: AllocateReply = context.ask_encoded(self.pool.reach(context), &info, &request).await?;
         Ok(reply.first)
     }
 
@@ -289,7 +289,7 @@ impl Container {
     ) -> Result<()> {
         let info = RequestInfo::new("set attributes of", self, opcode::CONTAINER_SET_ATTRIBUTES);
         let request = AttributeSetRequest { capability: self.state.capability.clone(), attributes };
-        context.tell(self.pool.reach(), &info, &request).await
+        context.tell(self.pool.reach(context), &info, &request).await
     }
 
     /// Reads attributes: the named ones, or all when `names` is empty.
@@ -303,7 +303,7 @@ impl Container {
     ) -> Result<BTreeMap<String, ByteBuf>> {
         let info = RequestInfo::new("read attributes of", self, opcode::CONTAINER_GET_ATTRIBUTES);
         let request = AttributeGetRequest { capability: self.state.capability.clone(), names };
-        let reply: Attributes = context.ask_encoded(self.pool.reach(), &info, &request).await?;
+        let reply: Attributes = context.ask_encoded(self.pool.reach(context), &info, &request).await?;
         Ok(reply.attributes)
     }
 
@@ -343,13 +343,13 @@ impl Container {
     ) -> Result<Vec<Epoch>> {
         let info = RequestInfo::new(operation, self, opcode::CONTAINER_SNAPSHOT);
         let request = SnapshotRequest { capability: self.state.capability.clone(), change };
-        context.ask_encoded(self.pool.reach(), &info, &request).await
+        context.ask_encoded(self.pool.reach(context), &info, &request).await
     }
 
     /// The handle as bytes, for another process of the same user.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        weir_proto::codec::encode(self.state.as_ref())
+        weir_proto::codec::encode_with_tail(self.state.as_ref(), &self.pool.0.replicas)
     }
 
     /// The inverse of [`Container::to_bytes`].
@@ -357,8 +357,10 @@ impl Container {
     /// # Errors
     /// When the bytes are not a container handle.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let state: ContainerState =
-            weir_proto::codec::decode(bytes).map_err(|error| Error::invalid("container handle", error))?;
+        let (mut state, replicas): (ContainerState, Vec<Rank>) =
+            weir_proto::codec::decode_with_tail(bytes)
+                .map_err(|error| Error::invalid("container handle", error))?;
+        state.pool.replicas = replicas;
         Ok(Self { pool: Pool(Arc::new(state.pool.clone())), state: Arc::new(state) })
     }
 

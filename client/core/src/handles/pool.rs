@@ -5,12 +5,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use weir_proto::capability::Credential;
 use weir_proto::opcode;
-use weir_proto::pool::{ConnectReply, ConnectRequest, PoolMap, PoolQueryReply, PoolRequest};
+use weir_proto::pool::{ConnectReply, ConnectRequest, ConnectTail, PoolMap, PoolQueryReply, PoolRequest};
 use weir_proto::{Capability, Der, PoolId, Rank, Rights};
 use weir_runtime::Instant;
 
 use crate::error::Error;
-use crate::operation::{Reach, RequestInfo};
+use crate::operation::{PAUSE, Reach, RequestInfo, SERVICE_LIMIT, is_elsewhere};
 use crate::session::Context;
 use crate::{ContainerInfo, Result};
 
@@ -23,6 +23,9 @@ pub(crate) struct PoolState {
     pub(crate) service: Rank,
     pub(crate) object_class: String,
     pub(crate) map: PoolMap,
+    /// Ranks that replicate the service; none: it isn't replicated. Encoded behind the rest.
+    #[serde(skip)]
+    pub(crate) replicas: Vec<Rank>,
 }
 
 /// A connected pool. Plain data: cheap to clone, usable from any context of the system.
@@ -79,18 +82,19 @@ impl Pool {
             })
         };
         let deadline = context.until();
-        let mut reply = context.ask_any(&info, &body, deadline).await?;
+        let mut answer = context.ask_any(&info, &body, deadline).await?;
         // An engine that points elsewhere knows which engine runs the service; that one answers for itself.
         for _ in 0..SERVICE_HOPS_MAX {
-            match reply {
-                ConnectReply::Connected { capability, label, map, service, object_class } => {
+            match answer {
+                (ConnectReply::Connected { capability, label, map, service, object_class }, tail) => {
+                    let ConnectTail { replicas } = tail;
                     let system = context.attach().system.clone();
-                    let state = PoolState { system, capability, label, service, object_class, map };
+                    let state = PoolState { system, capability, label, service, object_class, map, replicas };
                     context.learn_map(state.capability.pool, &state.map);
                     return Ok(Self(Arc::new(state)));
                 }
-                ConnectReply::Elsewhere { service } => {
-                    reply = context.ask(Reach::Rank(service), &info, &body, deadline).await?;
+                (ConnectReply::Elsewhere { service }, _) => {
+                    answer = Self::connect_at(context, service, (&info, &body), deadline).await?;
                 }
             }
         }
@@ -100,6 +104,24 @@ impl Pool {
             Der::NO_SERVICE,
             "engines point at each other for the pool's service; is the attach file up to date?",
         ))
+    }
+
+    /// Asks the engine that is said to run a pool's service. While it doesn't answer, or says that another one does, all are asked
+    /// again: a replicated service goes elsewhere.
+    async fn connect_at(
+        context: &Context,
+        service: Rank,
+        (info, body): (&RequestInfo<'_>, &dyn Fn() -> Vec<u8>),
+        deadline: Instant,
+    ) -> Result<(ConnectReply, ConnectTail)> {
+        let limit = (context.runtime().now() + SERVICE_LIMIT).min(deadline);
+        match context.ask_with_tail(Reach::Rank(service), info, body, limit).await {
+            Err(error) if is_elsewhere(&error) && context.runtime().now() < deadline => {
+                context.runtime().sleep(PAUSE.0).await;
+                context.ask_any(info, body, deadline).await
+            }
+            answer => answer,
+        }
     }
 
     /// Identity of the pool.
@@ -144,7 +166,7 @@ impl Pool {
     pub(crate) async fn query_until(&self, context: &Context, deadline: Instant) -> Result<PoolQueryReply> {
         let info = RequestInfo::new("query", self, opcode::POOL_QUERY);
         let body = || weir_proto::codec::encode(&self.request());
-        let reply: PoolQueryReply = context.ask(self.reach(), &info, &body, deadline).await?;
+        let reply: PoolQueryReply = context.ask(self.reach(context), &info, &body, deadline).await?;
         context.learn_map(self.id(), &reply.map);
         Ok(reply)
     }
@@ -164,7 +186,7 @@ impl Pool {
     /// When the pool service refuses or does not answer in time.
     pub async fn disconnect(&self, context: &Context) -> Result<()> {
         let info = RequestInfo::new("disconnect from", self, opcode::POOL_DISCONNECT);
-        context.tell(self.reach(), &info, &self.request()).await
+        context.tell(self.reach(context), &info, &self.request()).await
     }
 
     /// Containers of the pool.
@@ -173,13 +195,13 @@ impl Pool {
     /// When the pool service refuses or does not answer in time.
     pub async fn containers(&self, context: &Context) -> Result<Vec<ContainerInfo>> {
         let info = RequestInfo::new("list containers of", self, opcode::CONTAINER_LIST);
-        context.ask_encoded(self.reach(), &info, &self.request()).await
+        context.ask_encoded(self.reach(context), &info, &self.request()).await
     }
 
     /// The handle as bytes, for another process of the same user.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        weir_proto::codec::encode(self.0.as_ref())
+        weir_proto::codec::encode_with_tail(self.0.as_ref(), &self.0.replicas)
     }
 
     /// The inverse of [`Pool::to_bytes`].
@@ -187,8 +209,9 @@ impl Pool {
     /// # Errors
     /// When the bytes are not a pool handle.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let state = weir_proto::codec::decode(bytes).map_err(|error| Error::invalid("pool handle", error))?;
-        Ok(Self(Arc::new(state)))
+        let (state, replicas): (PoolState, Vec<Rank>) = weir_proto::codec::decode_with_tail(bytes)
+            .map_err(|error| Error::invalid("pool handle", error))?;
+        Ok(Self(Arc::new(PoolState { replicas, ..state })))
     }
 
     /// The engine that runs the pool's service.
@@ -196,8 +219,13 @@ impl Pool {
         self.0.service
     }
 
-    pub(crate) fn reach(&self) -> Reach {
-        Reach::Rank(self.0.service)
+    /// Where the pool's service is to be asked.
+    pub(crate) fn reach(&self, context: &Context) -> Reach {
+        if self.0.replicas.is_empty() {
+            return Reach::Rank(self.0.service);
+        }
+        context.learn_replicas(self.id(), &self.0.replicas, self.0.service);
+        Reach::Service(self.id())
     }
 
     fn request(&self) -> PoolRequest {

@@ -6,7 +6,9 @@ pub(crate) mod checksum;
 mod payload;
 mod request;
 pub(crate) mod scatter;
+mod service;
 
 pub(crate) use answers::{Answers, join_limited};
 pub(crate) use payload::{LEND_MIN, LEND_PIECES_MAX, Payload};
 pub(crate) use request::{Exchange, PAUSE, Reach, Refusal, RequestInfo};
+pub(crate) use service::{SERVICE_LIMIT, is_elsewhere};

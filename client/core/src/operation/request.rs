@@ -8,12 +8,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_fabric::Buffer;
 use weir_proto::limits::INLINE_MAX;
-use weir_proto::{Der, Rank, TargetIndex, codec, opcode};
+use weir_proto::{Der, PoolId, Rank, TargetIndex, codec, opcode};
 use weir_rpc::{CallOptions, Reply, RpcError, Status};
 use weir_runtime::Instant;
 
 use super::answers::Answers;
 use super::payload::{LENGTH_LEN, OutgoingRequest, Payload, SERVICE_REPLY, SHORT_INLINE_MAX};
+use super::service::SERVICE_PAUSE;
 use crate::error::{Error, Result};
 use crate::session::Context;
 
@@ -44,13 +45,17 @@ pub(crate) enum Reach {
     Rank(Rank),
     /// A target.
     Target(Rank, TargetIndex),
+    /// The replicated service of a pool, whichever engine runs it.
+    Service(PoolId),
 }
 
 impl Reach {
-    fn parts(self) -> (Rank, u32) {
+    /// Rank and target; `None`: they have to be found.
+    fn parts(self) -> Option<(Rank, u32)> {
         match self {
-            Self::Rank(rank) => (rank, 0),
-            Self::Target(rank, index) => (rank, index.0),
+            Self::Rank(rank) => Some((rank, 0)),
+            Self::Target(rank, index) => Some((rank, index.0)),
+            Self::Service(_) => None,
         }
     }
 }
@@ -78,6 +83,13 @@ impl Exchange {
     /// What the engine wrote to the client's memory.
     pub(crate) fn received(&self) -> &[u8] {
         self.received.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn decode_with_tail<T: DeserializeOwned, Tail: DeserializeOwned + Default>(
+        &self,
+        info: &RequestInfo<'_>,
+    ) -> Result<(T, Tail)> {
+        codec::decode_with_tail(self.body()).map_err(|error| info.protocol(error))
     }
 
     pub(crate) fn decode<T: DeserializeOwned>(&self, info: &RequestInfo<'_>) -> Result<T> {
@@ -116,7 +128,11 @@ impl Context {
         payload: &Payload<'_>,
         deadline: Instant,
     ) -> core::result::Result<Exchange, Refusal> {
-        let (rank, target) = reach.parts();
+        let unplaced = || {
+            let reason = "what a replicated service is asked goes to one of its replicas";
+            Error::refused(info.operation, info.subject, Der::NO_SERVICE, reason)
+        };
+        let (rank, target) = reach.parts().ok_or_else(unplaced)?;
         let peer = self.peer(rank, target).ok_or_else(|| {
             let reason =
                 format!("the attach file has no engine {rank} with a target {target}; is it up to date?");
@@ -171,12 +187,38 @@ impl Context {
         body: &dyn Fn() -> Vec<u8>,
         deadline: Instant,
     ) -> Result<A> {
-        let body = body();
-        let is_long = body.len() > INLINE_MAX;
-        let (message, request) = if is_long { (&[][..], &body[..]) } else { (&body[..], &[][..]) };
-        let payload = Payload::LongReply { room: SERVICE_REPLY, request };
-        let exchange = self.exchange(reach, info, message, &payload, deadline).await;
-        exchange.map_err(|refusal| refusal.error)?.decode(info)
+        self.ask_exchange(reach, info, body(), deadline).await?.decode(info)
+    }
+
+    /// The same with what may stand behind the answer.
+    pub(crate) async fn ask_with_tail<A: DeserializeOwned, Tail: DeserializeOwned + Default>(
+        &self,
+        reach: Reach,
+        info: &RequestInfo<'_>,
+        body: &dyn Fn() -> Vec<u8>,
+        deadline: Instant,
+    ) -> Result<(A, Tail)> {
+        self.ask_exchange(reach, info, body(), deadline).await?.decode_with_tail(info)
+    }
+
+    async fn ask_exchange(
+        &self,
+        reach: Reach,
+        info: &RequestInfo<'_>,
+        body: Vec<u8>,
+        deadline: Instant,
+    ) -> Result<Exchange> {
+        let ask = async |to: Reach, body: &[u8], until: Instant| {
+            let is_long = body.len() > INLINE_MAX;
+            let (message, request) = if is_long { (&[][..], body) } else { (body, &[][..]) };
+            let payload = Payload::LongReply { room: SERVICE_REPLY, request };
+            self.exchange(to, info, message, &payload, until).await
+        };
+        let answer = match reach {
+            Reach::Service(pool) => self.exchange_with_service(pool, info, body, ask, deadline).await,
+            reach => ask(reach, &body, deadline).await,
+        };
+        answer.map_err(|refusal| refusal.error)
     }
 
     /// Sends a request to a pool service whose answer is empty. One that is longer than a message is fetched from here.
@@ -188,23 +230,28 @@ impl Context {
     ) -> Result<()> {
         let deadline = self.until();
         let body = codec::encode(request);
-        let exchange = if body.len() <= INLINE_MAX {
-            self.exchange(reach, info, &body, &Payload::None, deadline).await
-        } else {
-            let payload = Payload::Send { pieces: &[&body], len: body.len() as u64 };
-            self.exchange(reach, info, &[], &payload, deadline).await
+        let tell = async |to: Reach, body: &[u8], until: Instant| {
+            if body.len() <= INLINE_MAX {
+                return self.exchange(to, info, body, &Payload::None, until).await;
+            }
+            let payload = Payload::Send { pieces: &[body], len: body.len() as u64 };
+            self.exchange(to, info, &[], &payload, until).await
+        };
+        let exchange = match reach {
+            Reach::Service(pool) => self.exchange_with_service(pool, info, body, tell, deadline).await,
+            reach => tell(reach, &body, deadline).await,
         };
         exchange.map(|_| ()).map_err(|refusal| refusal.error)
     }
 
     /// Asks all engines at once and takes the first answer that is not "I know nothing of it". When all engines
     /// say that, so does the result; engines that are away are asked again until the deadline.
-    pub(crate) async fn ask_any<A: DeserializeOwned>(
+    pub(crate) async fn ask_any<A: DeserializeOwned, Tail: DeserializeOwned + Default>(
         &self,
         info: &RequestInfo<'_>,
         body: &dyn Fn() -> Vec<u8>,
         deadline: Instant,
-    ) -> Result<A> {
+    ) -> Result<(A, Tail)> {
         let started = self.runtime().now();
         let mut open: Vec<Rank> = self.attach().engines.iter().map(|engine| Rank(engine.rank)).collect();
         let mut unknown = None;
@@ -219,11 +266,11 @@ impl Context {
                     (rank, self.exchange(Reach::Rank(rank), info, bytes, &payload, until).await)
                 }
             });
-            let (mut away, mut silent) = (None, 0);
+            let (mut away, mut silent, mut leaderless) = (None, 0, false);
             let mut answers = Answers::new(asked);
             while let Some((rank, answer)) = answers.next().await {
                 match answer.map_err(|refusal| refusal.error) {
-                    Ok(exchange) => return exchange.decode(info),
+                    Ok(exchange) => return exchange.decode_with_tail(info),
                     Err(error) if error.is(Der::NONEXIST) => {
                         open.retain(|open| *open != rank);
                         unknown = Some(error);
@@ -240,6 +287,11 @@ impl Context {
                         away = Some(Error::Unavailable { operation, subject, server, waited, cause });
                     }
                     Err(error @ Error::Fabric { .. }) => away = Some(error),
+                    // A replicated service is about to have another leader.
+                    Err(error) if error.is(Der::NOTLEADER) => {
+                        leaderless = true;
+                        away = Some(error);
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -248,7 +300,11 @@ impl Context {
                 (Some(error), _) if self.runtime().now() >= deadline => return Err(error),
                 (_, known) => unknown = known,
             }
-            round = round.saturating_mul(2);
+            if leaderless {
+                self.runtime().sleep(SERVICE_PAUSE).await;
+            } else {
+                round = round.saturating_mul(2);
+            }
         }
     }
 }

@@ -80,6 +80,13 @@ pub struct Traffic {
     pub altered: u64,
 }
 
+/// A replicated pool service.
+struct ReplicatedService {
+    replicas: Vec<Rank>,
+    /// The one that has answered last.
+    leader: Rank,
+}
+
 struct Inner {
     runtime: Handle,
     rpc: Rc<Rpc>,
@@ -94,6 +101,8 @@ struct Inner {
     layouts: RefCell<HashMap<PoolId, LayoutCache>>,
     /// When a newer map was asked for because a target is out of service.
     looked: RefCell<HashMap<PoolId, Instant>>,
+    /// Replicated pool services.
+    services: RefCell<HashMap<PoolId, ReplicatedService>>,
     /// Names of changes of objects with replicas.
     changes: Rc<Changes>,
     oids: RefCell<HashMap<ContainerId, Range<u64>>>,
@@ -161,6 +170,7 @@ impl Context {
             maps: RefCell::default(),
             layouts: RefCell::default(),
             looked: RefCell::default(),
+            services: RefCell::default(),
             oids: RefCell::default(),
             traffic: Cell::default(),
             lender: RefCell::default(),
@@ -327,6 +337,27 @@ impl Context {
             looked.insert(pool, now);
         }
         may
+    }
+
+    /// The replicas of a pool's service, from the one on that has answered last.
+    pub(crate) fn replicas_of(&self, pool: PoolId) -> Vec<Rank> {
+        let services = self.0.services.borrow();
+        let Some(ReplicatedService { replicas, leader }) = services.get(&pool) else { return Vec::new() };
+        let first = replicas.iter().position(|rank| rank == leader).unwrap_or(0);
+        replicas[first..].iter().chain(&replicas[..first]).copied().collect()
+    }
+
+    /// Takes note of the replicas of a pool's service, of which one runs it as far as is known.
+    pub(crate) fn learn_replicas(&self, pool: PoolId, replicas: &[Rank], leader: Rank) {
+        let new = || ReplicatedService { replicas: replicas.to_vec(), leader };
+        self.0.services.borrow_mut().entry(pool).or_insert_with(new);
+    }
+
+    /// Takes note of the replica of a pool's service that has answered.
+    pub(crate) fn learn_leader(&self, pool: PoolId, rank: Rank) {
+        if let Some(service) = self.0.services.borrow_mut().get_mut(&pool) {
+            service.leader = rank;
+        }
     }
 
     pub(crate) fn next_oid(&self, container: ContainerId) -> Option<u64> {

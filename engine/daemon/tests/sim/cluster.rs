@@ -343,6 +343,12 @@ impl Cluster {
         }
     }
 
+    /// Whether every target of an engine serves.
+    pub fn is_serving(&self, rank: u32) -> bool {
+        let targets = self.engines[rank as usize].targets.borrow();
+        targets.iter().all(|target| target.as_ref().is_some_and(|weak| weak.upgrade().is_some()))
+    }
+
     pub fn is_up(&self, rank: u32) -> bool {
         self.engines[rank as usize].node.is_up()
     }

@@ -21,6 +21,7 @@ mod rebuild;
 mod replicas;
 mod saturation;
 mod seeds;
+mod services;
 mod snapshots;
 mod tenants;
 mod transactions;
@@ -162,6 +163,13 @@ fn engines_of_a_pool_with_redundancy_that_start_again_have_all_that_the_others_h
 fn deletions_that_come_back_are_found() {
     let shows = |seed: u64| rebuild::shows(&members::start(seed), PlantedBug::ResurrectedDeletion);
     assert!((1..=SEEDS).any(shows), "nothing of {SEEDS} seeds shows it");
+}
+
+#[test]
+fn replicated_services_outlive_the_engines_that_run_them() {
+    for (engines, redundancy) in [(3, 1), (5, 2)] {
+        for_each_seed(SEEDS / 30, |seed| services::outlive_their_engines(seed, engines, redundancy));
+    }
 }
 
 #[test]

@@ -27,12 +27,13 @@ use weir_proto::object::{
 };
 use weir_proto::pool::{
     AllocateReply, AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes, ConnectReply,
-    ConnectRequest, ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerKeepRequest,
-    ContainerOpenReply, ContainerOpenRequest, ContainerProperties, ContainerRequest, ContainerType,
-    DeviceNotice, EngineReport, EngineSeal, ForwardReply, ForwardRequest, GrantRequest, PoolEngine, PoolMap,
-    PoolQueryReply, PoolRequest, PoolSum, QuotaRequest, ResolveReply, ResolveRequest, SealedRequest,
-    SnapshotChange, SnapshotRequest, TargetContainer, TargetContainerState, TargetContainerUsage, TargetPool,
-    TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
+    ConnectRequest, ConnectTail, ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo,
+    ContainerKeepRequest, ContainerOpenReply, ContainerOpenRequest, ContainerProperties, ContainerRequest,
+    ContainerStateByLeader, ContainerType, DeviceNotice, EngineReport, EngineSeal, ForwardReply,
+    ForwardRequest, GrantRequest, PoolEngine, PoolMap, PoolQueryReply, PoolRequest, PoolSum, QuotaRequest,
+    ResolveReply, ResolveRequest, SealedRequest, ServiceTail, SnapshotChange, SnapshotRequest,
+    TargetContainer, TargetContainerState, TargetContainerUsage, TargetPool, TargetPoolCreate,
+    TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
 };
 use weir_proto::probe::ProbeListener;
 use weir_proto::raft::{RaftBatch, RaftMessage};
@@ -195,6 +196,7 @@ types![
     HistoryPage,
     NamesRequest,
     ChangeNames,
+<<<<<<< HEAD
     GroupName,
     Known,
     PreparedChange,
@@ -206,6 +208,11 @@ types![
     ReplicaForgetRequest,
     Vec<Change>,
     Vec<PreparedChange>,
+=======
+    ContainerStateByLeader,
+    ConnectTail,
+    ServiceTail,
+>>>>>>> 126bd8a3 (Replicate the service of a pool with a redundancy factor)
     ProbeListener,
     PoolSecret,
     Rights,

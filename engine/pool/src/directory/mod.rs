@@ -23,7 +23,7 @@ use weir_proto::pool::{
     PoolTarget, ResolveReply, ResolveRequest, TargetPoolCreate, TargetPoolDestroy, TargetPoolResize,
     validate_label,
 };
-use weir_proto::{Der, PoolId, Rank, TargetIndex, opcode};
+use weir_proto::{Der, PoolId, Rank, opcode};
 use weir_runtime::join_all;
 use weir_runtime::sync::Semaphore;
 use weir_store::{Shard, Store};
@@ -32,6 +32,7 @@ use crate::error::Failed;
 use crate::pools::TargetPools;
 use crate::record::{self, DirectoryEntry, EntryState, PoolRecord, SCOPE_DIRECTORY, SYSTEM_POOL};
 use crate::service::Made;
+use crate::target::ask_leader;
 use absent::Absent;
 use plan::{SHARE_MIN, compare, share_of};
 
@@ -254,10 +255,9 @@ impl Directory {
         let request = TargetPoolDestroy { pool: entry.pool.pool, only_if_empty };
         if only_if_empty {
             let opcode = opcode::TARGET_POOL_DESTROY;
-            let asked = self
-                .engines
-                .ask::<_, ()>(entry.pool.service, TargetIndex(0), opcode, &request, STEP_LIMIT)
-                .await;
+            let replicas = entry.pool.replicas();
+            let (_, asked) =
+                ask_leader::<_, ()>(&self.engines, (&replicas, None), opcode, &request, STEP_LIMIT).await;
             match asked {
                 Ok(()) => self.put(entry).await?,
                 Err(AskError::Refused { refusal, .. }) if refusal.der == Der::BUSY => {

@@ -99,8 +99,7 @@ impl Directory {
         for bytes in secret.0.chunks_mut(8) {
             bytes.copy_from_slice(&rt.random_u64().to_le_bytes());
         }
-        let chosen = usize::try_from(rt.random_u64() % (ranks.len().max(1) as u64)).unwrap_or(0);
-        let service = ranks.get(chosen).copied().unwrap_or(self.engines.own_rank());
+        let service = self.choose_service(&spec, &ranks);
         let pool = PoolRecord {
             pool,
             label: spec.label,
@@ -113,6 +112,18 @@ impl Directory {
             redundancy: spec.redundancy,
         };
         Ok(DirectoryEntry { pool, size: spec.size, ranks, state: EntryState::Creating })
+    }
+
+    /// Where the service first runs: where the creator says first, or anywhere.
+    fn choose_service(&self, spec: &PoolSpec, ranks: &[Rank]) -> Rank {
+        if spec.redundancy > 0
+            && let Some(first) = spec.ranks.first()
+        {
+            return *first;
+        }
+        let chosen =
+            usize::try_from(self.engines.runtime().random_u64() % (ranks.len().max(1) as u64)).unwrap_or(0);
+        ranks.get(chosen).copied().unwrap_or(self.engines.own_rank())
     }
 
     /// Refuses a chosen identity that something has: what engines that are away hold of a destroyed pool goes by its identity.

@@ -63,7 +63,10 @@ impl TargetPools {
         for pool in self.leased() {
             // What target 0 has told is as good as what the service tells.
             if self.engines().own_index().0 == 0 || !pool.holds_lease(now) {
-                wishes.entry(pool.record.borrow().service).or_default().push(self.wish(&pool));
+                // Of several replicas of a service the one that leads grants it.
+                for rank in pool.record.borrow().replicas() {
+                    wishes.entry(rank).or_default().push(self.wish(&pool));
+                }
             }
         }
         join_all(wishes.into_iter().map(|(rank, wishes)| self.ask_for_leases(rank, wishes))).await;
@@ -104,12 +107,17 @@ impl TargetPools {
     }
 
     /// Grants leases of pools whose services run here, and passes on to targets of this engine what it holds itself.
-    pub(super) fn grant_leases(&self, from: Rank, request: &LeaseRequest) -> LeaseReply {
+    pub(super) async fn grant_leases(&self, from: Rank, request: &LeaseRequest) -> LeaseReply {
         let now = self.engines().runtime().now();
         let mut reply = LeaseReply::default();
         for wish in &request.pools {
             let lease = match self.own_service(wish.pool) {
-                Some(service) => service.lease(from, wish),
+                // No other replica has led when this is confirmed, which is after the wish was sent: one that leads later waits for
+                // the lease's end.
+                Some(service) => match service.confirm().await {
+                    Ok(()) => service.lease(from, wish),
+                    Err(_) => Lease::Refused,
+                },
                 None if from == self.engines().own_rank() => self.pass_on(wish, now),
                 None => Lease::Refused,
             };
@@ -141,9 +149,11 @@ impl TargetPools {
     pub(super) fn serve_leases(self: &Rc<Self>) {
         let pools = Rc::downgrade(self);
         self.engines().serve(opcode::MAP_LEASE, move |from: Rank, request: LeaseRequest| {
-            let stopping = || Failed::NoPool("of a stopping engine".to_owned());
-            let reply = pools.upgrade().ok_or_else(stopping).map(|pools| pools.grant_leases(from, &request));
-            core::future::ready(reply)
+            let pools = pools.upgrade();
+            async move {
+                let stopping = || Failed::NoPool("of a stopping engine".to_owned());
+                Ok::<_, Failed>(pools.ok_or_else(stopping)?.grant_leases(from, &request).await)
+            }
         });
     }
 }

@@ -26,8 +26,9 @@ impl TargetPools {
         if let Some(pool) = self.find(name)
             && self.is_there(&pool).await
         {
-            let record = pool.record.borrow();
-            return Ok(ResolveReply { pool: record.pool, service: record.service });
+            let record = pool.record.borrow().clone();
+            let service = self.find_leader(&record).await?;
+            return Ok(ResolveReply { pool: record.pool, service });
         }
         let found = self.ask_keeper(name, RESOLVE_LIMIT).await.map_err(|error| match error.der() {
             Der::NONEXIST | Der::ALREADY => {

@@ -2,6 +2,7 @@
 //! both, and the backup for maps that the device can't take. Requests of clients, the directory, the I/O service and the daemon
 //! call it.
 
+mod leading;
 mod leases;
 mod lookup;
 mod notice;
@@ -13,11 +14,13 @@ use std::rc::Rc;
 use weir_group::{Engines, Spread};
 use weir_proto::lease::{RebuiltNotice, ReturnedNotice};
 use weir_proto::pool::{
-    DeviceNotice, GrantRequest, PoolMap, TargetContainer as ContainerName, TargetContainerState,
-    TargetPool as PoolName, TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
+    ContainerStateByLeader, DeviceNotice, GrantRequest, PoolMap, TargetContainer as ContainerName,
+    TargetContainerState, TargetPool as PoolName, TargetPoolCreate, TargetPoolDestroy, TargetPoolMap,
+    TargetPoolResize,
 };
 use weir_proto::{Clock, PoolId, Rank, opcode};
-use weir_runtime::sync::Notify;
+use weir_raft::Replicas;
+use weir_runtime::sync::{Notify, Semaphore};
 use weir_store::{Shard, Store};
 
 use crate::error::Failed;
@@ -37,6 +40,10 @@ pub struct TargetPools {
     pools: RefCell<HashMap<PoolId, Rc<TargetPool>>>,
     /// Services of those whose service runs here.
     services: RefCell<HashMap<PoolId, Rc<PoolService>>>,
+    /// This engine's replicas of pool services; those of an engine are on its first target.
+    replicas: Option<Rc<Replicas>>,
+    /// One pool is created at a time.
+    creating: Semaphore,
     /// Pools that count on this target, which has nothing of them.
     missed: RefCell<BTreeSet<PoolId>>,
     /// Pools whose services have shown a map that can't be right, and were not told so yet.
@@ -51,7 +58,7 @@ impl TargetPools {
     ///
     /// # Errors
     /// When a pool's state can't be read.
-    pub fn open(
+    pub async fn open(
         store: Rc<Store>,
         engines: Rc<Engines>,
         spread: Rc<Spread>,
@@ -59,6 +66,7 @@ impl TargetPools {
         map_backup: Rc<dyn MapBackup>,
         lost: Option<String>,
     ) -> Result<Rc<Self>, Failed> {
+        let replicas = (engines.own_index().0 == 0).then(|| Replicas::serve(&engines));
         let pools = Rc::new(Self {
             store,
             engines,
@@ -68,6 +76,8 @@ impl TargetPools {
             lost,
             pools: RefCell::default(),
             services: RefCell::default(),
+            replicas,
+            creating: Semaphore::new(1),
             missed: RefCell::default(),
             contradicted: RefCell::default(),
             leasing: Notify::new(),
@@ -83,7 +93,7 @@ impl TargetPools {
             let mut record: PoolRecord = record::decode(summary.pool, &bytes)?;
             // A resize that stopped between store and record.
             record.size = summary.size;
-            pools.start(record, shard)?;
+            pools.start(record, shard).await?;
         }
         pools.answer_engines();
         leases::start(&pools);
@@ -152,7 +162,10 @@ impl TargetPools {
     /// When the pool is not known here or its service runs elsewhere.
     pub fn service(&self, pool: PoolId) -> Result<Rc<PoolService>, Failed> {
         let known = self.get(pool)?;
-        let elsewhere = || Failed::Elsewhere { pool, service: known.record.borrow().service };
+        let elsewhere = || match self.service_rank(&known) {
+            Some(service) if service != self.engines.own_rank() => Failed::Elsewhere { pool, service },
+            _ => Failed::Leaderless(pool),
+        };
         self.own_service(pool).ok_or_else(elsewhere)
     }
 
@@ -162,8 +175,10 @@ impl TargetPools {
         self.services.borrow().get(&pool).map(Rc::clone)
     }
 
-    fn start(&self, mut record: PoolRecord, shard: Shard) -> Result<Rc<TargetPool>, Failed> {
-        let here = record.service == self.engines.own_rank() && self.engines.own_index().0 == 0;
+    async fn start(self: &Rc<Self>, mut record: PoolRecord, shard: Shard) -> Result<Rc<TargetPool>, Failed> {
+        let replica = self.open_replica(&record, &shard).await?;
+        let is_whole = record.replicas().len() == 1;
+        let here = is_whole && record.service == self.engines.own_rank() && self.engines.own_index().0 == 0;
         let map_backup = here.then(|| Rc::clone(&self.map_backup));
         // Of two maps of one version, the device has the one whose write failed.
         if here
@@ -177,11 +192,14 @@ impl TargetPools {
         pool.load_containers()?;
         if here {
             let (engines, spread) = (Rc::clone(&self.engines), Rc::clone(&self.spread));
-            let service = PoolService::open(&pool, engines, spread, Rc::clone(&self.clock))?;
+            let service = PoolService::open(&pool, engines, spread, Rc::clone(&self.clock), None)?;
             self.services.borrow_mut().insert(pool.id(), service);
         }
         self.pools.borrow_mut().insert(pool.id(), Rc::clone(&pool));
         self.leasing.notify_one();
+        if let Some(replica) = replica {
+            self.attend(&pool, &replica);
+        }
         Ok(pool)
     }
 
@@ -223,14 +241,16 @@ impl TargetPools {
         self.out_of_service().map_or(Ok(()), Err)
     }
 
-    async fn create(&self, record: PoolRecord) -> Result<(), Failed> {
+    async fn create(self: &Rc<Self>, record: PoolRecord) -> Result<(), Failed> {
         self.in_service()?;
+        let _turn = self.creating.acquire().await;
         if let Some(known) = self.pools.borrow().get(&record.pool)
             && *known.record.borrow() == record
         {
             return Ok(());
         }
         let shard = self.store.create_pool(record.pool, record.size).await?;
+        self.prepare_replica(&record, &shard).await?;
         let stored = record::encode(&record);
         shard.change_attributes(&[record::change(SCOPE_TARGET, NAME_POOL, Some(stored))]).await?;
         if self.pools.borrow().contains_key(&record.pool) {
@@ -238,7 +258,7 @@ impl TargetPools {
         }
         self.missed.borrow_mut().remove(&record.pool);
         tracing::info!(pool = %record.pool, label = record.label, size = record.size, "pool shard created");
-        let pool = self.start(record, shard)?;
+        let pool = self.start(record, shard).await?;
         pool.is_listed.set(true);
         pool.is_whole.set(true);
         Ok(())
@@ -248,10 +268,16 @@ impl TargetPools {
         self.in_service()?;
         let known = self.pools.borrow().get(&request.pool).map(Rc::clone);
         if let Some(pool) = known {
+            if request.only_if_empty && self.replica(request.pool).is_some() {
+                self.service(request.pool)?.confirm().await?;
+            }
             if let Some(service) = self.own_service(request.pool) {
                 service.stop(request.only_if_empty)?;
             }
             self.services.borrow_mut().remove(&request.pool);
+            if let Some(replicas) = &self.replicas {
+                replicas.close(request.pool);
+            }
             self.pools.borrow_mut().remove(&request.pool);
             tracing::info!(pool = %request.pool, label = pool.label(), "pool shard destroyed");
         }
@@ -317,8 +343,14 @@ impl TargetPools {
         answer!(TARGET_CONTAINER_SET, |pools, _, request: TargetContainerState| {
             pools.get(request.pool)?.set_container(request).await
         });
+        answer!(TARGET_CONTAINER_SET_BY_LEADER, |pools, _, request: ContainerStateByLeader| {
+            pools.get(request.state.pool)?.set_container_by_leader(request).await
+        });
+        answer!(POOL_LEADER, |pools, _, request: PoolName| pools.confirm_leader(request.pool).await);
         answer!(TARGET_CONTAINER_GRANT, |pools, from, request: GrantRequest| {
-            pools.service(request.pool)?.grant(from, &request).await
+            let service = pools.service(request.pool)?;
+            service.confirm().await?;
+            service.grant(from, &request).await
         });
     }
 }

@@ -39,12 +39,12 @@ impl TargetPools {
         for pool in self.all() {
             let record = pool.record.borrow();
             if self.shown(&record.map).is_some_and(|shown| self.is_wrong(shown)) {
-                ranks.insert(record.service);
+                ranks.extend(record.replicas());
             }
         }
         for pool in self.contradicted.take() {
             match self.get(pool) {
-                Ok(known) => drop(ranks.insert(known.record.borrow().service)),
+                Ok(known) => ranks.extend(known.record.borrow().replicas()),
                 // Which service it has was on the device.
                 Err(_) => ranks.extend(self.every_rank()),
             }
@@ -119,10 +119,8 @@ impl TargetPools {
     pub async fn tell_rebuilt(&self, pool: PoolId, since: u32) -> Result<(), Failed> {
         let known = self.get(pool)?;
         known.is_whole.set(true);
-        let (index, service) = (self.engines().own_index(), known.record.borrow().service);
-        let notice = RebuiltNotice { index, pool, since };
-        let asked =
-            self.engines().ask(service, TargetIndex(0), opcode::TARGET_REBUILT, &notice, NOTICE_LIMIT);
+        let notice = RebuiltNotice { index: self.engines().own_index(), pool, since };
+        let asked = known.ask_service(opcode::TARGET_REBUILT, &notice, NOTICE_LIMIT);
         let told: TargetPoolMap = asked.await.map_err(|error| {
             Failed::asking(format!("pool {}", known.label()), "saying that a target has caught up", error)
         })?;
@@ -140,8 +138,11 @@ impl TargetPools {
             let record = pool.record.borrow();
             let is_out = self.shown(&record.map).is_some_and(TargetState::is_lost);
             if is_out || pool.lacks_knowledge() {
-                let known: &mut Vec<_> = returned.entry(record.service).or_default();
-                known.push((record.pool, record.map.version));
+                // Of several replicas the one that leads listens.
+                for rank in record.replicas() {
+                    let known: &mut Vec<_> = returned.entry(rank).or_default();
+                    known.push((record.pool, record.map.version));
+                }
             }
         }
         returned

@@ -37,6 +37,10 @@ pub(crate) const SCOPE_LABEL: &[u8] = b"label";
 pub(crate) const SCOPE_CONTAINER: &[u8] = b"container";
 /// Scope of the containers whose targets may keep other snapshots than the service lists, by container.
 pub(crate) const SCOPE_UNTOLD: &[u8] = b"untold";
+/// Scope of what a replicated service knows of the pool itself.
+pub(crate) const SCOPE_SERVICE: &[u8] = b"service";
+/// Name of the pool's map there.
+pub(crate) const NAME_MAP: &[u8] = b"map";
 /// Scope of the system's pools, by pool.
 pub(crate) const SCOPE_DIRECTORY: &[u8] = b"directory";
 
@@ -54,6 +58,18 @@ pub(crate) fn scope_attributes(container: ContainerId) -> Vec<u8> {
 /// Scope of a container's handles whose node is known, by number; the value is the node.
 pub(crate) fn scope_handles(container: ContainerId) -> Vec<u8> {
     [b"handle".as_slice(), container.0.as_bytes()].concat()
+}
+
+/// The scopes that the service of a pool writes. The containers, which tell of others, come first.
+pub(crate) fn scopes_of_service(shard: &Shard) -> Vec<Vec<u8>> {
+    let mut scopes = vec![SCOPE_CONTAINER.to_vec(), SCOPE_UNTOLD.to_vec(), SCOPE_SERVICE.to_vec()];
+    for (name, _) in load_scope(shard, SCOPE_CONTAINER) {
+        // The service writes no other names.
+        if let Ok(id) = container_of(shard.id(), &name) {
+            scopes.extend([scope_attributes(id), scope_handles(id)]);
+        }
+    }
+    scopes
 }
 
 /// What became of reading a record.

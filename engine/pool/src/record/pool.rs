@@ -31,6 +31,41 @@ pub struct PoolRecord {
     pub redundancy: u32,
 }
 
+/// Most replicas of a pool's service: it outlives the loss of two engines.
+const REPLICAS_MAX: usize = 5;
+
+impl PoolRecord {
+    /// The ranks that replicate the pool's service, of which the first leads first; one alone: it isn't replicated. They are
+    /// 2 *F* + 1 for a redundancy factor of *F*, as far apart in the failure domains as can be, and an odd number of them: one more
+    /// would survive no more. They depend on nothing that changes while the pool lives.
+    #[must_use]
+    pub fn replicas(&self) -> Vec<Rank> {
+        if self.redundancy == 0 {
+            return vec![self.service];
+        }
+        let ranks = self.map.ranks();
+        let wanted = usize::try_from(self.redundancy).map_or(REPLICAS_MAX, |lost| lost.saturating_mul(2) + 1);
+        let most = wanted.min(REPLICAS_MAX).min(ranks.len());
+        let mut chosen = vec![self.service];
+        while chosen.len() < most.saturating_sub(1) / 2 * 2 + 1 {
+            let nearness = |rank: &Rank| {
+                let shared = chosen.iter().map(|other| self.shared_domains(*rank, *other)).max();
+                (shared, *rank)
+            };
+            let open = ranks.iter().copied().filter(|rank| !chosen.contains(rank));
+            let Some(next) = open.min_by_key(nearness) else { break };
+            chosen.push(next);
+        }
+        chosen
+    }
+
+    /// How many failure domains, from the largest on, two engines have in common.
+    fn shared_domains(&self, one: Rank, other: Rank) -> usize {
+        let (one, other) = (self.map.path_of(one), self.map.path_of(other));
+        one.iter().zip(other).take_while(|(one, other)| one == other).count()
+    }
+}
+
 impl From<TargetPoolCreate> for PoolRecord {
     fn from(request: TargetPoolCreate) -> Self {
         let TargetPoolCreate { pool, label, secret, size, service, map, object_class, tenant, redundancy } =

@@ -10,10 +10,12 @@ use serde::de::DeserializeOwned;
 use weir_group::reply;
 use weir_proto::pool::{
     AllocateRequest, AttributeGetRequest, AttributeSetRequest, Bearer, ConnectReply, ConnectRequest,
-    ContainerCreateRequest, ContainerDestroyRequest, ContainerKeepRequest, ContainerOpenRequest,
-    ContainerRequest, PoolRequest, QuotaRequest, SnapshotRequest,
+    ConnectTail, ContainerCreateRequest, ContainerDestroyRequest, ContainerKeepRequest, ContainerOpenRequest,
+    ContainerRequest, PoolRequest, QuotaRequest, ServiceTail, SnapshotRequest,
 };
+use weir_proto::replica::ChangeId;
 use weir_proto::{Capability, CapabilityError, Der, Rights, TenantId, codec, opcode};
+use weir_raft::CommandId;
 use weir_rpc::{Request, Rpc, Status};
 
 use crate::error::Failed;
@@ -36,7 +38,11 @@ impl TargetPools {
         Err(CapabilityError::Forged(shown.pool).into())
     }
 
-    async fn connect(&self, request: ConnectRequest, tenant: TenantId) -> Result<ConnectReply, Failed> {
+    async fn connect(
+        &self,
+        request: ConnectRequest,
+        tenant: TenantId,
+    ) -> Result<(ConnectReply, ConnectTail), Failed> {
         let rt = self.engines().runtime();
         let key = self.engines().key().tenant(tenant);
         if !request.credential.is_valid(&key, &request.pool, rt.wall_ns()) {
@@ -46,10 +52,17 @@ impl TargetPools {
             ));
         }
         let found = self.resolve(&request.pool).await?;
-        if found.service != self.engines().own_rank() {
-            return Ok(ConnectReply::Elsewhere { service: found.service });
-        }
-        self.service(found.pool)?.connect(&request.pool, request.rights, &request.credential, tenant)
+        let Some(service) = self.own_service(found.pool) else {
+            if found.service == self.engines().own_rank() {
+                return Err(Failed::Leaderless(found.pool));
+            }
+            return Ok((ConnectReply::Elsewhere { service: found.service }, ConnectTail::default()));
+        };
+        service.confirm().await?;
+        let reply = service.connect(&request.pool, request.rights, &request.credential, tenant)?;
+        let replicas = service.pool()?.replicas();
+        // Earlier releases read the reply without what is behind it.
+        Ok((reply, ConnectTail { replicas: if replicas.len() > 1 { replicas } else { Vec::new() } }))
     }
 }
 
@@ -59,15 +72,19 @@ fn serve<Req, Rep, F, Fut>(rpc: &Rpc, pools: &Rc<TargetPools>, opcode: u16, answ
 where
     Req: Bearer + DeserializeOwned + 'static,
     Rep: Serialize + 'static,
-    F: Fn(Rc<TargetPools>, Req) -> Fut + Clone + 'static,
+    F: Fn(Rc<TargetPools>, Req, Option<CommandId>) -> Fut + Clone + 'static,
     Fut: Future<Output = Result<Rep, Failed>> + 'static,
 {
     serve_with(rpc, pools, opcode, async move |pools, request: &Request| {
         let tenant = request.tenant();
         let body = read_request(request, |shown| Ok(pools.check_shown(shown, tenant)?)).await?;
-        let decoded: Req = decode(&body)?;
+        let (decoded, tail): (Req, ServiceTail) =
+            codec::decode_with_tail(&body).map_err(|error| Status::new(Der::PROTO, error.to_string()))?;
         pools.check_tenant(decoded.capability(), tenant)?;
-        Ok(answer(pools, decoded).await?)
+        if let Some(service) = pools.own_service(decoded.capability().pool) {
+            service.confirm().await?;
+        }
+        Ok(answer(pools, decoded, tail.id.map(command_of)).await?)
     });
 }
 
@@ -89,6 +106,11 @@ where
     rpc.serve(opcode, Rc::new(handler));
 }
 
+/// The name of a client's change as that of a command.
+fn command_of(ChangeId { client, number }: ChangeId) -> CommandId {
+    (u128::from(client) << 64 | u128::from(number)).to_be_bytes()
+}
+
 fn decode<Req: DeserializeOwned>(body: &[u8]) -> Result<Req, Status> {
     codec::decode_message(body).map_err(|error| Status::new(Der::PROTO, error.to_string()))
 }
@@ -99,7 +121,7 @@ pub fn serve_clients(rpc: &Rpc, pools: &Rc<TargetPools>) {
     serve_with(rpc, pools, opcode::POOL_CONNECT, async |pools, request: &Request| {
         Ok(pools.connect(decode(request.body())?, request.tenant()).await?)
     });
-    serve(rpc, pools, opcode::POOL_QUERY, |pools, request: PoolRequest| async move {
+    serve(rpc, pools, opcode::POOL_QUERY, |pools, request: PoolRequest, _| async move {
         let service = pools.service(request.capability.pool)?;
         service.authorize(&request.capability, Rights::READ)?;
         service.query().await
@@ -110,50 +132,60 @@ pub fn serve_clients(rpc: &Rpc, pools: &Rc<TargetPools>) {
         pools.check_tenant(&asked.capability, request.tenant())?;
         Ok(pools.get(asked.capability.pool)?.map_for(&asked.capability)?)
     });
-    serve(rpc, pools, opcode::POOL_DISCONNECT, |pools, request: PoolRequest| async move {
+    serve(rpc, pools, opcode::POOL_DISCONNECT, |pools, request: PoolRequest, _| async move {
         let service = pools.service(request.capability.pool)?;
         service.authorize(&request.capability, Rights::default()).map(drop)
     });
-    serve(rpc, pools, opcode::CONTAINER_LIST, |pools, request: PoolRequest| async move {
+    serve(rpc, pools, opcode::CONTAINER_LIST, |pools, request: PoolRequest, _| async move {
         let service = pools.service(request.capability.pool)?;
         service.authorize(&request.capability, Rights::READ)?;
         service.list_containers().await
     });
-    serve(rpc, pools, opcode::CONTAINER_CREATE, |pools, request: ContainerCreateRequest| async move {
+    serve(rpc, pools, opcode::CONTAINER_CREATE, |pools, request: ContainerCreateRequest, _| async move {
         pools.service(request.capability.pool)?.create_container(request, false).await.map(|made| made.it)
     });
-    serve(rpc, pools, opcode::CONTAINER_OPEN, |pools, request: ContainerOpenRequest| async move {
+    serve(rpc, pools, opcode::CONTAINER_OPEN, |pools, request: ContainerOpenRequest, _| async move {
         pools.service(request.capability.pool)?.open_container(&request)
     });
-    serve(rpc, pools, opcode::CONTAINER_CLOSE, |pools, request: ContainerRequest| async move {
+    serve(rpc, pools, opcode::CONTAINER_CLOSE, |pools, request: ContainerRequest, _| async move {
         pools.service(request.capability.pool)?.close_container(&request.capability).await
     });
-    serve(rpc, pools, opcode::CONTAINER_DESTROY, |pools, request: ContainerDestroyRequest| async move {
+    serve(rpc, pools, opcode::CONTAINER_DESTROY, |pools, request: ContainerDestroyRequest, _| async move {
         pools.service(request.capability.pool)?.destroy_container(&request).await
     });
-    serve(rpc, pools, opcode::CONTAINER_QUERY, |pools, request: ContainerRequest| async move {
+    serve(rpc, pools, opcode::CONTAINER_QUERY, |pools, request: ContainerRequest, _| async move {
         pools.service(request.capability.pool)?.query_container(&request.capability).await
     });
-    serve(rpc, pools, opcode::CONTAINER_KEEP, |pools, request: ContainerKeepRequest| async move {
+    serve(rpc, pools, opcode::CONTAINER_KEEP, |pools, request: ContainerKeepRequest, _| async move {
         pools.service(request.capability.pool)?.keep_container(&request).await
     });
     serve_container_state(rpc, pools);
 }
 
 fn serve_container_state(rpc: &Rpc, pools: &Rc<TargetPools>) {
-    serve(rpc, pools, opcode::CONTAINER_ALLOCATE_OIDS, |pools, request: AllocateRequest| async move {
+    serve(rpc, pools, opcode::CONTAINER_ALLOCATE_OIDS, |pools, request: AllocateRequest, _| async move {
         pools.service(request.capability.pool)?.allocate_oids(&request.capability, request.count).await
     });
-    serve(rpc, pools, opcode::CONTAINER_SET_ATTRIBUTES, |pools, request: AttributeSetRequest| async move {
-        pools.service(request.capability.pool)?.set_attributes(request).await
+    serve(
+        rpc,
+        pools,
+        opcode::CONTAINER_SET_ATTRIBUTES,
+        |pools, request: AttributeSetRequest, id| async move {
+            pools.service(request.capability.pool)?.set_attributes(request, id).await
+        },
+    );
+    serve(
+        rpc,
+        pools,
+        opcode::CONTAINER_GET_ATTRIBUTES,
+        |pools, request: AttributeGetRequest, _| async move {
+            pools.service(request.capability.pool)?.get_attributes(&request.capability, &request.names).await
+        },
+    );
+    serve(rpc, pools, opcode::CONTAINER_SNAPSHOT, |pools, request: SnapshotRequest, id| async move {
+        pools.service(request.capability.pool)?.snapshot(&request, id).await
     });
-    serve(rpc, pools, opcode::CONTAINER_GET_ATTRIBUTES, |pools, request: AttributeGetRequest| async move {
-        pools.service(request.capability.pool)?.get_attributes(&request.capability, &request.names).await
-    });
-    serve(rpc, pools, opcode::CONTAINER_SNAPSHOT, |pools, request: SnapshotRequest| async move {
-        pools.service(request.capability.pool)?.snapshot(&request).await
-    });
-    serve(rpc, pools, opcode::CONTAINER_SET_QUOTA, |pools, request: QuotaRequest| async move {
-        pools.service(request.capability.pool)?.set_quota(&request).await
+    serve(rpc, pools, opcode::CONTAINER_SET_QUOTA, |pools, request: QuotaRequest, id| async move {
+        pools.service(request.capability.pool)?.set_quota(&request, id).await
     });
 }

@@ -6,6 +6,7 @@ use serde_bytes::ByteBuf;
 use weir_proto::limits::{ATTRIBUTE_NAME_MAX, ATTRIBUTE_VALUE_MAX};
 use weir_proto::pool::{AttributeSetRequest, Attributes};
 use weir_proto::{Capability, ContainerId, Rights};
+use weir_raft::CommandId;
 
 use super::{Container, PoolService, is_in_doubt};
 use crate::error::Failed;
@@ -59,11 +60,15 @@ impl PoolService {
         entries.into_iter().filter_map(text).collect()
     }
 
-    /// Sets and deletes attributes, all or none. Of one that is named more than once the last value counts.
+    /// Sets and deletes attributes, all or none, once for a request of that name. Of one that is named more than once the last value counts.
     ///
     /// # Errors
     /// When the handle doesn't allow writing, or a name or value is too long.
-    pub async fn set_attributes(&self, request: AttributeSetRequest) -> Result<(), Failed> {
+    pub async fn set_attributes(
+        &self,
+        request: AttributeSetRequest,
+        id: Option<CommandId>,
+    ) -> Result<(), Failed> {
         let container = self.authorize_container(&request.capability, Rights::WRITE)?;
         let invalid = |reason: String| Failed::Invalid { object: self.object(&container.label()), reason };
         let mut wanted = BTreeMap::new();
@@ -72,6 +77,9 @@ impl PoolService {
             wanted.insert(name, value);
         }
         let _turn = self.turn_of(&container).await?;
+        if self.has_done(id) {
+            return Ok(());
+        }
         let known = self.attributes_of(container.id);
         let others = known.keys().filter(|name| !wanted.contains_key(*name)).count();
         check_count(others + wanted.len()).map_err(invalid)?;
@@ -79,7 +87,7 @@ impl PoolService {
         let change = |(name, value): (String, Option<ByteBuf>)| {
             record::change(&scope, name.as_bytes(), value.map(ByteBuf::into_vec))
         };
-        let committed = self.commit(&wanted.into_iter().map(change).collect::<Vec<_>>()).await;
+        let committed = self.commit_once(id, &wanted.into_iter().map(change).collect::<Vec<_>>()).await;
         container.unsettled_attributes.set(container.unsettled_attributes.get() || is_in_doubt(&committed));
         committed
     }

@@ -14,6 +14,9 @@ use crate::record::{self, SCOPE_CONTAINER, SCOPE_UNTOLD};
 /// Longest wait for one target.
 const DESTROY_LIMIT: Duration = Duration::from_secs(5);
 
+/// Most attributes that are removed by one change: their names are at most half a KiB.
+const REAPED_MAX: usize = 1024;
+
 impl PoolService {
     /// Destroys a container. It is gone at once; its space returns in the background, on targets that are down when
     /// they are back. Destroying a missing one succeeds.
@@ -83,9 +86,12 @@ impl PoolService {
             let stored = record::load_scope(&self.shard, &scope);
             changes.extend(stored.iter().map(|(name, _)| record::change(&scope, name, None)));
         }
-        changes.push(record::change(SCOPE_CONTAINER, container.id.0.as_bytes(), None));
-        changes.push(record::change(SCOPE_UNTOLD, container.id.0.as_bytes(), None));
-        self.commit(&changes).await?;
+        // As many as fit a command; those that tell that the rest has to go stay until the end.
+        for some in changes.chunks(REAPED_MAX) {
+            self.commit(some).await?;
+        }
+        let last = [SCOPE_CONTAINER, SCOPE_UNTOLD];
+        self.commit(&last.map(|scope| record::change(scope, container.id.0.as_bytes(), None))).await?;
         self.containers.borrow_mut().remove(&container.id);
         Ok(true)
     }

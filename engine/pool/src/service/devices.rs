@@ -75,7 +75,7 @@ impl PoolService {
         }
         map.version = version;
         let label = pool.label();
-        pool.set_map(map).await?;
+        self.put_map(&pool, map).await?;
         let reason = notice.fault.as_deref().unwrap_or("it has nothing of the pool, its data is lost");
         if !changes {
             tracing::warn!(pool = label, %rank, target = %notice.index, version, "a target has a newer pool map than the service");

@@ -156,7 +156,7 @@ impl PoolService {
         let Some(changed) = change(&mut map, version) else { return Ok(None) };
         let Some(pool) = self.pool.upgrade() else { return Ok(None) };
         map.version = version;
-        pool.set_map(map).await?;
+        self.put_map(&pool, map).await?;
         self.gathered.borrow_mut().take();
         self.mapped.notify_one();
         Ok(Some(changed))

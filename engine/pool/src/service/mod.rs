@@ -1,8 +1,8 @@
 //! The service of one pool: its connected clients, its containers, and the grants of its targets.
 //!
-//! It runs on target 0 of the pool's service rank. Its state is in memory and in attributes of that target's shard;
-//! every change is one atomic batch of attributes that is durable before it is answered or visible. This is also
-//! the seam for replication: a batch is what a log of several replicas would carry.
+//! It runs on target 0 of the pool's service rank, or of the rank whose replica leads. Its state is in memory and in attributes of
+//! that target's shard; every change is one atomic batch of attributes that is durable before it is answered or visible, on most
+//! replicas where there are several: a batch is a command of theirs.
 //!
 //! The room calls the pool on its target, stored records, and other engines. The pools of a target start it and hand it the
 //! requests of clients and targets; management and metrics call it directly.
@@ -14,6 +14,7 @@ mod destroy;
 mod devices;
 mod grants;
 mod handles;
+mod leadership;
 mod leases;
 mod membership;
 mod quota;
@@ -25,6 +26,7 @@ mod tests;
 pub use containers::{CHUNK_SIZE_DEFAULT, Made};
 pub(crate) use containers::{check_class, check_survives};
 pub use handles::OpenHandle;
+pub(crate) use leadership::Led;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,6 +37,7 @@ use weir_group::{Engines, Gathered, Spread};
 use weir_proto::capability::Credential;
 use weir_proto::pool::{ConnectReply, PoolQueryReply, TargetContainerState};
 use weir_proto::{Capability, CapabilityError, Clock, ContainerId, Rank, Rights, TargetIndex, TenantId};
+use weir_raft::CommandId;
 use weir_runtime::Instant;
 use weir_runtime::sync::{Notify, Semaphore};
 use weir_store::{AttributeChange, AttributeError, Shard};
@@ -135,6 +138,8 @@ pub struct PoolService {
     /// Targets that have nothing of the pool, and get it when the others are complete.
     blank: RefCell<BTreeSet<(Rank, TargetIndex)>>,
     stopped: Cell<bool>,
+    /// By what this replica leads, when the service is replicated.
+    led: Option<Led>,
 }
 
 impl PoolService {
@@ -144,6 +149,7 @@ impl PoolService {
         engines: Rc<Engines>,
         spread: Rc<Spread>,
         clock: Rc<Clock>,
+        led: Option<Led>,
     ) -> Result<Rc<Self>, Failed> {
         let now = engines.runtime().now();
         let service = Rc::new(Self {
@@ -165,6 +171,7 @@ impl PoolService {
             stuck: Cell::new(false),
             blank: RefCell::default(),
             stopped: Cell::new(false),
+            led,
         });
         for (name, bytes) in record::load_scope(&service.shard, SCOPE_CONTAINER) {
             let id = record::container_of(pool.id(), &name)?;
@@ -209,10 +216,7 @@ impl PoolService {
                     .to_owned(),
             });
         }
-        self.stopped.set(true);
-        self.doomed.notify_one();
-        self.mapped.notify_one();
-        self.untold.notify_one();
+        self.end();
         Ok(())
     }
 
@@ -239,7 +243,11 @@ impl PoolService {
     /// # Errors
     /// When the pool was destroyed.
     pub fn pool(&self) -> Result<PoolRecord, Failed> {
-        let gone = || Failed::InTransition(self.shard.id().to_string(), "destroyed");
+        let gone = || match self.led {
+            // Another replica may lead, which knows.
+            Some(_) => Failed::Deposed(self.shard.id()),
+            None => Failed::InTransition(self.shard.id().to_string(), "destroyed"),
+        };
         if self.stopped.get() { Err(gone()) } else { self.record().ok_or_else(gone) }
     }
 
@@ -270,7 +278,7 @@ impl PoolService {
             capability,
             label: record.label,
             map: record.map,
-            service: record.service,
+            service: self.engines.own_rank(),
             object_class: record.object_class,
         })
     }
@@ -370,17 +378,34 @@ impl PoolService {
 
     /// Makes changes durable. While they can't be, they are refused before anything has changed.
     async fn commit(&self, changes: &[AttributeChange]) -> Result<(), Failed> {
+        self.commit_once(None, changes).await
+    }
+
+    /// The same for a request that a client may send to another replica again ([`PoolService::has_done`]).
+    async fn commit_once(&self, id: Option<CommandId>, changes: &[AttributeChange]) -> Result<(), Failed> {
         if let Some(reason) = self.shard.failure() {
             return Err(Failed::Frozen { pool: self.label(), rank: self.engines.own_rank(), reason });
         }
-        Ok(self.shard.change_attributes(changes).await?)
+        match &self.led {
+            Some(led) => self.propose(led, id, changes).await,
+            None => Ok(self.shard.change_attributes(changes).await?),
+        }
     }
 
     /// Makes a new record of a container durable, then visible.
     async fn commit_record(&self, container: &Container, record: ContainerRecord) -> Result<(), Failed> {
+        self.commit_record_once(None, container, record).await
+    }
+
+    async fn commit_record_once(
+        &self,
+        id: Option<CommandId>,
+        container: &Container,
+        record: ContainerRecord,
+    ) -> Result<(), Failed> {
         let stored = record::encode(&record);
         let name = container.id.0.as_bytes();
-        self.commit(&[record::change(SCOPE_CONTAINER, name, Some(stored))]).await?;
+        self.commit_once(id, &[record::change(SCOPE_CONTAINER, name, Some(stored))]).await?;
         *container.record.borrow_mut() = record;
         Ok(())
     }

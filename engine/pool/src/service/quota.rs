@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use weir_group::AskError;
-use weir_proto::pool::{
-    ContainerInfo, GrantRequest, PoolMap, QuotaRequest, TargetContainerState, TargetContainerUsage,
-};
-use weir_proto::{Rank, Rights, opcode};
+use weir_proto::pool::{ContainerInfo, GrantRequest, PoolMap, QuotaRequest, TargetContainerState};
+use weir_proto::{Rank, Rights};
+use weir_raft::CommandId;
 use weir_runtime::join_all;
 
 use super::containers::check_quota;
@@ -109,15 +108,8 @@ impl PoolService {
             .iter()
             .filter(|target| grants.contains_key(&target.id) && Some(target.id) != except)
             .collect();
-        let answers = join_all(asked.iter().map(|target| {
-            self.engines.ask::<_, TargetContainerUsage>(
-                target.rank,
-                target.index,
-                opcode::TARGET_CONTAINER_SET,
-                &state,
-                RECLAIM_LIMIT,
-            )
-        }));
+        let answers =
+            join_all(asked.iter().map(|target| self.tell_target(target, state.clone(), RECLAIM_LIMIT)));
         let mut failed = Vec::new();
         for (target, answer) in asked.iter().zip(answers.await) {
             match answer {
@@ -137,9 +129,13 @@ impl PoolService {
     ///
     /// # Errors
     /// See [`PoolService::set_quota_by_name`]; also when the handle doesn't allow it.
-    pub async fn set_quota(&self, request: &QuotaRequest) -> Result<ContainerInfo, Failed> {
+    pub async fn set_quota(
+        &self,
+        request: &QuotaRequest,
+        id: Option<CommandId>,
+    ) -> Result<ContainerInfo, Failed> {
         self.authorize(&request.capability, Rights::CREATE_CONTAINER)?;
-        self.set_quota_by_name(&request.container, request.quota).await
+        self.set_quota_once(&request.container, request.quota, id).await
     }
 
     /// Changes a container's quota. Raising it takes effect when targets need more; lowering it needs every target
@@ -148,10 +144,19 @@ impl PoolService {
     /// # Errors
     /// When there is no such container, the quota is too small, more is used than it allows, or an engine doesn't answer.
     pub async fn set_quota_by_name(&self, name: &str, quota: u64) -> Result<ContainerInfo, Failed> {
+        self.set_quota_once(name, quota, None).await
+    }
+
+    async fn set_quota_once(
+        &self,
+        name: &str,
+        quota: u64,
+        id: Option<CommandId>,
+    ) -> Result<ContainerInfo, Failed> {
         let container = self.find(name)?;
         let object = self.object(&container.label());
-        {
-            let _turn = self.turn_of(&container).await?;
+        let turn = self.turn_of(&container).await?;
+        if !self.has_done(id) {
             let mut record = container.record.borrow().clone();
             let before = record.properties.quota;
             if quota != before {
@@ -176,9 +181,10 @@ impl PoolService {
             }
             if quota != before {
                 record.properties.quota = quota;
-                self.commit_record(&container, record).await?;
+                self.commit_record_once(id, &container, record).await?;
             }
         }
+        drop(turn);
         self.describe(&container).await
     }
 }

@@ -8,8 +8,9 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_proto::pool::{SnapshotChange, SnapshotRequest, TargetContainerUsage};
-use weir_proto::{ContainerId, Epoch, Rights, opcode};
+use weir_proto::pool::{SnapshotChange, SnapshotRequest};
+use weir_proto::{ContainerId, Epoch, Rights};
+use weir_raft::CommandId;
 use weir_runtime::join_all;
 use weir_store::AttributeChange;
 
@@ -33,7 +34,11 @@ impl PoolService {
     /// # Errors
     /// When the handle doesn't allow it, the snapshot doesn't exist, one is taken and an engine that holds data doesn't
     /// answer in time, or the store has failed in a change before.
-    pub async fn snapshot(&self, request: &SnapshotRequest) -> Result<Vec<Epoch>, Failed> {
+    pub async fn snapshot(
+        &self,
+        request: &SnapshotRequest,
+        id: Option<CommandId>,
+    ) -> Result<Vec<Epoch>, Failed> {
         let writes = request.change != SnapshotChange::List;
         let needed = if writes { Rights::WRITE } else { Rights::READ };
         let container = self.authorize_container(&request.capability, needed)?;
@@ -43,9 +48,10 @@ impl PoolService {
             return Err(Failed::Unsettled { object, what: "snapshots" });
         }
         match request.change {
+            _ if self.has_done(id) => {}
             SnapshotChange::List => {}
-            SnapshotChange::Create => self.take_snapshot(&container).await?,
-            SnapshotChange::Destroy(epoch) => self.remove_snapshot(&container, epoch).await?,
+            SnapshotChange::Create => self.take_snapshot(&container, id).await?,
+            SnapshotChange::Destroy(epoch) => self.remove_snapshot(&container, epoch, id).await?,
         }
         let snapshots = container.record.borrow().snapshots.clone();
         Ok(snapshots)
@@ -53,7 +59,7 @@ impl PoolService {
 
     /// The epoch must lie after everything that has been acknowledged and before everything that begins later, on
     /// every target. So first all clocks are asked, then all are told an epoch that none has passed.
-    async fn take_snapshot(&self, container: &Container) -> Result<(), Failed> {
+    async fn take_snapshot(&self, container: &Container, id: Option<CommandId>) -> Result<(), Failed> {
         let mut record = container.record.borrow().clone();
         if record.snapshots.len() >= SNAPSHOTS_MAX {
             return Err(Failed::Invalid {
@@ -73,7 +79,7 @@ impl PoolService {
             if rt.now().saturating_duration_since(began) > TAKING_LIMIT {
                 return Err(Failed::Late(self.object(&container.label())));
             }
-            self.commit_snapshots(container, record, false).await
+            self.commit_snapshots(container, record, false, id).await
         };
         if let Err(error) = told.await {
             // One that may be listed stays where it is; the mark tells whether it is, too.
@@ -98,7 +104,12 @@ impl PoolService {
     }
 
     /// It is off the list at once. Targets that are down give its space back when they are here again.
-    async fn remove_snapshot(&self, container: &Container, epoch: Epoch) -> Result<(), Failed> {
+    async fn remove_snapshot(
+        &self,
+        container: &Container,
+        epoch: Epoch,
+        id: Option<CommandId>,
+    ) -> Result<(), Failed> {
         let mut record = container.record.borrow().clone();
         let object = self.object(&record.properties.label);
         let Some(at) = record.snapshots.iter().position(|known| *known == epoch) else {
@@ -106,7 +117,7 @@ impl PoolService {
         };
         record.snapshots.remove(at);
         let left = record.snapshots.clone();
-        self.commit_snapshots(container, record, true).await?;
+        self.commit_snapshots(container, record, true, id).await?;
         self.take_back(container, &left).await
     }
 
@@ -118,10 +129,11 @@ impl PoolService {
         container: &Container,
         record: ContainerRecord,
         is_untold: bool,
+        id: Option<CommandId>,
     ) -> Result<(), Failed> {
         let listed =
             record::change(SCOPE_CONTAINER, container.id.0.as_bytes(), Some(record::encode(&record)));
-        let committed = self.commit(&[listed, mark(container.id, is_untold)]).await;
+        let committed = self.commit_once(id, &[listed, mark(container.id, is_untold)]).await;
         container.unsettled.set(container.unsettled.get() || is_in_doubt(&committed));
         committed?;
         *container.record.borrow_mut() = record;
@@ -138,13 +150,7 @@ impl PoolService {
             let grant = grants.get(&target.id).copied().flatten();
             let mut state = container.state(pool.pool, grant);
             state.snapshots = snapshots.to_vec();
-            async move {
-                let opcode = opcode::TARGET_CONTAINER_SET;
-                let engines = &self.engines;
-                engines
-                    .ask::<_, TargetContainerUsage>(target.rank, target.index, opcode, &state, SNAPSHOT_LIMIT)
-                    .await
-            }
+            self.tell_target(target, state, SNAPSHOT_LIMIT)
         }));
         for answer in answers.await {
             let usage = answer

@@ -57,7 +57,7 @@ pub(super) fn served_by(
     let of = Rc::clone(&pool);
     let service = world.block_on(&node, async move {
         let spread = Spread::start(&engines, |_| false);
-        PoolService::open(&of, engines, spread, Rc::default()).expect("a new pool")
+        PoolService::open(&of, engines, spread, Rc::default(), None).expect("a new pool")
     });
     (world, node, store, service, pool)
 }
@@ -74,7 +74,7 @@ fn stage() -> Stage {
     let of = Rc::clone(&pool);
     let service = world.block_on(&node, async move {
         let spread = Spread::start(&engines, |_| false);
-        let service = PoolService::open(&of, engines, spread, Rc::default()).expect("a new pool");
+        let service = PoolService::open(&of, engines, spread, Rc::default(), None).expect("a new pool");
         service.create_container(request, true).await.expect("there is none");
         service
     });
@@ -89,7 +89,7 @@ fn an_attribute_that_is_named_again_and_again_is_stored_once() {
         let many = (0..2000).map(|number| ("a".to_owned(), value(number))).collect();
         let before = store.stats().commit.log_written;
         let set = AttributeSetRequest { capability: capability.clone(), attributes: many };
-        service.set_attributes(set).await.expect("one attribute");
+        service.set_attributes(set, None).await.expect("one attribute");
         let written = store.stats().commit.log_written - before;
         assert!(written <= 4096, "{written} bytes of the log");
         let found = service.get_attributes(&capability, &[]).await.expect("the handle is good");
@@ -152,7 +152,7 @@ fn a_device_from_an_older_copy_gives_no_object_id_again() {
     world.run_for(Duration::from_secs(3));
     world.block_on(&node, async move {
         let spread = Spread::start(&service.engines, |_| false);
-        let again = PoolService::open(&pool, Rc::clone(&service.engines), spread, Rc::default())
+        let again = PoolService::open(&pool, Rc::clone(&service.engines), spread, Rc::default(), None)
             .expect("it is whole");
         let next = again.allocate_oids(&capability, 1).await.expect("room").first;
         assert!(next >= given + (1 << 30), "{next} of a range from {given} on");
@@ -171,8 +171,8 @@ fn who_waited_behind_the_end_of_a_container_changes_nothing_of_it() {
         // All have found it when the first has its turn.
         let changes: [LocalBoxFuture<'_, Result<(), Failed>>; 6] = [
             Box::pin(async { service.destroy_by_name("box", true, &[]).await.map(drop) }),
-            Box::pin(async { service.snapshot(&snapshot).await.map(drop) }),
-            Box::pin(service.set_attributes(set)),
+            Box::pin(async { service.snapshot(&snapshot, None).await.map(drop) }),
+            Box::pin(service.set_attributes(set, None)),
             Box::pin(async { service.allocate_oids(&capability, 5).await.map(drop) }),
             Box::pin(async { service.set_quota_by_name("box", 2 << 20).await.map(drop) }),
             Box::pin(async {

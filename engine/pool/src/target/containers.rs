@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use weir_proto::pool::{GrantRequest, TargetContainerState, TargetContainerUsage};
-use weir_proto::{ContainerId, Der, Epoch, TargetIndex, opcode};
+use weir_proto::{ContainerId, Der, Epoch, opcode};
 use weir_runtime::sync::Semaphore;
 use weir_store::UpdateError;
 
@@ -136,15 +136,9 @@ impl TargetPool {
         used: u64,
         wanted: u64,
     ) -> Result<TargetContainerState, Failed> {
-        let (pool, service) = {
-            let record = self.record.borrow();
-            (record.pool, record.service)
-        };
+        let pool = self.id();
         let request = GrantRequest { pool, container: id, index: self.engines.own_index(), used, wanted };
-        let asked = self
-            .engines
-            .ask(service, TargetIndex(0), opcode::TARGET_CONTAINER_GRANT, &request, SERVICE_LIMIT)
-            .await;
+        let asked = self.ask_service(opcode::TARGET_CONTAINER_GRANT, &request, SERVICE_LIMIT).await;
         asked.map_err(|error| {
             let object = format!("container {id} of pool {}", self.label());
             match Failed::asking(object, "asking the pool service about it", error) {

@@ -4,12 +4,14 @@
 
 mod container;
 mod containers;
+mod leader;
 mod lease;
 mod map_backup;
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use container::{CounterSet, ErrorCounts, OPERATIONS, Operation, TargetContainer};
+pub(crate) use leader::ask_leader;
 pub use map_backup::MapBackup;
 
 use std::cell::{Cell, RefCell};
@@ -57,6 +59,10 @@ pub struct TargetPool {
     up_since: Cell<u32>,
     /// When the lease of the map ends, and for which version it was granted.
     lease: Cell<Option<(Instant, u32)>>,
+    /// The replica of the pool's service that has answered last, when the service is replicated.
+    leader: Cell<Option<Rank>>,
+    /// The latest term of a leader that has told something of containers.
+    term: Cell<u64>,
 }
 
 impl TargetPool {
@@ -84,6 +90,8 @@ impl TargetPool {
             recording: Semaphore::new(1),
             map_backup,
             is_whole: Cell::new(false),
+            leader: Cell::new(None),
+            term: Cell::new(0),
         });
         pool.note_own_state();
         pool.follow_map();

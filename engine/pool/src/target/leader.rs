@@ -1,0 +1,92 @@
+//! Asking the leader of a replicated pool service.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use weir_group::{AskError, Engines};
+use weir_proto::pool::{ContainerStateByLeader, TargetContainerUsage};
+use weir_proto::{Der, Rank, TargetIndex};
+
+use super::TargetPool;
+use crate::error::Failed;
+
+/// Longest wait for one replica: a leader answers most requests in some milliseconds, and one that died has a successor within two
+/// seconds.
+const REPLICA_LIMIT: Duration = Duration::from_secs(1);
+
+/// Pause before the replicas are asked once more.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Asks the replicas of a pool's service, from the `first` on, until the one that leads answers. Returns which it was. Nothing of a
+/// service that isn't replicated leads elsewhere: it is asked once.
+///
+/// # Errors
+/// That of the leader; that of the last one asked when none leads within `limit`.
+pub(crate) async fn ask_leader<Req: Serialize, Rep: DeserializeOwned>(
+    engines: &Engines,
+    (replicas, first): (&[Rank], Option<Rank>),
+    opcode: u16,
+    request: &Req,
+    limit: Duration,
+) -> (Rank, Result<Rep, AskError>) {
+    let rt = engines.runtime();
+    let until = rt.now() + limit;
+    let first = first.and_then(|first| replicas.iter().position(|rank| *rank == first)).unwrap_or(0);
+    let mut order = replicas.iter().copied().cycle().skip(first);
+    let mut asked = 0;
+    loop {
+        let rank = order.next().expect("a service has a replica at least");
+        let left = until.saturating_duration_since(rt.now());
+        let wait = if replicas.len() == 1 { left } else { left.min(REPLICA_LIMIT) };
+        let answer = engines.ask(rank, TargetIndex(0), opcode, request, wait).await;
+        asked += 1;
+        let is_other = answer.as_ref().is_err_and(|error| {
+            error.is_away() || matches!(error.der(), Der::NOTLEADER | Der::NONEXIST | Der::SHUTDOWN)
+        });
+        if !is_other || replicas.len() == 1 || rt.now() + PAUSE >= until {
+            return (rank, answer);
+        }
+        if asked % replicas.len() == 0 {
+            rt.sleep(PAUSE).await;
+        }
+    }
+}
+
+impl TargetPool {
+    /// Asks the pool's service, whichever replica leads it.
+    ///
+    /// # Errors
+    /// As [`ask_leader`].
+    pub(crate) async fn ask_service<Req: Serialize, Rep: DeserializeOwned>(
+        &self,
+        opcode: u16,
+        request: &Req,
+        limit: Duration,
+    ) -> Result<Rep, AskError> {
+        let replicas = self.record.borrow().replicas();
+        let (rank, answer) =
+            ask_leader(&self.engines, (&replicas, self.leader.get()), opcode, request, limit).await;
+        if answer.is_ok() {
+            self.leader.set(Some(rank));
+        }
+        answer
+    }
+
+    /// The rank that runs the pool's service, as far as is known to a target that doesn't replicate it.
+    pub(crate) fn service(&self) -> Rank {
+        self.leader.get().unwrap_or(self.record.borrow().service)
+    }
+
+    /// Takes note of what the leader of a replicated service says of a container, unless a later leader has said something.
+    pub(crate) async fn set_container_by_leader(
+        &self,
+        ContainerStateByLeader { term, state }: ContainerStateByLeader,
+    ) -> Result<TargetContainerUsage, Failed> {
+        if term < self.term.get() {
+            return Err(Failed::Deposed(state.pool));
+        }
+        self.term.set(term);
+        self.set_container(state).await
+    }
+}
