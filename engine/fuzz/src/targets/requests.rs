@@ -196,7 +196,6 @@ types![
     HistoryPage,
     NamesRequest,
     ChangeNames,
-<<<<<<< HEAD
     GroupName,
     Known,
     PreparedChange,
@@ -208,11 +207,9 @@ types![
     ReplicaForgetRequest,
     Vec<Change>,
     Vec<PreparedChange>,
-=======
     ContainerStateByLeader,
     ConnectTail,
     ServiceTail,
->>>>>>> 126bd8a3 (Replicate the service of a pool with a redundancy factor)
     ProbeListener,
     PoolSecret,
     Rights,
