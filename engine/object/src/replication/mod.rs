@@ -95,9 +95,7 @@ impl Replication {
         let own = self.own();
         let members = pool.with_layout(object, |layout, map| {
             let place = |id: u32| map.target(id).map(|target| (target.rank, target.index));
-            if group >= layout.group_count()
-                || layout.serving(group, map).filter_map(place).next() != Some(own)
-            {
+            if group >= layout.group_count() || layout.serving(group, map).find_map(place) != Some(own) {
                 return None;
             }
             let mut others: Vec<Place> =
