@@ -115,6 +115,15 @@ pub struct Target {
     stopping: Cell<bool>,
 }
 
+/// Spreads messages among the engines, but for those that membership holds dead.
+fn start_spread(engines: &Rc<Engines>, membership: Option<&Rc<Membership>>) -> Rc<Spread> {
+    let members = membership.map(Rc::downgrade);
+    Spread::start(engines, move |rank| {
+        let members = members.as_ref().and_then(Weak::upgrade);
+        members.is_some_and(|members| members.state(rank) == MemberState::Dead)
+    })
+}
+
 impl Target {
     /// Recovers the store and serves from then on. A target whose store can't be opened, or isn't the one that was there, is lost: it
     /// says so, and serves nothing.
@@ -155,11 +164,7 @@ impl Target {
         serve_report(&engines, &store, started, lost.clone());
         devices::serve_clear(&engines, &fault_record, lost.is_some().then(|| Rc::clone(&last_seen)));
         let membership = (owner.target.0 == 0).then(|| membership::start(&rt, &engines, membership));
-        let members = membership.as_ref().map(Rc::downgrade);
-        let spread = Spread::start(&engines, move |rank| {
-            let members = members.as_ref().and_then(Weak::upgrade);
-            members.is_some_and(|members| members.state(rank) == MemberState::Dead)
-        });
+        let spread = start_spread(&engines, membership.as_ref());
         let (of, to) = (Rc::clone(&engines), Rc::clone(&spread));
         let pools = TargetPools::open(Rc::clone(&store), of, to, clock, map_backup, lost).await?;
         rt.spawn(devices::watch(rt.clone(), Rc::downgrade(&pools), fault_record, Rc::clone(&last_seen)));

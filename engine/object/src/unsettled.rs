@@ -178,7 +178,9 @@ impl Unsettled {
             let of_pool = objects.iter().filter(|(object, _)| object.0 == pool);
             of_pool.flat_map(|(_, pendings)| pendings.values().map(Rc::clone)).collect()
         };
-        all.iter().for_each(|pending| self.settle(pending));
+        for pending in &all {
+            self.settle(pending);
+        }
     }
 
     /// Changes of the same object before it that have to be stored at a member before it is: a punch removes what is there,

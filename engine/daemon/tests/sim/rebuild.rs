@@ -124,7 +124,7 @@ async fn list(
     let (mut all, mut anchor) = (Vec::new(), Vec::new());
     loop {
         let page = shard.list(container, object, &scope, epoch, &anchor, 100, None).await.expect("sound");
-        all.extend(page.entries.into_iter().map(|entry| entry.key.to_vec()));
+        all.extend(page.entries.into_iter().map(|entry| entry.key.clone()));
         match page.next {
             Some(next) => anchor = next,
             None => return all,
@@ -165,7 +165,7 @@ fn difference(cluster: &Cluster, epoch: Epoch) -> Option<String> {
         let (one, other) = (of[&group[0]].get(name), of[&group[1]].get(name));
         one.is_none() || one != other
     };
-    let found = all.iter().find(|name| differs(**name));
+    let found = all.iter().find(|name| differs(name));
     found.map(|(object, dkey)| format!("dkey {dkey} of {object} at {epoch}"))
 }
 

@@ -68,15 +68,15 @@ impl Rebuild {
                     async move {
                         let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
                         let $rebuild = rebuild.ok_or_else(stopping).map_err(refused)?;
-                        $body.await.map_err(refused)
+                        $body.map_err(refused)
                     }
                 };
                 self.admission.pools.engines().serve(opcode::$opcode, handler);
             }};
         }
         serve!(TARGET_HISTORY_BEGIN, |rebuild, _, asked: HistoryBegin| rebuild.give_begin(asked));
-        serve!(TARGET_HISTORY, |rebuild, rank, asked: HistoryRequest| rebuild.give_page(rank, asked));
-        serve!(TARGET_CHANGE_NAMES, |rebuild, _, asked: NamesRequest| rebuild.give_names(asked));
+        serve!(TARGET_HISTORY, |rebuild, rank, asked: HistoryRequest| rebuild.give_page(rank, asked).await);
+        serve!(TARGET_CHANGE_NAMES, |rebuild, _, asked: NamesRequest| rebuild.give_names(&asked));
     }
 
     /// A pool that both sides see by the same map.
@@ -92,10 +92,7 @@ impl Rebuild {
         Ok(pool)
     }
 
-    async fn give_begin(
-        &self,
-        HistoryBegin { pool, map_version }: HistoryBegin,
-    ) -> Result<HistoryBegun, Status> {
+    fn give_begin(&self, HistoryBegin { pool, map_version }: HistoryBegin) -> Result<HistoryBegun, Status> {
         let pool = self.pool_by(pool, map_version)?;
         pool.shard().hold_history(HOLD);
         let containers = pool.shard().containers().into_iter().filter(|one| !one.destroying);
@@ -127,7 +124,7 @@ impl Rebuild {
         page.map_err(|error| refusal::fetch(&error, &place))
     }
 
-    async fn give_names(&self, asked: NamesRequest) -> Result<ChangeNames, Status> {
+    fn give_names(&self, asked: &NamesRequest) -> Result<ChangeNames, Status> {
         let pool = self.pool_by(asked.pool, asked.map_version)?;
         Ok(self.repeats.names(&pool, asked.from, NAMES_MAX))
     }

@@ -45,7 +45,7 @@ impl Transactions {
                 match split(&name) {
                     Some((container, id)) => self.watch_of_groups((pool.id(), container, id)),
                     None => {
-                        tracing::warn!(pool = %pool.id(), "the name of a transaction can't be understood")
+                        tracing::warn!(pool = %pool.id(), "the name of a transaction can't be understood");
                     }
                 }
             }

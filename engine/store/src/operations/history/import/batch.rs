@@ -258,8 +258,8 @@ fn check_version(version: &HistoryVersion) -> Result<Chunks, String> {
         return wrong("has impossible chunks");
     }
     let chunks = Chunks::new(*len, *first, *step);
-    let is_summed = checksums.len() as u64 == chunks.count();
-    if !is_summed && !(checksums.is_empty() && is_lone) {
+    let has_none = checksums.is_empty() && is_lone;
+    if !has_none && checksums.len() as u64 != chunks.count() {
         return wrong("has too many or too few checksums");
     }
     Ok(chunks)
