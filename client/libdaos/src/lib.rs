@@ -1,7 +1,7 @@
 //! The DAOS C interface: `libdaos.so`.
 //!
 //! Every exported function checks its arguments, catches panics at the boundary, and either runs to its end at a station of the
-//! process (`ev` NULL) or is launched there ([`station`]). What C callers promise is what
+//! process (`ev` NULL) or is launched there (`station`). What C callers promise is what
 //! the headers in `include/` say: pointers are NULL or point to what their type says, and memory given to an
 //! asynchronous call stays valid and untouched until its event is complete. Each `unsafe` block rests on that promise.
 
