@@ -61,9 +61,6 @@ impl Rebuild {
         let since = sources.iter().map(|source| source.begun.now).max().unwrap_or(Epoch::ZERO);
         // From here on it is known from which epoch on all changes come.
         pool.shard().fill(since);
-        for source in &sources {
-            self.take_names(pool, source.place, version).await?;
-        }
         let all: BTreeSet<ContainerId> =
             sources.iter().flat_map(|source| source.begun.containers.iter().copied()).collect();
         let known = self.learn(pool, &all).await?;
@@ -86,6 +83,10 @@ impl Rebuild {
             Ok::<(), String>(())
         }));
         pulled.await.into_iter().collect::<Result<(), String>>()?;
+        // Behind the history: each change that came with it has its name at the source by then.
+        for source in &sources {
+            self.take_names(pool, source.place, version).await?;
+        }
         let now = self.up(pool).map(|(target, version)| (target.since, version));
         if now == Some((target.since, version)) {
             return Ok(());

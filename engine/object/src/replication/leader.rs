@@ -239,7 +239,6 @@ impl Replication {
         if pending.is_withdrawn() {
             return Err(self.leads_not(&access.pool));
         }
-        self.repeats.committed(&access.pool, &led.marks, pending.epoch);
         self.unsettled.settle(&pending);
         if let Some(members) = self.members(&access.pool, *object, led.group) {
             members.others.into_iter().for_each(|member| self.tell(&pending, member));
@@ -299,6 +298,8 @@ impl Replication {
         // It begins when this task lets others run: by then the change is in the index, or withdrawn.
         self.admission.rt.spawn(async move {
             if !forwarded.is_withdrawn() {
+                // Who takes it in as history takes its name, too, whether or not it is settled by then.
+                replication.repeats.committed(&led.access.pool, &led.marks, forwarded.epoch);
                 replication.forward(&led, &forwarded).await;
             }
         });
