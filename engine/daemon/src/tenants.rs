@@ -28,7 +28,7 @@ const TENANTS_MAX: usize = 16_384;
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 /// How often a target asks another one for its table.
-const ASK_INTERVAL: Duration = Duration::from_secs(5);
+pub const ASK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Where the table is kept across restarts of an engine.
 pub trait TenantRecord {

@@ -138,6 +138,8 @@ fn two() -> u32 {
 #[serde(deny_unknown_fields)]
 struct StorageSpec {
     size: Quantity,
+    #[serde(default, rename = "devices")]
+    _devices: IgnoredAny,
     #[serde(default, rename = "hostPath")]
     _host_path: IgnoredAny,
     #[serde(default, rename = "volumeClaimTemplate")]
@@ -149,11 +151,13 @@ struct StorageSpec {
 struct FabricSpec {
     #[serde(default = "tcp")]
     provider: String,
+    #[serde(default, rename = "vniBlock")]
+    _vni_block: IgnoredAny,
 }
 
 impl Default for FabricSpec {
     fn default() -> Self {
-        Self { provider: tcp() }
+        Self { provider: tcp(), _vni_block: IgnoredAny }
     }
 }
 
@@ -176,6 +180,8 @@ struct PoolSpec {
     redundancy_factor: u32,
     #[serde(default, rename = "deletionPolicy")]
     _deletion_policy: Option<DeletionPolicy>,
+    #[serde(default, rename = "tenantRef")]
+    _tenant_ref: IgnoredAny,
 }
 
 #[derive(Deserialize)]

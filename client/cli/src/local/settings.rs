@@ -493,7 +493,7 @@ impl Folder {
 fn is_of_a_system(name: &str) -> bool {
     let is_engine = |rank: &str| !rank.is_empty() && rank.bytes().all(|digit| digit.is_ascii_digit());
     let stem = name.strip_suffix(".new").or_else(|| name.strip_suffix(".json")).unwrap_or(name);
-    matches!(name, "log" | "lock" | "tls" | "system.key" | "system.new")
+    matches!(name, "log" | "lock" | "tls" | "system.key" | "system.new" | "engines.key" | "engines.new")
         || (stem != name && matches!(stem, "settings" | "running" | "client"))
         || name.strip_prefix("engine-").is_some_and(is_engine)
 }

@@ -36,13 +36,13 @@ use weir_proto::pool::{
     TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
 };
 use weir_proto::probe::ProbeListener;
-use weir_proto::raft::{RaftBatch, RaftMessage};
+use weir_proto::raft::{RaftBatch, RaftEntry, RaftMessage, RaftSnapshot};
 use weir_proto::replica::{ByLeader, ChangeId, ForwardedChange, ReplicaForward, SettledNotice};
 use weir_proto::replica_transaction::{
     GroupName, Known, PreparedChange, ReplicaCommitRequest, ReplicaDecideRequest, ReplicaForgetRequest,
     ReplicaKnownRequest, ReplicaOutcomeRequest, ReplicaPrepareRequest,
 };
-use weir_proto::tenant::{TenantQuestion, TenantTable};
+use weir_proto::tenant::{TenantAccess, TenantQuestion};
 use weir_proto::transaction::{
     Change, CommitRequest, DecideRequest, Declined, Outcome, OutcomeRequest, Part, PrepareRequest, Read,
 };
@@ -162,7 +162,7 @@ types![
     GroupList,
     GroupOffer,
     TenantQuestion,
-    TenantTable,
+    TenantAccess,
     Tree,
     Collective,
     CollectiveReply,
@@ -181,7 +181,9 @@ types![
     ReplicaForward,
     SettledNotice,
     RaftBatch,
+    RaftEntry,
     RaftMessage,
+    RaftSnapshot,
     RebuiltNotice,
     ReturnedNotice,
     LeaseWish,
@@ -233,6 +235,7 @@ types![
     Vec<Epoch>,
     Vec<TargetPoolMap>,
     Vec<ProbeListener>,
+    Vec<(TenantId, TenantAccess)>,
     Option<Outcome>,
     Result<(), Declined>,
 ];

@@ -121,9 +121,9 @@ impl Directory {
         {
             return *first;
         }
-        let chosen =
-            usize::try_from(self.engines.runtime().random_u64() % (ranks.len().max(1) as u64)).unwrap_or(0);
-        ranks.get(chosen).copied().unwrap_or(self.engines.own_rank())
+        assert!(!ranks.is_empty(), "invariant: a pool has ranks");
+        let drawn = self.engines.runtime().random_u64() % (ranks.len() as u64);
+        ranks[usize::try_from(drawn).expect("invariant: it is below their number")]
     }
 
     /// Refuses a chosen identity that something has: what engines that are away hold of a destroyed pool goes by its identity.

@@ -154,8 +154,11 @@ impl PoolService {
         let class = check_class(&properties.object_class, &object)?;
         let pool = self.pool()?;
         check_survives(class, pool.redundancy).map_err(invalid)?;
-        let any = class.encode(ObjectId { hi: 0, lo: 1 }, 0);
-        Layout::of(any, &pool.map).map_err(|error| invalid(error.to_string()))?;
+        if class.replicas() > 1 {
+            // A group needs as many fault domains as it has replicas.
+            let any = class.encode(ObjectId { hi: 0, lo: 1 }, 0);
+            Layout::of(any, &pool.map).map_err(|error| invalid(error.to_string()))?;
+        }
         if properties.chunk_size == 0 {
             properties.chunk_size = CHUNK_SIZE_DEFAULT;
         }
