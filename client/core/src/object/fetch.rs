@@ -87,7 +87,8 @@ impl Object {
     ///
     /// # Errors
     /// `NONEXIST` under a fetch condition, `REC_SIZE` when the record size is not the akey's, `CSUM` when data was
-    /// altered, `INVAL` for malformed arguments, and [`Error::Unavailable`] when the target does not answer in time.
+    /// altered, `INVAL` for malformed arguments, `REC2BIG` when memory for more than [`PAYLOAD_MAX`] is shorter than the data, and
+    /// [`Error::Unavailable`] when the target does not answer in time.
     pub async fn fetch(
         &self,
         context: &Context,

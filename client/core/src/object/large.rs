@@ -25,26 +25,42 @@ struct Part {
     continues: bool,
 }
 
-/// Whether values together have more data than one request may have.
-pub(super) fn is_large<'a>(values: impl Iterator<Item = &'a Value>) -> bool {
-    let each = values.map(|value| value.data_len().unwrap_or(u64::MAX));
-    each.fold(0, u64::saturating_add) > PAYLOAD_MAX
+/// Whether values together have more data than one request may have, or more than can be counted.
+pub(super) fn is_large<'a>(mut values: impl Iterator<Item = &'a Value>) -> bool {
+    let total = values.try_fold(0_u64, |sum, value| sum.checked_add(value.data_len()?));
+    total.is_none_or(|total| total > PAYLOAD_MAX)
 }
 
-/// Checks names and extents of values, whatever their data.
-fn check<'a>(operation: &'static str, values: impl Iterator<Item = (&'a Key, &'a Value)>) -> Result<()> {
+/// Checks names and extents of values, whatever their data. Returns the bytes of each, which together can be counted.
+fn check<'a>(
+    operation: &'static str,
+    values: impl Iterator<Item = (&'a Key, &'a Value)> + Clone,
+) -> Result<Vec<u64>> {
     let without_data = |value: &Value| match value {
         Value::Single { .. } => Value::Single { size: 0 },
         Value::Array { extents, .. } => Value::Array { record_size: 0, extents: extents.clone() },
     };
-    let shapes: Vec<(Key, Value)> = values.map(|(akey, value)| (akey.clone(), without_data(value))).collect();
-    match validate(shapes.iter().map(|(akey, value)| (akey, value))) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Error::invalid(operation, error)),
+    let shapes: Vec<(Key, Value)> =
+        values.clone().map(|(akey, value)| (akey.clone(), without_data(value))).collect();
+    validate(shapes.iter().map(|(akey, value)| (akey, value)))
+        .map_err(|error| Error::invalid(operation, error))?;
+    let mut total = 0_u64;
+    let mut lens = Vec::with_capacity(shapes.len());
+    for (akey, value) in values {
+        let len = value.data_len();
+        let sum = len.and_then(|len| total.checked_add(len));
+        let (Some(len), Some(sum)) = (len, sum) else {
+            let reason = format!("the data up to akey \"{akey}\" is longer than 2^64 bytes");
+            return Err(Error::invalid(operation, reason));
+        };
+        total = sum;
+        lens.push(len);
     }
+    Ok(lens)
 }
 
-/// Cuts values into requests of at most `most` bytes, in their order. A single value and a record stay whole.
+/// Cuts values, whose data can be counted, into requests of at most `most` bytes, in their order. A single value and a record
+/// stay whole.
 fn requests<'a>(values: impl Iterator<Item = &'a Value>, most: u64) -> Vec<Vec<Part>> {
     let mut made = vec![Vec::new()];
     let mut left = most;
@@ -54,7 +70,7 @@ fn requests<'a>(values: impl Iterator<Item = &'a Value>, most: u64) -> Vec<Vec<P
                 cut(&mut made, &mut left, most, akey, (*record_size, extents));
             }
             whole => {
-                let len = whole.data_len().unwrap_or(u64::MAX);
+                let len = whole.data_len().expect("invariant: values are checked before they are cut");
                 if len > left {
                     made.push(Vec::new());
                     left = most;
@@ -142,7 +158,7 @@ impl Object {
         writes: &[AkeyWrite<'_>],
     ) -> Result<Epoch> {
         const OPERATION: &str = "update";
-        check(OPERATION, writes.iter().map(|write| (&write.akey, &write.value)))?;
+        let lens = check(OPERATION, writes.iter().map(|write| (&write.akey, &write.value)))?;
         let all = writes.iter().map(|write| write.conditions).chain([conditions]);
         if all.into_iter().any(|conditions| conditions != Conditions::NONE) {
             let reason =
@@ -150,8 +166,7 @@ impl Object {
             return Err(Error::Size { operation: OPERATION, reason, der: Der::REC2BIG });
         }
         let mut epoch = Epoch::default();
-        for write in writes {
-            let need = write.value.data_len().unwrap_or(u64::MAX);
+        for (write, need) in writes.iter().zip(lens) {
             if scatter::total(&write.data) as u64 != need {
                 let reason = format!("akey \"{}\" takes {need} bytes, the buffers hold others", write.akey);
                 return Err(Error::Size { operation: OPERATION, reason, der: Der::REC2BIG });
@@ -180,7 +195,15 @@ impl Object {
         reads: &mut [AkeyRead<'_>],
     ) -> Result<Vec<Fetched>> {
         const OPERATION: &str = "fetch";
-        check(OPERATION, reads.iter().map(|read| (&read.akey, &read.value)))?;
+        let lens = check(OPERATION, reads.iter().map(|read| (&read.akey, &read.value)))?;
+        for (read, need) in reads.iter().zip(lens) {
+            let have = scatter::total_mut(&read.into) as u64;
+            // Each request costs something, also one whose data would not be kept.
+            if matches!(read.value, Value::Array { .. }) && have < need {
+                let reason = format!("akey \"{}\" has {need} bytes, the buffers {have}", read.akey);
+                return Err(Error::Size { operation: OPERATION, reason, der: Der::REC2BIG });
+            }
+        }
         let requests = requests(reads.iter().map(|read| &read.value), PAYLOAD_MAX);
         let nothing = || Fetched { size: 0, present: Vec::new(), checksums: Vec::new() };
         let mut all: Vec<Fetched> = reads.iter().map(|_| nothing()).collect();
@@ -227,6 +250,19 @@ mod tests {
             ],
         ];
         assert_eq!(made, expected);
+    }
+
+    #[test]
+    fn data_that_can_not_be_counted_is_refused() {
+        let (akey, other) = (Key::from_u64(1), Key::from_u64(2));
+        let uncountable = array(8, &[(0, 1 << 62)]);
+        let half = array(4, &[(0, 1 << 61)]);
+        assert!(is_large([&uncountable].into_iter()) && is_large([&half, &half].into_iter()));
+        assert!(!is_large([&array(4, &[(0, 1)])].into_iter()));
+        let error = check("update", [(&akey, &uncountable)].into_iter()).expect_err("too long");
+        assert_eq!(error.der(), Der::INVAL);
+        assert!(check("update", [(&akey, &half), (&other, &half)].into_iter()).is_err());
+        assert_eq!(check("update", [(&akey, &half)].into_iter()).expect("it can be counted"), [1 << 63]);
     }
 
     #[test]

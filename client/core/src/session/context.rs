@@ -80,13 +80,6 @@ pub struct Traffic {
     pub altered: u64,
 }
 
-/// A replicated pool service.
-struct ReplicatedService {
-    replicas: Vec<Rank>,
-    /// The one that has answered last.
-    leader: Rank,
-}
-
 struct Inner {
     runtime: Handle,
     rpc: Rc<Rpc>,
@@ -101,8 +94,8 @@ struct Inner {
     layouts: RefCell<HashMap<PoolId, LayoutCache>>,
     /// When a newer map was asked for because a target is out of service.
     looked: RefCell<HashMap<PoolId, Instant>>,
-    /// Replicated pool services.
-    services: RefCell<HashMap<PoolId, ReplicatedService>>,
+    /// Replicas of pool services, the one first that has answered last.
+    services: RefCell<HashMap<PoolId, Vec<Rank>>>,
     /// Names of changes of objects with replicas.
     changes: Rc<Changes>,
     oids: RefCell<HashMap<ContainerId, Range<u64>>>,
@@ -341,22 +334,24 @@ impl Context {
 
     /// The replicas of a pool's service, from the one on that has answered last.
     pub(crate) fn replicas_of(&self, pool: PoolId) -> Vec<Rank> {
-        let services = self.0.services.borrow();
-        let Some(ReplicatedService { replicas, leader }) = services.get(&pool) else { return Vec::new() };
-        let first = replicas.iter().position(|rank| rank == leader).unwrap_or(0);
-        replicas[first..].iter().chain(&replicas[..first]).copied().collect()
+        self.0.services.borrow().get(&pool).cloned().unwrap_or_default()
     }
 
     /// Takes note of the replicas of a pool's service, of which one runs it as far as is known.
     pub(crate) fn learn_replicas(&self, pool: PoolId, replicas: &[Rank], leader: Rank) {
-        let new = || ReplicatedService { replicas: replicas.to_vec(), leader };
-        self.0.services.borrow_mut().entry(pool).or_insert_with(new);
+        if self.0.services.borrow().contains_key(&pool) {
+            return;
+        }
+        self.0.services.borrow_mut().insert(pool, replicas.to_vec());
+        self.learn_leader(pool, leader);
     }
 
     /// Takes note of the replica of a pool's service that has answered.
     pub(crate) fn learn_leader(&self, pool: PoolId, rank: Rank) {
-        if let Some(service) = self.0.services.borrow_mut().get_mut(&pool) {
-            service.leader = rank;
+        if let Some(replicas) = self.0.services.borrow_mut().get_mut(&pool)
+            && let Some(place) = replicas.iter().position(|replica| *replica == rank)
+        {
+            replicas.rotate_left(place);
         }
     }
 

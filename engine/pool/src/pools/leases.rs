@@ -123,7 +123,7 @@ impl TargetPools {
             };
             match lease {
                 Lease::Granted(lasts) => {
-                    let ms = u32::try_from(lasts.as_millis()).unwrap_or(u32::MAX);
+                    let ms = u32::try_from(lasts.as_millis()).expect("invariant: a lease lasts for seconds");
                     reply.granted.push((wish.pool, ms));
                 }
                 Lease::Other(map) => reply.maps.push(TargetPoolMap { pool: wish.pool, map }),

@@ -18,7 +18,7 @@ const REPLICA_LIMIT: Duration = Duration::from_secs(1);
 /// Pause before the replicas are asked once more.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks the replicas of a pool's service, from the `first` on, until the one that leads answers. Returns which it was. Nothing of a
+/// Asks the replicas of a pool's service, of which there is one at least, the `first` one first, until the one that leads answers. Returns which it was. Nothing of a
 /// service that isn't replicated leads elsewhere: it is asked once.
 ///
 /// # Errors
@@ -32,11 +32,13 @@ pub(crate) async fn ask_leader<Req: Serialize, Rep: DeserializeOwned>(
 ) -> (Rank, Result<Rep, AskError>) {
     let rt = engines.runtime();
     let until = rt.now() + limit;
-    let first = first.and_then(|first| replicas.iter().position(|rank| *rank == first)).unwrap_or(0);
-    let mut order = replicas.iter().copied().cycle().skip(first);
+    assert!(!replicas.is_empty(), "invariant: a service has a replica at least");
+    let (mut order, others): (Vec<Rank>, Vec<Rank>) =
+        replicas.iter().copied().partition(|rank| Some(*rank) == first);
+    order.extend(others);
     let mut asked = 0;
     loop {
-        let rank = order.next().expect("a service has a replica at least");
+        let rank = order[asked % order.len()];
         let left = until.saturating_duration_since(rt.now());
         let wait = if replicas.len() == 1 { left } else { left.min(REPLICA_LIMIT) };
         let answer = engines.ask(rank, TargetIndex(0), opcode, request, wait).await;

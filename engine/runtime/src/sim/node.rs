@@ -37,7 +37,7 @@ impl Rate {
     fn local(self, world: u64) -> u64 {
         let passed = i128::from(world) - i128::from(self.since.0);
         let shown = passed + passed * i128::from(self.faster_ppm) / Self::MILLION;
-        u64::try_from(i128::from(self.since.1) + shown).unwrap_or(u64::MAX)
+        u64::try_from(i128::from(self.since.1) + shown).expect("invariant: a world lasts less than centuries")
     }
 
     /// What the world's clock shows when the node's has reached `local`.
@@ -45,7 +45,9 @@ impl Rate {
         let passed = i128::from(local) - i128::from(self.since.1);
         let faster = Self::MILLION + i128::from(self.faster_ppm);
         let needed = (passed * Self::MILLION + faster - 1).div_euclid(faster);
-        u64::try_from(i128::from(self.since.0) + needed.max(0)).unwrap_or(u64::MAX)
+        // A moment beyond all clocks, for one that waits for ever, stays one.
+        let moment = (i128::from(self.since.0) + needed.max(0)).min(i128::from(u64::MAX));
+        u64::try_from(moment).expect("invariant: it is between the limits")
     }
 }
 
