@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
@@ -274,7 +275,7 @@ func TestADriveInTwoNodesIsOneNodesOnly(t *testing.T) {
 		t.Errorf("the first node, without it: %+v", seen)
 	}
 	var device v1alpha1.NodeDevice
-	if err := admin.Get(t.Context(), client.ObjectKey{Name: name}, &device); err != nil || !device.IsTrue(v1alpha1.ConditionHealthy) {
+	if err := admin.Get(t.Context(), client.ObjectKey{Name: name}, &device); err != nil || !meta.IsStatusConditionTrue(device.Status.Conditions, v1alpha1.ConditionHealthy) {
 		t.Errorf("%+v %v", device.Status, err)
 	}
 }

@@ -144,13 +144,3 @@ type NodeDeviceStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	Driver string `json:"driver,omitempty"`
 }
-
-// IsTrue tells whether a condition of the drive is True.
-func (d *NodeDevice) IsTrue(condition string) bool {
-	for i := range d.Status.Conditions {
-		if d.Status.Conditions[i].Type == condition {
-			return d.Status.Conditions[i].Status == metav1.ConditionTrue
-		}
-	}
-	return false
-}

@@ -32,16 +32,18 @@ func TenantOf(tenants []Tenant, namespace map[string]string) (*Tenant, error) {
 		if err != nil {
 			return nil, err
 		}
-		if selects && (owner == nil || olderTenant(&tenants[i], owner)) {
+		if selects && (owner == nil || Older(&tenants[i], owner)) {
 			owner = &tenants[i]
 		}
 	}
 	return owner, nil
 }
 
-func olderTenant(a, b *Tenant) bool {
-	if a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.Name < b.Name
+// Older tells which of two objects for the same thing was there first, and so owns it.
+func Older(a, b metav1.Object) bool {
+	ta, tb := a.GetCreationTimestamp(), b.GetCreationTimestamp()
+	if ta.Equal(&tb) {
+		return a.GetName() < b.GetName()
 	}
-	return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	return ta.Before(&tb)
 }

@@ -14,10 +14,9 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"go.uber.org/zap/zapcore"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
+	"weir.dev/weir/operator/internal/command"
 	"weir.dev/weir/operator/internal/drive"
 	"weir.dev/weir/operator/internal/inventory"
 )
@@ -78,20 +77,7 @@ func parse(args []string) (options, error) {
 }
 
 func main() {
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "weir-drives:", err)
-		os.Exit(2)
-	}
-	level, err := zapcore.ParseLevel(o.logLevel)
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "weir-drives: --log-level: %v\n", err)
-		os.Exit(2)
-	}
-	ctrl.SetLogger(zap.New(zap.Level(level), zap.StacktraceLevel(zapcore.PanicLevel)))
+	o := command.Begin("weir-drives", parse, func(o options) string { return o.logLevel })
 	work := run
 	if o.once {
 		work = func(_ context.Context, o options) error { return dryRun(os.Stdout, o) }

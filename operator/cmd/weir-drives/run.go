@@ -83,7 +83,7 @@ func run(ctx context.Context, o options) error {
 type watch struct {
 	agent    *inventory.Agent
 	interval time.Duration
-	// changed has something in it when a NodeDevice of this node is another.
+	// changed gets a value when a NodeDevice of this node has changed.
 	changed chan struct{}
 	// offers are told what was seen.
 	offers []func(context.Context, []inventory.Seen)

@@ -8,9 +8,9 @@ import (
 	"os"
 	"strings"
 
-	"go.uber.org/zap/zapcore"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"weir.dev/weir/operator/internal/command"
 )
 
 // version is set by the linker.
@@ -65,20 +65,7 @@ func parse(args []string) (options, error) {
 }
 
 func main() {
-	o, err := parse(os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "weir-operator:", err)
-		os.Exit(2)
-	}
-	level, err := zapcore.ParseLevel(o.logLevel)
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "weir-operator: --log-level: %v\n", err)
-		os.Exit(2)
-	}
-	ctrl.SetLogger(zap.New(zap.Level(level), zap.StacktraceLevel(zapcore.PanicLevel)))
+	o := command.Begin("weir-operator", parse, func(o options) string { return o.logLevel })
 	if err := run(ctrl.SetupSignalHandler(), o); err != nil {
 		ctrl.Log.Error(err, "Operator stopped")
 		os.Exit(1)

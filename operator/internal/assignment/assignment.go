@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -155,12 +156,11 @@ func (d *Decision) miss(rank int32, why string) {
 
 // failure says what has happened to a drive that an engine can do nothing with, and when.
 func failure(device *v1alpha1.NodeDevice) (why string, since time.Time, is bool) {
-	for _, c := range device.Status.Conditions {
-		if c.Type == v1alpha1.ConditionHealthy && c.Status == metav1.ConditionFalse && slices.Contains(lost, c.Reason) {
-			return c.Reason + ": " + c.Message, c.LastTransitionTime.Time, true
-		}
+	c := meta.FindStatusCondition(device.Status.Conditions, v1alpha1.ConditionHealthy)
+	if c == nil || c.Status != metav1.ConditionFalse || !slices.Contains(lost, c.Reason) {
+		return "", time.Time{}, false
 	}
-	return "", time.Time{}, false
+	return c.Reason + ": " + c.Message, c.LastTransitionTime.Time, true
 }
 
 func (w Want) owns(device *v1alpha1.NodeDevice) bool {
@@ -203,7 +203,8 @@ func (w Want) problem(device *v1alpha1.NodeDevice) string {
 		return v1alpha1.ReasonAssigned
 	case !device.DeletionTimestamp.IsZero():
 		return v1alpha1.ReasonDeleting
-	case !device.IsTrue(v1alpha1.ConditionReady) || !device.IsTrue(v1alpha1.ConditionHealthy):
+	case !meta.IsStatusConditionTrue(device.Status.Conditions, v1alpha1.ConditionReady) ||
+		!meta.IsStatusConditionTrue(device.Status.Conditions, v1alpha1.ConditionHealthy):
 		for _, c := range device.Status.Conditions {
 			if c.Status != metav1.ConditionTrue {
 				return c.Reason

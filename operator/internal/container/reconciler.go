@@ -292,7 +292,7 @@ func (r *Reconciler) twin(ctx context.Context, container *v1alpha1.Container) (s
 	for i := range containers.Items {
 		other := &containers.Items[i]
 		same := other.UID != container.UID && other.Spec.PoolRef == container.Spec.PoolRef && other.EngineLabel() == container.EngineLabel()
-		if same && status.Older(other, container) {
+		if same && v1alpha1.Older(other, container) {
 			return other.Name, nil
 		}
 	}

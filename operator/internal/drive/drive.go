@@ -83,8 +83,8 @@ func Name(identity string) string {
 }
 
 const (
-	// ResourcePrefix begins the names of resources of the device plugin.
-	ResourcePrefix = "weir.dev/nvme-"
+	// resourcePrefix begins the names of resources of the device plugin.
+	resourcePrefix = "weir.dev/nvme-"
 	// resourceBytes of SHA-256 tell the engines of a node apart.
 	resourceBytes = 10
 	// Driver is the name of the driver of dynamic resource allocation.
@@ -107,7 +107,7 @@ func Engine(namespace, cluster string, rank int32) string {
 
 // Resource is the name under which the kubelet knows the drives of an engine.
 func Resource(namespace, cluster string, rank int32) string {
-	return ResourcePrefix + Engine(namespace, cluster, rank)
+	return resourcePrefix + Engine(namespace, cluster, rank)
 }
 
 // ContainerPath is where an engine's container has the drive of a target.
@@ -122,7 +122,7 @@ func loopIdentity(backingFile string) string { return loopKind + "." + path.Base
 var (
 	// nvmeIdentity is what the kernel writes of a namespace: EUI-64 or NGUID, UUID, or maker, serial number, model and number.
 	nvmeIdentity = regexp.MustCompile(`^(eui\.[0-9a-f]{16}([0-9a-f]{16})?|uuid\.[0-9a-f-]{36}|nvme\.[0-9a-f]{4}(-[0-9a-f]+){2}-[0-9a-f]{8})$`)
-	// nameless are identities that drives have which nobody has given one.
+	// nameless are identities that tell no drive from another: their number is zeros or blanks.
 	nameless = regexp.MustCompile(`^(eui\.0+|uuid\.[0-]+|nvme\.[0-9a-f]{4}-(20|00|30)*-.*)$`)
 )
 

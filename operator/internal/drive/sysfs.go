@@ -21,7 +21,7 @@ const (
 	textBytes = 64
 	// sectorBytes is the unit of sizes in sysfs, whatever the drive's own blocks are.
 	sectorBytes = 512
-	// mountinfoFields come before the mount's device and directory, and after.
+	// mountinfoFields are what is read of a line of mountinfo: the third has the device's number, the fifth the directory.
 	mountinfoFields = 5
 )
 

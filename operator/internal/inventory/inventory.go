@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -218,7 +219,10 @@ func (a *Agent) ensure(ctx context.Context, name string) (*v1alpha1.NodeDevice, 
 // isElsewhere tells whether another node that works has the drive. Two nodes have one drive when it is on a network, or when somebody
 // copied its identity.
 func (a *Agent) isElsewhere(ctx context.Context, device *v1alpha1.NodeDevice) (bool, error) {
-	if device.Status.Node == "" || device.Status.Node == a.node || reasonOf(device, v1alpha1.ConditionHealthy) == v1alpha1.ReasonAbsent {
+	if device.Status.Node == "" || device.Status.Node == a.node {
+		return false, nil
+	}
+	if c := meta.FindStatusCondition(device.Status.Conditions, v1alpha1.ConditionHealthy); c != nil && c.Reason == v1alpha1.ReasonAbsent {
 		return false, nil
 	}
 	var other corev1.Node
@@ -284,7 +288,6 @@ func (a *Agent) miss(ctx context.Context, device *v1alpha1.NodeDevice) error {
 		return nil // another node has it
 	}
 	before := device.DeepCopy()
-	device = device.DeepCopy()
 	device.Status.ObservedGeneration = device.Generation
 	message := fmt.Sprintf("node %s does not have it any more: put the drive back, or in another node", a.node)
 	for _, kind := range []string{v1alpha1.ConditionHealthy, v1alpha1.ConditionReady} {
@@ -313,13 +316,4 @@ func (a *Agent) write(ctx context.Context, device, before *v1alpha1.NodeDevice) 
 		return fmt.Errorf("write the status of NodeDevice %s: %w", device.Name, err)
 	}
 	return nil
-}
-
-func reasonOf(device *v1alpha1.NodeDevice, kind string) string {
-	for _, c := range device.Status.Conditions {
-		if c.Type == kind {
-			return c.Reason
-		}
-	}
-	return ""
 }

@@ -56,7 +56,7 @@ var ClusterSettled = Chain[Cluster]{
 	clusterCurrent, // every engine runs what the spec asks for
 }
 
-// ClusterHealthy finds engines that served before and don't now.
+// ClusterHealthy finds engines that have served and don't, and drives that have failed.
 var ClusterHealthy = Chain[Cluster]{
 	clusterNoneLost,      // no data is unavailable
 	clusterNoDriveFailed, // no drive has failed

@@ -257,7 +257,7 @@ func (r *Reconciler) twin(ctx context.Context, pool *v1alpha1.Pool) (string, err
 	for i := range pools.Items {
 		other := &pools.Items[i]
 		same := other.UID != pool.UID && other.Spec.ClusterRef == pool.Spec.ClusterRef && other.EngineLabel() == pool.EngineLabel()
-		if same && status.Older(other, pool) {
+		if same && v1alpha1.Older(other, pool) {
 			return other.Name, nil
 		}
 	}

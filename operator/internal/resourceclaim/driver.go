@@ -31,10 +31,10 @@ const (
 	cdiKind = drive.Driver + "/drive"
 	// cdiVersion is the oldest version of CDI that has all that is used here.
 	cdiVersion = "0.5.0"
-	// slicePool is how many devices a ResourceSlice has at most.
-	slicePool = resourceapi.ResourceSliceMaxDevices
-	specMode  = 0o644
-	nodeMode  = os.FileMode(0o600)
+	// specMode lets container runtimes read a specification.
+	specMode = 0o644
+	// nodeMode lets only the engine's user open a drive.
+	nodeMode = os.FileMode(0o600)
 )
 
 // Taker looks at a drive that is about to be given away, and makes its device file.
@@ -78,7 +78,7 @@ func (d *Driver) Resources(drives []inventory.Seen) resourceslice.DriverResource
 			continue
 		}
 		last := &slices[len(slices)-1]
-		if len(last.Devices) == slicePool {
+		if len(last.Devices) == resourceapi.ResourceSliceMaxDevices {
 			slices = append(slices, resourceslice.Slice{})
 			last = &slices[len(slices)-1]
 		}

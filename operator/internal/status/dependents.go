@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // MaxListed is how many dependents a message names.
@@ -21,13 +19,4 @@ func ListSome(names []string, most int) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-}
-
-// Older tells which of two objects for the same thing was there first, and so owns it.
-func Older(a, b metav1.Object) bool {
-	ta, tb := a.GetCreationTimestamp(), b.GetCreationTimestamp()
-	if ta.Equal(&tb) {
-		return a.GetName() < b.GetName()
-	}
-	return ta.Before(&tb)
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"weir.dev/weir/engine/proto/keys"
 	"weir.dev/weir/engine/proto/management/roles"
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/apply"
@@ -21,9 +22,6 @@ import (
 	"weir.dev/weir/operator/internal/manifest"
 	"weir.dev/weir/operator/internal/pki"
 )
-
-// systemKeyBytes is the key length of HMAC-SHA-256.
-const systemKeyBytes = 32
 
 // credentials is what engines and clients prove themselves with.
 type credentials struct {
@@ -136,9 +134,9 @@ func (r *Reconciler) ensureSystemKey(ctx context.Context, cluster *v1alpha1.Stor
 	}
 	if found {
 		key := existing.Data[manifest.KeySystemKey]
-		if !isSystemKey(key) {
+		if !isKey(key) {
 			return nil, fmt.Errorf("secret %s/%s: %s is not base64 of %d bytes: restore it, clients and engines know each other by it",
-				secret.Namespace, secret.Name, manifest.KeySystemKey, systemKeyBytes)
+				secret.Namespace, secret.Name, manifest.KeySystemKey, keys.Bytes)
 		}
 		return key, nil
 	}
@@ -174,9 +172,9 @@ func (r *Reconciler) ensureEngineKey(ctx context.Context, cluster *v1alpha1.Stor
 	}
 	if found {
 		key := existing.Data[manifest.KeyEngineKey]
-		if !isSystemKey(key) {
+		if !isKey(key) {
 			return nil, fmt.Errorf("secret %s/%s: %s is not base64 of %d bytes: delete the Secret, and all engines are restarted with another key",
-				secret.Namespace, secret.Name, manifest.KeyEngineKey, systemKeyBytes)
+				secret.Namespace, secret.Name, manifest.KeyEngineKey, keys.Bytes)
 		}
 		return key, nil
 	}
@@ -191,12 +189,13 @@ func (r *Reconciler) ensureEngineKey(ctx context.Context, cluster *v1alpha1.Stor
 	return key, nil
 }
 
+// drawKey makes a key as a key file has it.
 func drawKey() ([]byte, error) {
-	raw := make([]byte, systemKeyBytes)
+	raw := make([]byte, keys.Bytes)
 	if _, err := rand.Read(raw); err != nil {
 		return nil, fmt.Errorf("draw a key: %w", err)
 	}
-	return []byte(base64.StdEncoding.EncodeToString(raw)), nil
+	return keys.Format(raw), nil
 }
 
 // engineKeySecret holds the engines' own key; who makes it fills it in.
@@ -210,15 +209,16 @@ func engineKeySecret(cluster *v1alpha1.StorageCluster) *corev1.Secret {
 // systemKeyOf is the system key in the Secret of clients; nil if that is not there, not the cluster's, or has none.
 func (r *Reconciler) systemKeyOf(ctx context.Context, clients *corev1.Secret) ([]byte, error) {
 	existing, found, err := apply.Find(ctx, r.client, r.live, clients)
-	if err != nil || !found || apply.Taken(existing, clients) != nil || !isSystemKey(existing.Data[manifest.KeySystemKey]) {
+	if err != nil || !found || apply.Taken(existing, clients) != nil || !isKey(existing.Data[manifest.KeySystemKey]) {
 		return nil, err
 	}
 	return existing.Data[manifest.KeySystemKey], nil
 }
 
-func isSystemKey(key []byte) bool {
+// isKey tells whether a key file would have this text.
+func isKey(key []byte) bool {
 	raw, err := base64.StdEncoding.DecodeString(string(key))
-	return err == nil && len(raw) == systemKeyBytes
+	return err == nil && len(raw) == keys.Bytes
 }
 
 // systemKeySecret holds the system key; who makes it fills it in.

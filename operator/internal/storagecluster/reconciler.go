@@ -245,10 +245,11 @@ func (r *Reconciler) allClusters(ctx context.Context, _ client.Object) []reconci
 	return r.clusters(ctx, func(*v1alpha1.StorageCluster) bool { return true })
 }
 
+// clusters are those that are meant.
 func (r *Reconciler) clusters(ctx context.Context, meant func(*v1alpha1.StorageCluster) bool) []reconcile.Request {
 	var clusters v1alpha1.StorageClusterList
 	if err := r.client.List(ctx, &clusters); err != nil {
-		return nil // the next periodic look at each cluster sees the node as well
+		return nil // the next periodic look at each cluster sees what has changed
 	}
 	requests := make([]reconcile.Request, 0, len(clusters.Items))
 	for i := range clusters.Items {

@@ -34,8 +34,9 @@ type rolloutEngine struct {
 }
 
 // due decides which StatefulSets are written now. Missing ones all at once: they hold up nobody. Outdated ones that
-// are down anyway, and those that seal by another key, at once too: engines of two keys are no cluster. Of the others one at a time, and only while every other engine that has been up is up, so
-// that at most one engine is away because of a rollout.
+// are down anyway, and those that seal by another key, at once too: engines of two keys don't understand each other. Of the
+// others one at a time, and only while every other engine that has been up is up, so that at most one engine is away because
+// of a rollout.
 func due(engines []rolloutEngine) []int32 {
 	var ranks []int32
 	allSettled := true

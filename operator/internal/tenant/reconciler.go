@@ -270,8 +270,8 @@ func (r *Reconciler) without(ctx context.Context, tenant *v1alpha1.Tenant, probl
 	return nil
 }
 
-// blocker has the engines turn the tenant's clients away, deletes its Secrets, releases its VNIs and waits for the nodes that use them. It does not wait for their
-// quarantine.
+// blocker has the engines turn the tenant's clients away, deletes its Secrets, releases its VNIs and waits for the nodes that
+// use them. It does not wait for their quarantine.
 func (r *Reconciler) blocker(ctx context.Context, tenant *v1alpha1.Tenant) (*status.Condition, error) {
 	if blocked, err := r.turnAway(ctx, tenant); blocked != nil || err != nil {
 		return blocked, err

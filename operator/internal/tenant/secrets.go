@@ -54,10 +54,11 @@ func (r *Reconciler) look(ctx context.Context, tenant *v1alpha1.Tenant) (found, 
 	}
 	for i := range namespaces.Items {
 		ns := &namespaces.Items[i]
-		if selects, err := tenant.Selects(ns.Labels); err != nil || !selects || !ns.DeletionTimestamp.IsZero() {
-			if err != nil {
-				return f, err
-			}
+		selects, err := tenant.Selects(ns.Labels)
+		if err != nil {
+			return f, err
+		}
+		if !selects || !ns.DeletionTimestamp.IsZero() {
 			continue
 		}
 		owner, err := v1alpha1.TenantOf(tenants.Items, ns.Labels)
