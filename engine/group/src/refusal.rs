@@ -21,6 +21,12 @@ impl From<Refusal> for Status {
     }
 }
 
+impl From<Status> for Refusal {
+    fn from(Status { der, message }: Status) -> Self {
+        Self { der, object: String::new(), message }
+    }
+}
+
 /// Why a request of an engine is rejected, whatever it asks for.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Rejection {

@@ -233,7 +233,7 @@ impl CollectiveHandler for Query {
 /// Longest wait of an engine for the figures of one of its own targets: one that is up answers in under a millisecond.
 const QUERY_LIMIT: Duration = Duration::from_secs(1);
 
-/// Collective messages under the system's seal.
+/// Collective messages under the engines' seal.
 struct Sealed {
     engines: Weak<Engines>,
     dead: Rc<dyn Fn(Rank) -> bool>,

@@ -101,11 +101,6 @@ pub enum PlantedBug {
     IgnoredLease,
     /// A target that gets what it lacks keeps what it had, also what was removed meanwhile.
     ResurrectedDeletion,
-    /// The leader of a transaction of groups answers before the other members of its group have the decision: another leader
-    /// may answer something else.
-    DoubleAnswer,
-    /// Readers of an epoch don't wait for transactions that are prepared: a snapshot that shows nothing of one shows it later.
-    SnapshotOverUndecided,
 }
 
 /// Changes of one object, in the order of their epochs.

@@ -80,8 +80,8 @@ opcodes! {
     REPLICA_UPDATE = 0x0112,
     /// [`crate::replica::ByLeader`] of an [`OBJECT_PUNCH`] → as that. To the leader of the keys' group.
     REPLICA_PUNCH = 0x0113,
-    /// [`crate::replica_transaction::ReplicaCommitRequest`] + changes → [`crate::object::UpdateReply`]. To the leader of the first group with
-    /// replicas that the changes concern.
+    /// [`crate::replica_transaction::ReplicaCommitRequest`] + changes → [`crate::object::UpdateReply`]. To the leader of
+    /// the first group with replicas that the changes concern.
     REPLICA_COMMIT = 0x0114,
     /// [`crate::pool::ConnectRequest`] → [`crate::pool::ConnectReply`].
     POOL_CONNECT = 0x0201,
@@ -202,8 +202,8 @@ opcodes! {
     ENGINE_REPORT = 0x0503,
 }
 
-/// Whether requests of this opcode go before all others, beyond credits and past a full server: membership and leases, so that an
-/// engine that has too much to do is not taken for a dead one, and what membership needs to understand itself.
+/// Whether requests of this opcode go before all others, beyond credits and past a full server: membership, leases and tenants'
+/// access, so that an engine that has too much to do is not taken for a dead one, and what membership needs to understand itself.
 #[must_use]
 pub const fn is_urgent(opcode: u16) -> bool {
     matches!(opcode, GROUP_PING | GROUP_RELAY | GROUP_SYNC | MAP_LEASE | TENANT_TABLE)
@@ -211,7 +211,8 @@ pub const fn is_urgent(opcode: u16) -> bool {
 }
 
 /// Whether requests of this opcode are part of what a target has admitted already, and others wait for: those that
-/// prepare and decide transactions, and those between replicas, of objects and of pool services. They are served past a full server, which may be full of those that wait for them.
+/// prepare and decide transactions, and those between replicas, of objects and of pool services. They are served past a full server,
+/// which may be full of those that wait for them.
 #[must_use]
 pub const fn is_awaited(opcode: u16) -> bool {
     matches!(

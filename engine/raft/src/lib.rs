@@ -23,3 +23,4 @@ pub use error::{Lost, Unreadable};
 pub use log::{is_prepared, prepare};
 pub use replica::{Leadership, Outcome, Replica, Scopes};
 pub use replicas::Replicas;
+pub use stored::{change, load_scope};

@@ -83,11 +83,7 @@ impl Replicas {
     async fn take(&self, rank: Rank, batch: RaftBatch, request: &Request) -> Result<(), Refusal> {
         let missing = || refusal(Der::NONEXIST, "no replica of that group is here");
         let replica = self.get(batch.group).ok_or_else(missing)?;
-        let bytes = if batch.messages.is_empty() {
-            fetch(request).await.map_err(|Status { der, message }| refusal(der, &message))?
-        } else {
-            batch.messages.into_vec()
-        };
+        let bytes = if batch.messages.is_empty() { fetch(request).await? } else { batch.messages.into_vec() };
         let own = id_of(self.engines.own_rank());
         let messages = decode(&bytes).map_err(|reason| refusal(Der::PROTO, &reason))?;
         if messages.iter().any(|message| message.from != id_of(rank) || message.to != own) {

@@ -89,12 +89,15 @@ pub(crate) fn put<T: Serialize>(name: &[u8], form: &T) -> AttributeChange {
     change(SCOPE, name, Some(encode(form)))
 }
 
-pub(crate) fn change(scope: &[u8], name: &[u8], value: Option<Vec<u8>>) -> AttributeChange {
+/// The change of one attribute.
+#[must_use]
+pub fn change(scope: &[u8], name: &[u8], value: Option<Vec<u8>>) -> AttributeChange {
     AttributeChange { scope: scope.to_vec(), name: name.to_vec(), value }
 }
 
 /// Every attribute of a scope, in order of the names.
-pub(crate) fn load_scope(shard: &Shard, scope: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+#[must_use]
+pub fn load_scope(shard: &Shard, scope: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut entries = Vec::new();
     let mut from = Vec::new();
     loop {

@@ -13,6 +13,7 @@ use weir_runtime::sim::Node;
 
 use crate::cluster::{Cluster, Shape};
 use crate::history::History;
+use crate::replicas::{below, other_engine, plant};
 use crate::snapshots::service_rank;
 use crate::workload::{self, Mix, Run};
 
@@ -36,16 +37,6 @@ pub fn start(seed: u64) -> Cluster {
 
 fn class() -> ObjectClass {
     "RP_2G2".parse().expect("a registered name")
-}
-
-pub fn below(cluster: &Cluster, most: u64) -> Duration {
-    Duration::from_micros(cluster.world.rng().below(most))
-}
-
-/// An engine that doesn't run the pool's service.
-pub fn other_engine(cluster: &Cluster, service: u32) -> u32 {
-    let other = u32::try_from(cluster.world.rng().below(u64::from(SHAPE.engines - 1))).expect("few engines");
-    (service + 1 + other) % SHAPE.engines
 }
 
 fn node(cluster: &Cluster, rank: u32) -> &Node {
@@ -124,11 +115,7 @@ pub fn cut_an_engine_off(cluster: &Cluster) -> History {
 
 /// Whether a history shows that an engine which is cut off serves although its lease has ended.
 pub fn shows_ignored_leases(cluster: &Cluster) -> bool {
-    for rank in 0..SHAPE.engines {
-        for index in 0..SHAPE.targets as usize {
-            cluster.target(rank, index).io().plant(PlantedBug::IgnoredLease);
-        }
-    }
+    plant(cluster, PlantedBug::IgnoredLease);
     let (service, run) = begin(cluster, Mix::Apart);
     let victim = other_engine(cluster, service);
     let last = SHAPE.engines - service - victim;

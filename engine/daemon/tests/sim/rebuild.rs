@@ -65,14 +65,14 @@ fn lose_and_return(cluster: &Cluster, planted: Option<PlantedBug>) -> History {
         take_snapshot(cluster);
     }
     for _ in 0..=cluster.world.rng().below(2) {
-        let victim = members::other_engine(cluster, service);
+        let victim = replicas::other_engine(cluster, service);
         cluster.crash(victim, CrashKeeps::Any);
-        cluster.world.run_for(members::below(cluster, AWAY_MAX_US));
+        cluster.world.run_for(replicas::below(cluster, AWAY_MAX_US));
         cluster.restart(victim);
         cluster.settle();
         // What starts has no faults.
         planted.inspect(|bug| replicas::plant(cluster, *bug));
-        cluster.world.run_for(members::below(cluster, BACK_MAX_US));
+        cluster.world.run_for(replicas::below(cluster, BACK_MAX_US));
     }
     wait_until_whole(cluster);
     run.finish(cluster)

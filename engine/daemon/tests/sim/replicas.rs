@@ -22,12 +22,19 @@ fn class() -> ObjectClass {
     "RP_2G2".parse().expect("a registered name")
 }
 
-fn below(cluster: &Cluster, most: u64) -> Duration {
+pub fn below(cluster: &Cluster, most: u64) -> Duration {
     Duration::from_micros(cluster.world.rng().below(most))
 }
 
+/// An engine that doesn't run the pool's service.
+pub fn other_engine(cluster: &Cluster, service: u32) -> u32 {
+    let engines = cluster.shape.engines;
+    let other = u32::try_from(cluster.world.rng().below(u64::from(engines - 1))).expect("few engines");
+    (service + 1 + other) % engines
+}
+
 /// Has the pool's service take an engine out of the map.
-pub fn exclude(cluster: &Cluster, service: u32, rank: u32) {
+fn exclude(cluster: &Cluster, service: u32, rank: u32) {
     let pools = cluster.target(service, 0).pools().clone();
     let pool = pools.find("tank").expect("the pool").id();
     let service = pools.own_service(pool).expect("it runs there");
@@ -38,8 +45,8 @@ pub fn exclude(cluster: &Cluster, service: u32, rank: u32) {
 
 /// Plants a fault in each target.
 pub fn plant(cluster: &Cluster, bug: PlantedBug) {
-    for rank in 0..SHAPE.engines {
-        for index in 0..SHAPE.targets as usize {
+    for rank in 0..cluster.shape.engines {
+        for index in 0..cluster.shape.targets as usize {
             cluster.target(rank, index).io().plant(bug);
         }
     }
@@ -58,22 +65,32 @@ pub fn shows(cluster: &Cluster, bug: PlantedBug) -> bool {
 
 /// An engine other than the service's is lost for good, at any moment, with messages lost and clocks that differ.
 pub fn lose_an_engine(cluster: &Cluster, mix: Mix) -> History {
-    let random = cluster.world.rng();
     let service = service_rank(cluster, "tank");
+    disturb(cluster, 3);
+    let run = workload::start_in(cluster, "tank", mix, Some(class()));
+    lose_while_running(cluster, service);
+    run.finish(cluster)
+}
+
+/// Sets clocks apart in half of the runs, and loses messages in one run of so many.
+pub fn disturb(cluster: &Cluster, lossy_one_in: u64) {
+    let random = cluster.world.rng();
     if random.below(2) == 0 {
         cluster.skew_clocks(Duration::from_millis(200));
     }
-    if random.below(3) == 0 {
+    if random.below(lossy_one_in) == 0 {
         cluster.fabric.configure(|config| {
             config.loss = 0.02;
             config.duplicate = 0.01;
         });
     }
-    let run = workload::start_in(cluster, "tank", mix, Some(class()));
+}
+
+/// In three of four runs an engine other than the service's is lost for good, at any moment. In the end the fabric is reliable.
+pub fn lose_while_running(cluster: &Cluster, service: u32) {
     cluster.world.run_for(below(cluster, LOST_MAX_US));
-    if random.below(4) > 0 {
-        let other = u32::try_from(random.below(u64::from(SHAPE.engines - 1))).expect("few engines");
-        let victim = (service + 1 + other) % SHAPE.engines;
+    if cluster.world.rng().below(4) > 0 {
+        let victim = other_engine(cluster, service);
         cluster.crash(victim, CrashKeeps::Any);
         cluster.world.run_for(below(cluster, NOTICED_MAX_US));
         exclude(cluster, service, victim);
@@ -83,7 +100,6 @@ pub fn lose_an_engine(cluster: &Cluster, mix: Mix) -> History {
         config.loss = 0.0;
         config.duplicate = 0.0;
     });
-    run.finish(cluster)
 }
 
 /// Engines that can't reach each other for a while acknowledge nothing that both don't have.

@@ -10,10 +10,9 @@ use weir_client::{
     AkeyRead, AkeyWrite, Conditions, Container, Context, Der, Epoch, Error, Key, Object, ObjectClass,
     Transaction, kind,
 };
-use weir_media::sim::CrashKeeps;
 
 use crate::cluster::{Cluster, Shape};
-use crate::replicas::exclude;
+use crate::replicas;
 use crate::snapshots::service_rank;
 use crate::workload::make_container;
 
@@ -31,9 +30,8 @@ const OPERATIONS: u64 = 30;
 /// Longest pause between two of them.
 const PAUSE_MAX_US: u64 = 6_000;
 
-/// Longest time until an engine is lost, and from then on until the pool map says so.
-const LOST_MAX_US: u64 = 250_000;
-const NOTICED_MAX_US: u64 = 400_000;
+/// Longest time until the snapshot is taken.
+const SNAPSHOT_MAX_US: u64 = 62_500;
 
 /// How long a client tries: longer than an engine is missed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -281,7 +279,7 @@ async fn work(context: &Context, keys: &Keys, client: u64, ledger: &RefCell<Ledg
 /// Takes a snapshot while others work, and reads it again and again.
 async fn look_back(context: &Context, keys: &Keys, ledger: &RefCell<Ledger>) {
     let rt = context.runtime();
-    rt.sleep(Duration::from_micros(rt.random_u64() % (LOST_MAX_US / 4))).await;
+    rt.sleep(Duration::from_micros(rt.random_u64() % SNAPSHOT_MAX_US)).await;
     let Ok(epoch) = keys.container.create_snapshot(context).await else { return };
     for _ in 0..40 {
         let mut reads = Vec::new();
@@ -333,37 +331,12 @@ impl Run {
     }
 }
 
-fn below(cluster: &Cluster, most: u64) -> Duration {
-    Duration::from_micros(cluster.world.rng().below(most))
-}
-
 /// An engine other than the service's is lost for good, at any moment.
 pub fn lose_an_engine(cluster: &Cluster) -> Ledger {
-    let random = cluster.world.rng();
     let service = service_rank(cluster, "tank");
-    if random.below(2) == 0 {
-        cluster.skew_clocks(Duration::from_millis(200));
-    }
-    if random.below(4) == 0 {
-        cluster.fabric.configure(|config| {
-            config.loss = 0.02;
-            config.duplicate = 0.01;
-        });
-    }
+    replicas::disturb(cluster, 4);
     let run = start(cluster, &["RP_2G1", "RP_2G2", "RP_2G1"]);
-    cluster.world.run_for(below(cluster, LOST_MAX_US));
-    if random.below(4) > 0 {
-        let other = u32::try_from(random.below(u64::from(SHAPE.engines - 1))).expect("few engines");
-        let victim = (service + 1 + other) % SHAPE.engines;
-        cluster.crash(victim, CrashKeeps::Any);
-        cluster.world.run_for(below(cluster, NOTICED_MAX_US));
-        exclude(cluster, service, victim);
-    }
-    cluster.world.run_for(below(cluster, LOST_MAX_US));
-    cluster.fabric.configure(|config| {
-        config.loss = 0.0;
-        config.duplicate = 0.0;
-    });
+    replicas::lose_while_running(cluster, service);
     run.finish(cluster)
 }
 

@@ -16,12 +16,12 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use weir_layout::ObjectClass;
 use weir_pool::TargetPool;
 use weir_proto::pool::{PoolTarget, TargetState};
-use weir_proto::{Epoch, ObjectId, PoolId};
+use weir_proto::{Epoch, PoolId};
 
 use crate::admission::Admission;
+use crate::groups::is_replicated;
 use crate::repeats::Repeats;
 use crate::unsettled::{PlantedBug, Unsettled};
 pub use progress::RebuildProgress;
@@ -41,11 +41,6 @@ pub(crate) struct Rebuild {
     running: RefCell<HashMap<PoolId, RebuildProgress>>,
     /// Rebuilds that have ended since the start.
     ended: Cell<u64>,
-}
-
-/// Whether an object is one with replicas.
-fn has_replicas(object: ObjectId) -> bool {
-    ObjectClass::of(object).is_ok_and(|class| class.replicas() > 1)
 }
 
 impl Rebuild {
@@ -134,7 +129,7 @@ impl Rebuild {
             return Ok(());
         }
         for container in shard.containers().into_iter().filter(|one| !one.destroying) {
-            let erased = shard.erase_objects(container.container, &has_replicas).await;
+            let erased = shard.erase_objects(container.container, &is_replicated).await;
             erased.map_err(|error| error.to_string())?;
         }
         Ok(())

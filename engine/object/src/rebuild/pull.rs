@@ -12,7 +12,7 @@ use weir_proto::history::{
 use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::pool::PoolTarget;
 use weir_proto::replica::ChangeId;
-use weir_proto::{ContainerId, Der, Epoch, opcode};
+use weir_proto::{ContainerId, Der, opcode};
 use weir_runtime::join_all;
 use weir_runtime::sync::Semaphore;
 use weir_store::Data;
@@ -58,7 +58,8 @@ impl Rebuild {
         version: u32,
     ) -> Result<(), String> {
         let sources = self.begin(pool, version).await?;
-        let since = sources.iter().map(|source| source.begun.now).max().unwrap_or(Epoch::ZERO);
+        let since = sources.iter().map(|source| source.begun.now).max();
+        let since = since.ok_or("no target serves the pool")?;
         // From here on it is known from which epoch on all changes come.
         pool.shard().fill(since);
         let all: BTreeSet<ContainerId> =

@@ -14,9 +14,10 @@ use weir_proto::pool::PoolMap;
 use weir_proto::{Der, Key, ObjectId, PoolId, Rank, opcode};
 use weir_rpc::Status;
 
+use super::Rebuild;
 use super::pull::{NAMES_MAX, PAGE_MAX};
-use super::{Rebuild, has_replicas};
 use crate::admission::refusal::{self, ErrorSite};
+use crate::groups::is_replicated;
 
 /// How long history stays as it is after it was asked for: the time between two pages, many times.
 const HOLD: Duration = Duration::from_mins(1);
@@ -47,7 +48,7 @@ impl Shares<'_> {
     }
 
     fn share(&self, object: ObjectId) -> Option<Share> {
-        let receivers = Receivers::of(object, self.map).ok().filter(|_| has_replicas(object))?;
+        let receivers = Receivers::of(object, self.map).ok().filter(|_| is_replicated(object))?;
         let groups = receivers.between(self.map, self.from, self.to);
         groups.contains(&true).then_some(Share { layout: receivers.now, groups })
     }

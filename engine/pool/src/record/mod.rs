@@ -16,11 +16,12 @@ pub(crate) use container::ContainerRecord;
 pub(crate) use entry::Remnant;
 pub use entry::{DirectoryEntry, EntryState};
 pub use pool::PoolRecord;
+pub(crate) use weir_raft::{change, load_scope};
 
 use serde::de::DeserializeOwned;
 use weir_proto::codec::DecodeError;
 use weir_proto::{ContainerId, PoolId, codec};
-use weir_store::{AttributeChange, Shard};
+use weir_store::Shard;
 
 use crate::error::Failed;
 
@@ -46,9 +47,6 @@ pub(crate) const SCOPE_DIRECTORY: &[u8] = b"directory";
 
 /// Scope of what engines that are away still hold of destroyed pools, by pool.
 pub(crate) const SCOPE_REMNANT: &[u8] = b"remnant";
-
-/// Entries read at once when a scope is loaded.
-const PAGE: usize = 256;
 
 /// Scope of a container's attributes.
 pub(crate) fn scope_attributes(container: ContainerId) -> Vec<u8> {
@@ -137,28 +135,6 @@ pub(crate) fn decode<T: Stored>(pool: PoolId, bytes: &[u8]) -> Result<T, Failed>
             Err(wrong(format!("format version {version}, this release reads 1 to {}", T::VERSION)))
         }
     }
-}
-
-/// Every entry of a scope, in order of the names.
-pub(crate) fn load_scope(shard: &Shard, scope: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut entries = Vec::new();
-    let mut from = Vec::new();
-    loop {
-        let page = shard.attributes(scope, &from, PAGE);
-        let Some((last, _)) = page.last() else { return entries };
-        // The least name greater than the last one.
-        from = [last.as_slice(), &[0]].concat();
-        let whole = page.len() == PAGE;
-        entries.extend(page);
-        if !whole {
-            return entries;
-        }
-    }
-}
-
-/// A change of one attribute.
-pub(crate) fn change(scope: &[u8], name: &[u8], value: Option<Vec<u8>>) -> AttributeChange {
-    AttributeChange { scope: scope.to_vec(), name: name.to_vec(), value }
 }
 
 /// The container whose id is an attribute's name.

@@ -60,7 +60,8 @@ impl PoolService {
         entries.into_iter().filter_map(text).collect()
     }
 
-    /// Sets and deletes attributes, all or none, once for a request of that name. Of one that is named more than once the last value counts.
+    /// Sets and deletes attributes, all or none, once for a request of that name. Of one that is named more than once
+    /// the last value counts.
     ///
     /// # Errors
     /// When the handle doesn't allow writing, or a name or value is too long.

@@ -85,7 +85,7 @@ impl PoolService {
         let away = self.away(&map);
         let may_go = may_go(&map, redundancy, &away);
         if self.stuck.replace(!may_go) == may_go {
-            let (pool, redundancy) = (&record.label, record.redundancy);
+            let pool = &record.label;
             if may_go {
                 tracing::info!(pool, "the pool is within its redundancy again");
             } else {

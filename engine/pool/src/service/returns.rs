@@ -128,13 +128,12 @@ impl PoolService {
         Err(Failed::asking(format!("pool {label}"), "making a shard anew", error))
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::service::tests::served_by;
     use crate::target::tests::POOL;
-    use weir_proto::TargetIndex;
-    use weir_proto::pool::PoolTarget;
 
     #[test]
     fn a_target_is_taken_in_as_long_as_it_is_up_since_the_version_that_it_names() {

@@ -27,7 +27,7 @@ pub fn command(number: u64, attempt: u64, len: usize) -> Command {
     }
 }
 
-/// The numbers of the commands that a state shows, with how many of each.
+/// The numbers of the commands that a state shows, each as often as it has taken effect.
 pub fn numbers(state: &[(Vec<u8>, Vec<u8>)]) -> Vec<u64> {
     state.iter().map(|(name, _)| u64::from_be_bytes(*name.first_chunk().expect("a number"))).collect()
 }

@@ -171,14 +171,7 @@ impl Group {
     /// What a replica's state is.
     pub fn state(&self, rank: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
         let shard = self.engines[rank].shard.borrow().clone().expect("it is up");
-        let mut state = Vec::new();
-        let mut from = Vec::new();
-        loop {
-            let page = shard.attributes(STATE, &from, 256);
-            let Some((last, _)) = page.last() else { return state };
-            from = [last.as_slice(), &[0]].concat();
-            state.extend(page);
-        }
+        weir_raft::load_scope(&shard, STATE)
     }
 
     /// Brings everything back and waits until all replicas have the same state.

@@ -146,18 +146,18 @@ fn clocks_run_apart_and_timers_go_by_their_nodes_clock() {
     world.run_for(Duration::from_secs(1));
     fast.set_clock_rate(50_000);
     slow.set_clock_rate(-40_000);
-    for (node, millis) in [(&fast, 1000), (&slow, 1000)] {
+    for node in [&fast, &slow] {
         let rt = node.handle();
         let began = world.now();
         world.block_on(node, async move {
-            let until = rt.now() + Duration::from_millis(millis);
+            let until = rt.now() + Duration::from_secs(1);
             rt.sleep_until(until).await;
             assert!(rt.now() >= until, "a timer is never early");
         });
         let took = (world.now() - began).as_millis();
         assert_eq!(took, if node.name() == "fast" { 952 } else { 1041 });
     }
-    let (before, rate) = (fast.handle().now(), 0);
-    fast.set_clock_rate(rate);
+    let before = fast.handle().now();
+    fast.set_clock_rate(0);
     assert_eq!(fast.handle().now(), before, "a clock doesn't jump");
 }

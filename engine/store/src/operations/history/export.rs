@@ -66,7 +66,6 @@ impl Shard {
         let prefix = key::objects(self.number, number);
         let reader = SlicedReader::new(self, (container, number));
         let (mut at, mut page) = (Some([prefix.as_slice(), from].concat()), Filling::new(most));
-        let mut needed = 0;
         while let Some(from) = at.take() {
             let found = reader.ask(LOOKS, |tree| {
                 let mut found = Vec::new();
@@ -88,17 +87,15 @@ impl Shard {
                         at = Some(behind).filter(|behind| behind.starts_with(&prefix));
                         break;
                     }
-                    Onward::Full(more) => {
-                        needed = more;
+                    Onward::Full(needed) => {
                         drop(reader);
-                        let next = Some(rest);
-                        return self.finish(page, (next, needed), guard).await;
+                        return self.finish(page, (Some(rest), needed), guard).await;
                     }
                 }
             }
         }
         drop(reader);
-        self.finish(page, (None, needed), guard).await
+        self.finish(page, (None, 0), guard).await
     }
 
     /// Reads the data of a page.
