@@ -13,19 +13,21 @@ WORKDIR /src
 COPY setup setup
 RUN apt-get update && setup/packages.sh build && setup/libfabric.sh build
 COPY . .
-RUN cargo build --release --locked --package weir-daemon --package weir-cli --package weir-fuse \
+RUN cargo build --release --locked --package weir-daemon --package weir-cli --package weir-fuse --package weir-intercept \
     && mkdir /binaries \
     && strip -o /binaries/weir-engine target/release/weir-engine \
     && strip -o /binaries/weir target/release/weir \
-    && strip -o /binaries/weir-mountd target/release/weir-mountd
+    && strip -o /binaries/weir-mountd target/release/weir-mountd \
+    && strip -o /binaries/libweir_direct.so target/release/libweir_direct.so
 
 FROM golang:1.26-bookworm AS go-binaries
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN mkdir /binaries && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w" -o /binaries/ \
-    ./operator/cmd/weir-operator ./operator/cmd/weir-drives ./csi/cmd/weir-csi
+RUN mkdir /binaries && version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml) \
+    && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$version" -o /binaries/ \
+    ./operator/cmd/weir-operator ./operator/cmd/weir-drives ./operator/cmd/weir-fabric ./csi/cmd/weir-csi ./csi/cmd/weir-broker
 
 FROM scratch AS source
 COPY --from=rust-binaries /binaries/ /
@@ -49,9 +51,9 @@ COPY --from=binaries /weir-engine /usr/local/bin/weir-engine
 USER 10777:10777
 ENTRYPOINT ["/usr/local/bin/weir-engine"]
 
-# Operator, and the agent of drives: two static binaries, nothing else, and nobody's user.
+# Operator, the agents of drives and fabric, and the mount broker: static binaries, nothing else, and nobody's user.
 FROM scratch AS operator
-COPY --from=binaries /weir-operator /weir-drives /
+COPY --from=binaries /weir-operator /weir-drives /weir-fabric /weir-broker /
 USER 65532:65532
 ENTRYPOINT ["/weir-operator"]
 
@@ -60,12 +62,13 @@ FROM debian:bookworm-slim AS csi
 COPY --from=binaries /weir-csi /usr/local/bin/weir-csi
 ENTRYPOINT ["/usr/local/bin/weir-csi"]
 
-# Client: the mount daemon, which also runs beside the CSI driver's node service, and the command line under its names.
-# fusermount3 mounts for users other than root.
+# Client: the mount daemon, which also runs beside the CSI driver's node service, the library that its mounts show to programs, and the
+# command line under its names. fusermount3 mounts for users other than root.
 FROM debian:bookworm-slim AS client
 RUN apt-get update \
     && apt-get install -y --no-install-recommends fuse3 ibverbs-providers librdmacm1 \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=binaries /weir-mountd /weir /usr/local/bin/
+COPY --from=binaries /libweir_direct.so /usr/local/lib/
 RUN ln -s weir /usr/local/bin/daos && ln -s weir /usr/local/bin/dmg
 ENTRYPOINT ["/usr/local/bin/weir-mountd"]

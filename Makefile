@@ -56,6 +56,10 @@ e2e: ## Test on a real Kubernetes cluster: the story of `make run` with assertio
 	@setup/setup.sh cluster
 	@e2e/test.sh
 
+.PHONY: compat
+compat: setup-build ## Run the pinned earlier release against this one, both ways, under load, while engines are replaced one by one
+	@setup/compat.sh
+
 .PHONY: libfabric
 libfabric: setup-build ## Test fabric and RPC with a newer libfabric, or the one in LIBFABRIC=folder
 	@setup/newer_libfabric.sh $(LIBFABRIC)
@@ -69,8 +73,9 @@ spdk: setup-build ## Lint and test what drives devices by SPDK, where pkg-config
 	@setup/spdk.sh
 
 .PHONY: sim
-sim: setup-build ## Run the simulated cluster over many seeds (SEEDS=1000)
-	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) cargo test --locked --release -p weir-daemon --test sim -- --nocapture
+sim: setup-build ## Run the simulated cluster over many seeds (SEEDS=1000), all tests or the one named TEST, from seed FROM on
+	WEIR_SIM_SEEDS=$(or $(SEEDS),1000) $(if $(FROM),WEIR_SIM_FROM=$(FROM)) \
+		cargo test --locked --release -p weir-daemon --test sim -- $(if $(TEST),$(TEST) --exact) --nocapture
 
 .PHONY: soak
 soak: setup-build ## Soak the store in simulation, with random faults (SOAK_SECONDS=3600; failing seeds go to target/soak), then histories of transactions
@@ -91,6 +96,13 @@ fuzz: setup-build ## Fuzz everything that is decoded (FUZZ_SECONDS=300); failure
 bench: ## Measure beside references; prints a table and writes target/bench/results.json
 	@setup/setup.sh bench
 	@bench/run.sh
+
+.PHONY: scale
+scale: ## Measure the operator with many objects on a real API server (CONTAINERS=10000 NODES=500 TENANTS=200), beside what `make bench` writes
+	@setup/setup.sh build
+	@KUBEBUILDER_ASSETS=$$(setup/setup.sh assets) WEIR_SCALE_OUTPUT=$(CURDIR)/target/bench/results.json \
+		WEIR_SCALE_CONTAINERS=$(CONTAINERS) WEIR_SCALE_NODES=$(NODES) WEIR_SCALE_TENANTS=$(TENANTS) \
+		go test ./operator/tests -run '^$$' -bench OperatorAtScale -benchtime 1x -timeout 2h
 
 .PHONY: lint
 lint: ## Check format, lints, licences, shell, generated files and house rules
@@ -114,9 +126,14 @@ docs: ## Generate the reference pages and the pages of the Rust crates, and chec
 	@setup/links.sh
 	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps --exclude weir-fuzz
 
+.PHONY: wheel
+wheel: setup-build ## Build the Python package into target/wheels
+	@setup/python.sh wheel
+
 .PHONY: install
-install: build ## Install the libraries and headers that programs for DAOS are built with (PREFIX=/usr/local)
-	@setup/install_client.sh target/release/libdaos.so $(or $(PREFIX),/usr/local)
+install: build ## Install weir, daos and dmg, what programs for DAOS are built with, and the library that has programs pass mounts (PREFIX=/usr/local)
+	@setup/install_programs.sh target/release/weir $(or $(PREFIX),/usr/local)
+	@setup/install_client.sh target/release/libdaos.so $(or $(PREFIX),/usr/local) target/release/libweir_direct.so
 
 .PHONY: consumers
 consumers: setup-build ## Build programs for DAOS (fio, ROMIO) with the client's headers, from Debian's sources, and have them write and verify

@@ -19,12 +19,15 @@ Groups; all of them when none is named:
   crowd-simulated         ten thousand clients against one target, in the simulator
   membership-simulated    membership of 1,024 engines that lose messages, in the simulator
   store                   a target's store beside raw io_uring and beside other storage libraries
+  client                  the C client beside bare requests
+  interception            programs that pass a mount, beside DFS and beside the mount
   files                   files through a mount beside the local file system
   life                    start, restart with data, connect, memory at rest
 
 Options:
   --scratch FOLDER        where data, mounts and reference files go [default: target/bench/scratch]
   --binaries FOLDER       the binaries to measure [default: target/release]
+  --operations PROGRAM    the client in C [default: the one that is built]
   --references PROGRAM    what measures other storage libraries [default: the one that is built]
   --output FILE           where the results go [default: target/bench/results.json]
   --small-files N         files made in the small-file rows [default: 2000]
@@ -39,8 +42,8 @@ TEXT
 }
 
 WEIR_SCRIPT=bench/run.sh
-WEIR_NAMES=' fabric receive receive-simulated not-ready-simulated registration registration-simulated crowd-simulated membership-simulated store files life '
-WEIR_VALUED=' --scratch --binaries --references --output --small-files --sequential-mib --providers --fabric-part --store-part '
+WEIR_NAMES=' fabric receive receive-simulated not-ready-simulated registration registration-simulated crowd-simulated membership-simulated store client interception files life '
+WEIR_VALUED=' --scratch --binaries --operations --references --output --small-files --sequential-mib --providers --fabric-part --store-part '
 WEIR_BARE=' --without-instructions '
 # shellcheck source=setup/arguments.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../setup/arguments.sh"
@@ -51,7 +54,7 @@ cd "$WEIR_REPO"
 # The libraries that the store is measured beside: a workspace of its own, linked with Debian's RocksDB.
 ROCKSDB_LIB_DIR=$(dirname "$(readlink -f "$(gcc -print-file-name=librocksdb.so)")") ROCKSDB_INCLUDE_DIR=/usr/include \
     cargo build --locked --release --manifest-path bench/references/Cargo.toml --target-dir target/references
-packages=(weir-daemon weir-cli weir-fuse weir-bench)
+packages=(weir-daemon weir-cli weir-fuse weir-libdaos weir-intercept weir-bench)
 features=()
 if finds_mercury; then
     printf "Mercury %s is measured beside the native providers.\n" "$(pkg-config --modversion mercury)"
@@ -60,4 +63,9 @@ else
     printf "Mercury is not measured: pkg-config finds no 'mercury >= 2.4' (docs/how-to/mercury.md).\n"
 fi
 cargo build --locked --release "${packages[@]/#/--package=}" "${features[@]}"
+# The client is linked as programs for DAOS are.
+client=target/bench/client
+setup/install_client.sh target/release/libdaos.so "$client/installed" target/release/libweir_direct.so
+cc -std=gnu11 -O2 -Wall -Wextra -Werror -o "$client/operations" -I "$client/installed/include" bench/src/client/operations.c \
+    -L "$client/installed/lib" -ldfs -ldaos -lpthread -Wl,-rpath,"$PWD/$client/installed/lib"
 exec target/release/weir-bench "$@"

@@ -73,6 +73,15 @@ func testPrivileges(t *testing.T, c *kubectl.Cluster) {
 			t.Errorf("%s is not named, so that this test shows nothing:\n%s", privileged, warnings)
 		}
 	}
+	pods, err := c.Run(t.Context(), "get", "pods", "--namespace", story.SystemNamespace, "-o",
+		`jsonpath={range .items[*]}{.metadata.labels.app\.kubernetes\.io/component} {.spec.containers[*].securityContext.privileged}{"\n"}{end}`)
+	must(t, err)
+	for line := range strings.Lines(pods) {
+		component, privileged, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if may := component == "mount-broker" || component == "drives"; strings.Contains(privileged, "true") != may {
+			t.Errorf("a pod of component %q has privileged: %q; the mount broker and the agent of drives alone need it", component, privileged)
+		}
+	}
 }
 
 func testOperatorRestart(t *testing.T, c *kubectl.Cluster) {
@@ -89,15 +98,14 @@ spec: {poolRef: {name: tank}, deletionPolicy: Delete}
 	must(t, err)
 }
 
-// testLostMounts ends the mount daemon under a running pod, and with it the processes of the node's mounts.
+// testLostMounts kills mount daemon and mount broker of a node at once, and with them all that is known of the node's mounts.
 func testLostMounts(t *testing.T, c *kubectl.Cluster) {
 	claim(t, c, "bereft", "weir", "ReadWriteMany", "64Mi")
 	pod(t, c, "survivor", "bereft")
 	ready(t, c, "survivor")
 	_, err := shell(t, c, "survivor", "echo kept >/data/file && sync /data/file")
 	must(t, err)
-	node, err := c.Run(t.Context(), "get", "pod", "survivor", "--namespace", "default", "-o", "jsonpath={.spec.nodeName}")
-	must(t, err)
+	node := nodeOf(t, c, "survivor")
 	id := func() string {
 		out, err := c.Run(t.Context(), "get", "pod", "survivor", "--namespace", "default", "-o",
 			"jsonpath={.metadata.uid} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}")
@@ -105,9 +113,7 @@ func testLostMounts(t *testing.T, c *kubectl.Cluster) {
 		return out
 	}
 	before := id()
-	_, err = c.Run(t.Context(), "delete", "pods", "--namespace", story.SystemNamespace, "--selector",
-		"app.kubernetes.io/component=mountd", "--field-selector", "spec.nodeName="+node, "--timeout=2m")
-	must(t, err)
+	kill(t, node, "weir-broker", "weir-mountd")
 	must(t, kubectl.Eventually(t.Context(), reactionDeadline, "the file is readable again in the same pod", func() (bool, string) {
 		out, err := shell(t, c, "survivor", "cat /data/file && echo more >>/data/file && sync /data/file")
 		return err == nil && strings.HasPrefix(out, "kept\n"), fmt.Sprintf("%s (%v)", out, err)

@@ -15,20 +15,22 @@ source "$WEIR_REPO/setup/docker_cli.sh"
 tag=${WEIR_IMAGE_TAG:-dev}
 from=${WEIR_IMAGE_BINARIES:-prebuilt}
 profile=${WEIR_IMAGE_PROFILE:-release}
+# Go programs print it as theirs; Rust programs have it from their package.
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$WEIR_REPO/Cargo.toml")
 bin=$WEIR_REPO/target/images/bin
 targets=("$@")
 ((${#targets[@]} > 0)) || targets=(engine operator csi client)
 
 rust_binaries() {
     cd "$WEIR_REPO"
-    local packages=(--package weir-daemon --package weir-cli --package weir-fuse) folder=$profile binary
+    local packages=(--package weir-daemon --package weir-cli --package weir-fuse --package weir-intercept) folder=$profile binary
     if [[ $profile == dev ]]; then
         # As setup/test.sh builds them: another choice of packages has other features, and compiles all of it again.
-        packages=(--workspace --bins)
+        packages=(--workspace --bins --lib)
         folder=debug
     fi
     cargo build --profile "$profile" --locked "${packages[@]}"
-    for binary in weir-engine weir weir-mountd; do
+    for binary in weir-engine weir weir-mountd libweir_direct.so; do
         strip -o "$bin/$binary" "${CARGO_TARGET_DIR:-target}/$folder/$binary"
     done
 }
@@ -36,8 +38,8 @@ rust_binaries() {
 # The same compiler flags as the tests use, so that what they compiled is not compiled again.
 go_binaries() {
     cd "$WEIR_REPO"
-    CGO_ENABLED=0 go build -buildvcs=false -ldflags '-s -w' -o "$bin/" \
-        ./operator/cmd/weir-operator ./operator/cmd/weir-drives ./csi/cmd/weir-csi
+    CGO_ENABLED=0 go build -buildvcs=false -ldflags "-s -w -X main.version=$version" -o "$bin/" \
+        ./operator/cmd/weir-operator ./operator/cmd/weir-drives ./operator/cmd/weir-fabric ./csi/cmd/weir-csi ./csi/cmd/weir-broker
 }
 
 # build_image TARGET CONTEXT

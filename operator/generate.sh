@@ -29,6 +29,8 @@ generate rbac:roleName=weir-operator-nodes paths=./operator/internal/placement p
 # What the agent of a node's drives may do.
 generate rbac:roleName=weir-drives paths=./operator/internal/inventory output:rbac:dir=charts/weir/files/rbac/drives
 generate rbac:roleName=weir-drives-claims paths=./operator/internal/resourceclaim output:rbac:dir=charts/weir/files/rbac/claims
+# What the agent of a node's fabric may do.
+generate rbac:roleName=weir-fabric paths=./operator/internal/enforcement output:rbac:dir=charts/weir/files/rbac/fabric
 go run ./operator/internal/crdreference charts/weir/files/crds/storage.weir.dev_storageclusters.yaml \
 	charts/weir/files/crds/storage.weir.dev_pools.yaml charts/weir/files/crds/storage.weir.dev_containers.yaml \
 	charts/weir/files/crds/storage.weir.dev_fabricdomains.yaml charts/weir/files/crds/storage.weir.dev_tenants.yaml \

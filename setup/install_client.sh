@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what programs for DAOS are built with: headers, libraries by DAOS's names and versions, pkg-config and CMake files.
 #
-#   install_client.sh LIBRARY PREFIX
+#   install_client.sh LIBRARY PREFIX [INTERCEPTION]
 #
 # All functions are in libdaos.so.2. The other libraries are filters: they have the names of the functions that programs look for in
 # them, and the dynamic linker takes each from libdaos.so.2.
@@ -9,7 +9,7 @@ set -euo pipefail
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 
-(($# == 2)) || fail "usage: install_client.sh LIBRARY PREFIX"
+(($# == 2 || $# == 3)) || fail "usage: install_client.sh LIBRARY PREFIX [INTERCEPTION]"
 library=$1
 prefix=$(realpath -m "$2")
 libraries=$prefix/lib
@@ -94,7 +94,16 @@ set(daos_FOUND TRUE)
 CMAKE
 }
 
+# The library that programs are run with, also by the name that DAOS has for one of data only, and the one that it loads.
+install_interception() {
+    [[ -f $1 ]] || fail "there is no $1: build it first, by 'make build'"
+    install -m 755 "$1" "$libraries/libweir_direct.so"
+    "$WEIR_REPO/client/intercept/preload/build.sh" "$libraries/libweir_intercept.so"
+    ln -sfn libweir_intercept.so "$libraries/libioil.so"
+}
+
 install_libraries
+(($# == 2)) || install_interception "$3"
 install_headers
 package daos "The client interface of DAOS, of Weir" "-ldaos -ldaos_common -lgurt"
 package dfs "File systems in containers, and names of containers" "-ldfs -lduns -ldaos"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a part of the project needs, and only those that are missing.
 #
-#   packages.sh build|cluster|lint|bench|machine|consumers
+#   packages.sh build|cluster|lint|bench|machine|consumers|python
 set -euo pipefail
 # shellcheck source=setup/steps.sh
 source "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
 
 # Compiling and unit tests: a C tool chain (libfabric, C test programs), clang for the C ABI's second compiler, and
-# fusermount3 for the mount daemon's tests; autotools and dpkg-dev for libfabric's source, and what its verbs are built on.
-build=(build-essential pkg-config clang fuse3 autoconf automake libtool dpkg-dev libibverbs-dev librdmacm-dev ca-certificates
+# fusermount3 for the mount daemon's tests; musl for programs with another C library; ip, which the tests of the fabric agent make networks with; autotools and dpkg-dev for libfabric's source, and what its verbs are built on.
+build=(build-essential pkg-config clang fuse3 musl-tools iproute2 autoconf automake libtool dpkg-dev libibverbs-dev librdmacm-dev ca-certificates
     git jq)
 # Container engine and what a node image is made of.
 cluster=(docker.io containerd runc iptables debootstrap ca-certificates jq openssl libcap2-bin procps)
@@ -20,6 +20,8 @@ bench=(librocksdb-dev libclang-dev)
 machine=(qemu-system-x86 busybox-static cpio xz-utils iproute2 ibverbs-providers librdmacm1)
 # Programs that are built with the client's libraries, from Debian's sources, and run on several ranks.
 consumers=(mpich libmpich-dev uuid-dev)
+# The interpreter that the Python package is tested with, and PyTorch without accelerators.
+python=(python3 python3-venv python3-torch)
 
 # missing PACKAGE...: those of the packages that are not installed, one a line.
 missing() {
@@ -42,7 +44,8 @@ lint) wanted=("${lint[@]}") ;;
 bench) wanted=("${bench[@]}") ;;
 machine) wanted=("${machine[@]}") ;;
 consumers) wanted=("${consumers[@]}") ;;
-*) fail "usage: packages.sh build|cluster|lint|bench|machine|consumers" ;;
+python) wanted=("${python[@]}") ;;
+*) fail "usage: packages.sh build|cluster|lint|bench|machine|consumers|python" ;;
 esac
 
 mapfile -t absent < <(missing "${wanted[@]}")

@@ -2,7 +2,8 @@
 # Installs what a fresh Debian 12 with Go and Rust lacks to build, test and run Weir. Idempotent: what is there stays.
 #
 #   setup.sh build     what compiling and the unit tests need: packages, libfabric
-#   setup.sh test      what all tests need: build, machine, a Kubernetes API server, helm, csi-sanity, promtool, pjdfstest, fsx
+#   setup.sh test      what all tests need: build, machine, a Kubernetes API server, Python with PyTorch, helm, csi-sanity, promtool,
+#                      pjdfstest, fsx
 #   setup.sh cluster   what the story and the images need: build, the Docker engine, kind, a node image, helm, prometheus
 #   setup.sh lint      what the lints and generated files need: build, shellcheck, protoc, golangci-lint, controller-gen, cargo-deny
 #   setup.sh bench     what the benchmarks need: build, RocksDB to measure beside
@@ -44,6 +45,8 @@ setup_machine() {
 setup_test() {
     setup_machine
     setup_assets
+    "$setup/packages.sh" python
+    "$setup/python.sh" interpreter
     "$setup/tools.sh" helm csi-sanity promtool pjdfstest fsx
 }
 

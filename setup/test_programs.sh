@@ -12,7 +12,7 @@ source setup/steps.sh
 # Programs that run at the same time.
 LANES=2
 # The programs that take longest start first, so that none of them runs alone at the end.
-LONGEST="posix store sim command dfs checkers processes stalls weir_rpc weir_store"
+LONGEST="posix redundancy store sim command dfs checkers processes stalls weir_rpc weir_store"
 LOGS=target/test-programs
 
 # run NAME MANIFEST EXECUTABLE: as `cargo test` runs a test program, in the folder of its package.

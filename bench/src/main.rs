@@ -4,6 +4,7 @@
 //! A bare number says more about the machine than about the program, so that each row carries a reference measured
 //! by the same code in the same run, and the ratio to it.
 
+mod client;
 mod counted;
 mod crowd;
 mod drawing;
@@ -50,6 +51,10 @@ enum Group {
     MembershipSimulated,
     /// A target's store beside raw io_uring and beside other storage libraries.
     Store,
+    /// The C client beside bare requests.
+    Client,
+    /// Programs that pass a mount, beside DFS and beside the mount.
+    Interception,
     /// Files through a mount beside the local file system.
     Files,
     /// Start, restart with data, connect, memory at rest.
@@ -72,6 +77,9 @@ struct Arguments {
     /// The program that measures other storage libraries; without it they are left out.
     #[arg(long, default_value = "target/references/release/weir-bench-references")]
     references: PathBuf,
+    /// The program that is a client in C, linked with the library to measure.
+    #[arg(long, default_value = "target/bench/client/operations")]
+    operations: PathBuf,
     /// Where the results go.
     #[arg(long, default_value = "target/bench/results.json")]
     output: PathBuf,
@@ -190,6 +198,14 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         std::fs::create_dir_all(&arguments.scratch)
             .map_err(BenchError::file("create", &arguments.scratch))?;
         store::measure(&arguments.scratch, &arguments.references, &arguments.store_part, &mut report)?;
+        report.save(&arguments.output)?;
+    }
+    if wanted(Group::Client) {
+        client::measure(&arguments.binaries, &arguments.operations, &mut report)?;
+        report.save(&arguments.output)?;
+    }
+    if wanted(Group::Interception) {
+        client::measure_interception(&arguments.binaries, &arguments.operations, &mut report)?;
         report.save(&arguments.output)?;
     }
     if !wanted(Group::Files) && !wanted(Group::Life) {

@@ -2,8 +2,10 @@ package contract
 
 import (
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,7 +18,7 @@ import (
 const (
 	reference = "../../docs/reference/metrics.md"
 	runbooks  = "../../docs/how-to/alerts.md"
-	dashboard = "../weir/dashboards/weir.json"
+	boards    = "../weir/dashboards/*.json"
 	rules     = "../weir/alerts/weir.rules.yaml"
 	ruleTests = "../weir/alerts/*_test.yaml"
 )
@@ -53,10 +55,6 @@ func metrics(t *testing.T) map[string]Metric {
 func expressions(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
-	var board any
-	if err := json.Unmarshal([]byte(read(t, dashboard)), &board); err != nil {
-		t.Fatalf("%s: %v", dashboard, err)
-	}
 	var walk func(node any, title string)
 	walk = func(node any, title string) {
 		switch node := node.(type) {
@@ -78,7 +76,17 @@ func expressions(t *testing.T) map[string][]string {
 			}
 		}
 	}
-	walk(board, "")
+	files, err := filepath.Glob(boards)
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no dashboards at %s, %v", boards, err)
+	}
+	for _, file := range files {
+		var board any
+		if err := json.Unmarshal([]byte(read(t, file)), &board); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		walk(board, "")
+	}
 	for _, rule := range alerts(t) {
 		found["alert "+rule.Alert] = []string{rule.Expr}
 	}
@@ -148,6 +156,41 @@ func TestDashboardAndAlertsUseOnlyDocumentedMetricsAndLabels(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestExpressionsOfDashboardsAreValid has promtool parse what Grafana would send, with its variables filled in.
+func TestExpressionsOfDashboardsAreValid(t *testing.T) {
+	program, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Fatalf("promtool is not installed: run make setup, and put its directory on the PATH: %v", err)
+	}
+	type recording struct {
+		Record string `json:"record"`
+		Expr   string `json:"expr"`
+	}
+	var all []recording
+	filled := regexp.MustCompile(`\$__rate_interval`)
+	variable := regexp.MustCompile(`\$[a-z]+`)
+	for where, list := range expressions(t) {
+		for _, expression := range list {
+			if !strings.HasPrefix(where, "dashboard: ") || strings.HasPrefix(expression, "label_values(") {
+				continue // alerts are checked as rules, and label_values is Grafana's own
+			}
+			expression = variable.ReplaceAllString(filled.ReplaceAllString(expression, "5m"), ".*")
+			all = append(all, recording{Record: fmt.Sprintf("dashboard:%d", len(all)), Expr: expression})
+		}
+	}
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	text, err := yaml.Marshal(map[string]any{"groups": []any{map[string]any{"name": "dashboards", "rules": all}}})
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), program, "check", "rules", file).CombinedOutput(); err != nil || len(all) == 0 {
+		t.Errorf("%d expressions: %v\n%s", len(all), err, out)
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package contract checks that components, dashboard and alerts agree on the metrics that the reference documents.
+// Package contract checks that components, dashboards and alerts agree on the metrics that the reference documents.
 package contract
 
 import (

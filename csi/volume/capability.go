@@ -15,14 +15,14 @@ const DefaultBytes = 1 << 30
 var ErrBlockAccess = errors.New("raw block volumes are not served: use volumeMode Filesystem")
 
 // servedModes are the access modes that every volume serves. A container is a file system that any number of nodes may
-// mount, so the modes differ only in what the driver refuses.
+// mount, so the modes differ only in what the driver refuses. MULTI_NODE_SINGLE_WRITER is not among them: nodes don't know of each other,
+// and nothing would keep a second one from writing. Kubernetes has no access mode that leads to it.
 var servedModes = map[csi.VolumeCapability_AccessMode_Mode]bool{
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER:        true,
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:   true,
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER: true,
 	csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:  true,
 	csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:    true,
-	csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER:  true,
 	csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:   true,
 }
 
@@ -31,7 +31,11 @@ func CheckCapability(capability *csi.VolumeCapability) error {
 	if capability == nil {
 		return errors.New("volume capability is missing")
 	}
-	if mode := capability.GetAccessMode().GetMode(); !servedModes[mode] {
+	switch mode := capability.GetAccessMode().GetMode(); {
+	case mode == csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER:
+		return fmt.Errorf("access mode %v is not served, since nothing would keep a second node from writing: use %v (ReadWriteMany)",
+			mode, csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
+	case !servedModes[mode]:
 		return fmt.Errorf("access mode %v is not served", mode)
 	}
 	switch access := capability.GetAccessType().(type) {

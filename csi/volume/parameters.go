@@ -19,6 +19,8 @@ const (
 	ParameterUID         = "uid"
 	ParameterGID         = "gid"
 	ParameterMode        = "mode"
+	// ParameterIntercept is also an attribute of volumes, which a PersistentVolume made by hand may set.
+	ParameterIntercept = "intercept"
 )
 
 // Parameters that the provisioner adds when it runs with --extra-create-metadata.
@@ -59,6 +61,8 @@ type Parameters struct {
 	ChunkSizeBytes uint64
 	// UID, GID and Mode of the volume's root directory; mode 0 means the engines' default.
 	UID, GID, Mode uint32
+	// Intercept tells whether programs of pods may access the volume's files past the mount.
+	Intercept bool
 	// Attributes of the claim that the volume is made for.
 	Attributes map[string]string
 }
@@ -72,6 +76,7 @@ var setters = map[string]func(*Parameters, string) error{
 	ParameterUID:            func(p *Parameters, v string) error { return setNumber(&p.UID, v) },
 	ParameterGID:            func(p *Parameters, v string) error { return setNumber(&p.GID, v) },
 	ParameterMode:           setMode,
+	ParameterIntercept:      func(p *Parameters, v string) (err error) { p.Intercept, err = parseBool(v); return err },
 	parameterClaimName:      setAttribute(AttributeClaimName),
 	parameterClaimNamespace: setAttribute(AttributeClaimNamespace),
 	parameterVolumeName:     setAttribute(AttributeVolumeName),
@@ -136,6 +141,30 @@ func setMode(p *Parameters, value string) error {
 	}
 	p.Mode = uint32(mode)
 	return nil
+}
+
+func parseBool(value string) (bool, error) {
+	switch value {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	default:
+		return false, fmt.Errorf("%q is neither \"true\" nor \"false\"", clip(value))
+	}
+}
+
+// Intercepts tells whether programs of pods may access a volume's files past the mount, by the volume's attributes.
+func Intercepts(attributes map[string]string) (bool, error) {
+	value, set := attributes[ParameterIntercept]
+	if !set {
+		return false, nil
+	}
+	allowed, err := parseBool(value)
+	if err != nil {
+		return false, fmt.Errorf("attribute %q of the volume: %w", ParameterIntercept, err)
+	}
+	return allowed, nil
 }
 
 func setAttribute(attribute string) func(*Parameters, string) error {

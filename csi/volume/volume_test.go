@@ -107,8 +107,9 @@ func TestParseParameters(t *testing.T) {
 		"all parameters are read": {
 			parameters: map[string]string{
 				"pool": "tank", "cluster": "weir", "objectClass": "S2", "chunkSize": "4Mi", "uid": "1000", "gid": "2000", "mode": "0770",
+				"intercept": "true",
 			},
-			want: Parameters{Pool: "tank", Cluster: "weir", ObjectClass: "S2", ChunkSizeBytes: 4 << 20, UID: 1000, GID: 2000, Mode: 0o770},
+			want: Parameters{Pool: "tank", Cluster: "weir", ObjectClass: "S2", ChunkSizeBytes: 4 << 20, UID: 1000, GID: 2000, Mode: 0o770, Intercept: true},
 		},
 		"the claim becomes attributes": {
 			parameters: map[string]string{"pool": "tank", "csi.storage.k8s.io/pvc/name": "home", "csi.storage.k8s.io/pvc/namespace": "lab"},
@@ -116,7 +117,7 @@ func TestParseParameters(t *testing.T) {
 		},
 		"a misspelt parameter is refused by name, with the known ones": {
 			parameters: map[string]string{"pool": "tank", "objectclass": "S1"},
-			wantErr:    []string{`"objectclass"`, "unknown", "chunkSize, cluster, gid, mode, objectClass, pool, uid"},
+			wantErr:    []string{`"objectclass"`, "unknown", "chunkSize, cluster, gid, intercept, mode, objectClass, pool, uid"},
 		},
 		"a chunk size that is no size is refused":           {parameters: map[string]string{"chunkSize": "big"}, wantErr: []string{`"chunkSize"`, "1Mi"}},
 		"a chunk size that is no power of two is refused":   {parameters: map[string]string{"chunkSize": "3Mi"}, wantErr: []string{"power of two"}},
@@ -126,6 +127,7 @@ func TestParseParameters(t *testing.T) {
 		"a gid beyond what kernels have is refused":         {parameters: map[string]string{"gid": "4294967296"}, wantErr: []string{`"gid"`}},
 		"a mode that is not octal is refused":               {parameters: map[string]string{"mode": "rwxr-x"}, wantErr: []string{`"mode"`, "0770"}},
 		"a mode with other than permission bits is refused": {parameters: map[string]string{"mode": "100644"}, wantErr: []string{`"mode"`}},
+		"interception is asked for or not":                  {parameters: map[string]string{"intercept": "yes"}, wantErr: []string{`"intercept"`, `"true"`}},
 		"a pool that cannot be a label is refused":          {parameters: map[string]string{"pool": "a/b"}, wantErr: []string{`"pool"`}},
 	}
 	for name, tc := range tests {
@@ -149,10 +151,25 @@ func TestParseParameters(t *testing.T) {
 			}
 			got.Attributes, tc.want.Attributes = nil, nil
 			if got.Pool != tc.want.Pool || got.Cluster != tc.want.Cluster || got.ObjectClass != tc.want.ObjectClass ||
-				got.ChunkSizeBytes != tc.want.ChunkSizeBytes || got.UID != tc.want.UID || got.GID != tc.want.GID || got.Mode != tc.want.Mode {
+				got.ChunkSizeBytes != tc.want.ChunkSizeBytes || got.UID != tc.want.UID || got.GID != tc.want.GID || got.Mode != tc.want.Mode ||
+				got.Intercept != tc.want.Intercept {
 				t.Errorf("got %+v, want %+v", *got, tc.want)
 			}
 		})
+	}
+}
+
+func TestIntercepts(t *testing.T) {
+	for value, want := range map[string]bool{"true": true, "false": false} {
+		if got, err := Intercepts(map[string]string{"intercept": value}); got != want || err != nil {
+			t.Errorf("%s: got %t, %v", value, got, err)
+		}
+	}
+	if got, err := Intercepts(map[string]string{"pool": "tank"}); got || err != nil {
+		t.Errorf("a volume without the attribute: got %t, %v", got, err)
+	}
+	if _, err := Intercepts(map[string]string{"intercept": "1"}); err == nil || !strings.Contains(err.Error(), `"intercept"`) {
+		t.Errorf("a value that means nothing: got %v", err)
 	}
 }
 
@@ -172,6 +189,7 @@ func TestCheckCapability(t *testing.T) {
 		"a shared file system is served":              {capability: mountCapability(writer, "")},
 		"ReadWriteOncePod is served":                  {capability: mountCapability(csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER, "weir")},
 		"another file system is refused":              {capability: mountCapability(writer, "ext4"), want: `"ext4"`},
+		"one writer among nodes is refused":           {capability: mountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER, ""), want: "ReadWriteMany"},
 		"an unknown access mode is refused":           {capability: mountCapability(csi.VolumeCapability_AccessMode_UNKNOWN, ""), want: "UNKNOWN"},
 		"a missing capability is refused":             {want: "missing"},
 		"a capability without access type is refused": {capability: &csi.VolumeCapability{AccessMode: &csi.VolumeCapability_AccessMode{Mode: writer}}, want: "access type"},

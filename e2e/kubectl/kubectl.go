@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"strings"
 	"time"
@@ -64,6 +65,10 @@ func execute(ctx context.Context, stdin io.Reader, name string, args ...string) 
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &errs
+	if stdin != nil {
+		// By WebSockets a ping waits behind the input that a slow reader hasn't taken, and after a minute without an answer kubectl gives up.
+		cmd.Env = append(os.Environ(), "KUBECTL_REMOTE_COMMAND_WEBSOCKETS=false")
+	}
 	if err := cmd.Run(); err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// podManifest is a pod that mounts the claim at /data and runs a command. It runs on the node given by its order among
+// podManifest is a pod that mounts a claim at /data and runs a command. It runs on the node given by its order among
 // the nodes, so that readers and writers are on different ones.
-func podManifest(name, node string, command ...string) string {
+func podManifest(name, node, claim string, command ...string) string {
 	quoted := make([]string, len(command))
 	for i, word := range command {
 		quoted[i] = fmt.Sprintf("%q", word)
@@ -34,7 +34,7 @@ spec:
   volumes:
     - name: data
       persistentVolumeClaim: {claimName: %s}
-`, name, AppNamespace, node, clientImage, strings.Join(quoted, ", "), claimName)
+`, name, AppNamespace, node, clientImage, strings.Join(quoted, ", "), claim)
 }
 
 // nodes lists the cluster's nodes by name.
@@ -49,7 +49,12 @@ func (s *Story) startPod(ctx context.Context, name string, n int, command ...str
 	if err != nil {
 		return err
 	}
-	if err := s.Cluster.Apply(ctx, podManifest(name, nodes[n%len(nodes)], command...)); err != nil {
+	return s.startPodOn(ctx, name, nodes[n%len(nodes)], claimName, command...)
+}
+
+// startPodOn starts a pod on a node that mounts a claim and waits until it runs.
+func (s *Story) startPodOn(ctx context.Context, name, node, claim string, command ...string) error {
+	if err := s.Cluster.Apply(ctx, podManifest(name, node, claim, command...)); err != nil {
 		return err
 	}
 	return s.Cluster.WaitFor(ctx, "condition=Ready", rolloutDeadline, "--namespace", AppNamespace, "pod/"+name)
@@ -72,7 +77,7 @@ func (s *Story) shell(ctx context.Context, pod string, stdin io.Reader, script s
 
 func (s *Story) unpack(ctx context.Context) (string, error) {
 	var err error
-	if s.tree, err = loadTree(ctx); err != nil {
+	if s.tree, err = loadTree(ctx, s.Without); err != nil {
 		return "", err
 	}
 	if err := s.startPod(ctx, "unpacker", 1, "sleep", "infinity"); err != nil {

@@ -1,5 +1,6 @@
 // Package story performs the main job from end to end on a real cluster: a pool and a container applied to Kubernetes,
-// mounted in pods on different nodes, holding a real source tree, through a crash, and back to free space.
+// mounted in pods on different nodes, holding a real source tree, through a crash, and back to free space; then through the loss of
+// a node.
 package story
 
 import (
@@ -49,9 +50,12 @@ type Story struct {
 	Cluster *kubectl.Cluster
 	// Repository is the root of the source tree.
 	Repository string
+	// Without is a folder of the Go sources that is left out; empty: none is.
+	Without string
 
 	tree   *tree
 	writer writer
+	lost   lost
 }
 
 // Result is how a step went.

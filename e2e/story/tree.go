@@ -29,6 +29,7 @@ type entry struct {
 // that tree has none.
 type tree struct {
 	root    string
+	without string
 	links   map[string]string
 	entries map[string]entry
 	bytes   int64
@@ -37,13 +38,15 @@ type tree struct {
 // linkTime is the modification time of the planted links.
 var linkTime = time.Date(2026, time.January, 2, 3, 4, 5, 678901234, time.UTC)
 
-func loadTree(ctx context.Context) (*tree, error) {
+// loadTree reads the tree, without the folder of that name, if there is one.
+func loadTree(ctx context.Context, without string) (*tree, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
 		return nil, fmt.Errorf("ask the Go toolchain where it lives: %w", err)
 	}
 	t := &tree{
 		root:    filepath.Join(strings.TrimSpace(string(out)), "src"),
+		without: without,
 		entries: map[string]entry{},
 		links: map[string]string{
 			"link-to-file": "fmt/print.go", "link-to-directory": "net/http", "link-to-nothing": "no/such/file",
@@ -66,6 +69,9 @@ func (t *tree) visit(path string, item fs.DirEntry, err error) error {
 	name, err := filepath.Rel(t.root, path)
 	if err != nil || name == "." {
 		return err
+	}
+	if name == t.without && item.IsDir() {
+		return fs.SkipDir
 	}
 	info, err := item.Info()
 	if err != nil {

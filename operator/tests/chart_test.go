@@ -2,6 +2,7 @@ package tests
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
@@ -101,5 +103,25 @@ func TestNotesTellTheNextCommand(t *testing.T) {
 		if !strings.Contains(out, want) {
 			t.Errorf("the notes do not say %q:\n%s", want, out[max(0, len(out)-1500):])
 		}
+	}
+}
+
+// The controllers are tested on the oldest release of Kubernetes that the chart admits: it lacks most.
+func TestTheAPIServerIsTheOldestThatTheChartAdmits(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../charts/weir/Chart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := discovery.NewDiscoveryClientForConfig(adminConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	version, err := client.ServerVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf(`kubeVersion: ">=%s.%s.0-0"`, version.Major, version.Minor); !strings.Contains(string(text), want) {
+		t.Errorf("the API server is %s, and the chart has not %s", version, want)
 	}
 }

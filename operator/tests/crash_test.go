@@ -30,7 +30,7 @@ func TestWhatWasMadeBeforeACrashIsDestroyedWithItsObject(t *testing.T) {
 	defer cancel()
 	conn := i.client()
 	pools, containers := managementv1.NewPoolsClient(conn), managementv1.NewContainersClient(conn)
-	if _, err := pools.Create(ctx, &managementv1.PoolCreateRequest{Label: "lake", SizeBytes: 1 << 30, ObjectClass: "SX", Uuid: lake}); err != nil {
+	if _, err := pools.Create(ctx, &managementv1.PoolCreateRequest{Label: "lake", SizeBytes: 1 << 30, Uuid: lake}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := containers.Create(ctx, &managementv1.ContainerCreateRequest{

@@ -37,7 +37,7 @@ func (s *switchable) on() bool {
 // machines stand in for what an API server alone does not have: the controller of StatefulSets, the scheduler and the
 // kubelets. They run one pod for each StatefulSet of a namespace, from its template, and make it ready.
 type machines struct {
-	t         *testing.T
+	t         testing.TB
 	namespace string
 
 	mu sync.Mutex
@@ -55,7 +55,7 @@ type machines struct {
 	whole bool
 }
 
-func startMachines(t *testing.T, namespace string) *machines {
+func startMachines(t testing.TB, namespace string) *machines {
 	t.Helper()
 	m := &machines{t: t, namespace: namespace, held: map[string]string{}, running: map[string]string{}, settled: map[string]string{}}
 	ctx, stop := context.WithCancel(context.Background())

@@ -36,6 +36,13 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	if settings := os.Getenv(childSettings); settings != "" {
+		if err := runChild(settings); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	code, err := run(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

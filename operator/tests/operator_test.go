@@ -38,7 +38,7 @@ const (
 
 // installation is an operator that serves one namespace, with the nodes and engines of that namespace.
 type installation struct {
-	t *testing.T
+	t testing.TB
 	// namespace of the users' objects; operatorNamespace is the operator's.
 	namespace         string
 	operatorNamespace string
@@ -55,6 +55,21 @@ type installation struct {
 // install starts an operator and the engines of a namespace. The clock stands still unless the test moves it.
 func install(t *testing.T, engines int) *installation {
 	t.Helper()
+	i := furnish(t, engines)
+	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: "weir-operator", Namespace: i.operatorNamespace}
+	for _, binding := range i.bindings(account) {
+		if err := admin.Create(t.Context(), binding); err != nil {
+			t.Fatalf("bind the operator's role: %v", err)
+		}
+	}
+	i.startOperator()
+	t.Cleanup(func() { i.stopOperator() })
+	return i
+}
+
+// furnish is install without an operator.
+func furnish(t testing.TB, engines int) *installation {
+	t.Helper()
 	i := &installation{
 		t:           t,
 		unreachable: &switchable{},
@@ -65,14 +80,6 @@ func install(t *testing.T, engines int) *installation {
 	i.operatorNamespace = i.makeNamespace("operator")
 	i.engines = managementtest.Start(t, engines, managementtest.WithTLS(i.engineTLS()))
 	i.machines = startMachines(t, i.namespace)
-	account := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Name: "weir-operator", Namespace: i.operatorNamespace}
-	for _, binding := range i.bindings(account) {
-		if err := admin.Create(t.Context(), binding); err != nil {
-			t.Fatalf("bind the operator's role: %v", err)
-		}
-	}
-	i.startOperator()
-	t.Cleanup(func() { i.stopOperator() })
 	return i
 }
 
@@ -143,7 +150,7 @@ func (i *installation) startOperator() {
 		Scheme:     scheme,
 		Cache:      assembly.CacheOptions(i.operatorNamespace, i.namespace),
 		Metrics:    metricsserver.Options{BindAddress: "0"},
-		Controller: config.Controller{SkipNameValidation: new(true)},
+		Controller: config.Controller{SkipNameValidation: new(true), MaxConcurrentReconciles: 4},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -37,11 +37,11 @@ func byOthers(namespace string) []client.Object {
 			ClusterIP: corev1.ClusterIPNone, Ports: []corev1.ServicePort{{Port: 80}},
 		}},
 		&corev1.ConfigMap{ObjectMeta: named("weir-engines"), Data: map[string]string{manifest.KeyConfig: "precious"}},
-		&policyv1.PodDisruptionBudget{ObjectMeta: named("weir-engines"), Spec: policyv1.PodDisruptionBudgetSpec{
-			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: own},
-		}},
 		&networkingv1.NetworkPolicy{ObjectMeta: named("weir-engines"), Spec: networkingv1.NetworkPolicySpec{
 			PodSelector: metav1.LabelSelector{MatchLabels: own}, PolicyTypes: []networkingv1.PolicyType{networkingv1.PolicyTypeEgress},
+		}},
+		&policyv1.PodDisruptionBudget{ObjectMeta: named("weir-engines"), Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: own},
 		}},
 		&appsv1.StatefulSet{ObjectMeta: named("weir-engine-0"), Spec: appsv1.StatefulSetSpec{
 			Replicas: new(int32(0)), Selector: &metav1.LabelSelector{MatchLabels: own}, Template: pod,
@@ -178,7 +178,9 @@ func TestAnObjectThatReplacedTheOneInTheCacheIsNotTakenOver(t *testing.T) {
 	if err := admin.Delete(t.Context(), ours.DeepCopy()); err != nil {
 		t.Fatal(err)
 	}
-	if err := apply.Object(t.Context(), cached, admin, ours.DeepCopy()); !apierrors.IsConflict(err) {
+	changed := ours.DeepCopy()
+	changed.Data[manifest.KeyConfig] += "# another"
+	if err := apply.Object(t.Context(), cached, admin, changed.DeepCopy()); !apierrors.IsConflict(err) {
 		t.Errorf("what is gone was made anew from an old copy: %v", err)
 	}
 	other := &corev1.ConfigMap{
@@ -187,7 +189,7 @@ func TestAnObjectThatReplacedTheOneInTheCacheIsNotTakenOver(t *testing.T) {
 	if err := admin.Create(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
-	if err := apply.Object(t.Context(), cached, admin, ours.DeepCopy()); err == nil {
+	if err := apply.Object(t.Context(), cached, admin, changed.DeepCopy()); err == nil {
 		t.Error("it was applied")
 	}
 	if err := admin.Get(t.Context(), client.ObjectKeyFromObject(ours), other); err != nil || other.Data[manifest.KeyConfig] != "precious" {

@@ -18,7 +18,7 @@ import (
 )
 
 // parse reads the objects of a YAML text.
-func parse(t *testing.T, text string) []*unstructured.Unstructured {
+func parse(t testing.TB, text string) []*unstructured.Unstructured {
 	t.Helper()
 	decoder := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(text), 4096)
 	var objects []*unstructured.Unstructured

@@ -100,6 +100,10 @@ func TestImpossiblePoolsSayWhyAndWhatToDo(t *testing.T) {
 			`{clusterRef: {name: weir}, size: 1Gi, objectClass: S99Z}`, v1alpha1.ReasonUnknownObjectClass,
 			[]string{`object class "S99Z" does not exist`, "SX"},
 		},
+		"a class that keeps less than the factor": {
+			`{clusterRef: {name: weir}, size: 1Gi, objectClass: SX, redundancyFactor: 1}`, v1alpha1.ReasonWeakObjectClass,
+			[]string{"class SX survive the loss of 0 engines", "such as RP_2GX"},
+		},
 		"a rank that does not exist": {
 			`{clusterRef: {name: weir}, size: 1Gi, ranks: [0, 77]}`, v1alpha1.ReasonUnknownRank,
 			[]string{"names 77", "ranks 0 to 1"},

@@ -15,6 +15,8 @@ const (
 	goodCluster = `{engines: {replicas: 3}, storage: {size: 8Gi, hostPath: {path: /var/lib/weir}}}`
 	onDrives    = `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 2}}}`
 	onClaims    = `{engines: {replicas: 1}, storage: {size: 8Gi, devices: {count: 2, deviceClass: nvme.weir.dev}}}`
+	sxPool      = `{clusterRef: {name: weir}, size: 1Gi, objectClass: SX}`
+	s1Pool      = `{clusterRef: {name: weir}, size: 1Gi, objectClass: S1}`
 	goodPool    = `{clusterRef: {name: weir}, size: 1Gi}`
 	goodBox     = `{poolRef: {name: tank}, quota: 1Gi}`
 )
@@ -59,6 +61,8 @@ func TestValidationOnCreation(t *testing.T) {
 		"a pool name that starts with a digit is out":           {object("Pool", "1x", goodPool), "metadata.name is the pool's label"},
 		"a pool name may start with a digit if it has a label":  {object("Pool", "1x", `{clusterRef: {name: weir}, size: 1Gi, label: x}`), ""},
 		"a class in small letters is refused":                   {object("Pool", "x", `{clusterRef: {name: weir}, size: 1Gi, objectClass: sx}`), "objectClass is written in capitals"},
+		"a rebuild delay without copies is refused":             {object("Pool", "x", `{clusterRef: {name: weir}, size: 1Gi, rebuildDelaySeconds: 60}`), "rebuildDelaySeconds needs a redundancyFactor above 0"},
+		"a rebuild delay of a week is accepted":                 {object("Pool", "slow", `{clusterRef: {name: weir}, size: 1Gi, redundancyFactor: 1, rebuildDelaySeconds: 604800}`), ""},
 		"a rank given twice is refused":                         {object("Pool", "x", `{clusterRef: {name: weir}, size: 1Gi, ranks: [1, 1]}`), "Duplicate value"},
 		"a container is accepted":                               {object("Container", "good", goodBox), ""},
 		"an unknown type of container is refused":               {object("Container", "x", `{poolRef: {name: tank}, type: block}`), "supported values"},
@@ -106,6 +110,9 @@ func TestValidationOnChange(t *testing.T) {
 		"a pool can't get a label later":  {"Pool", goodPool, `{"label": "other"}`, "label is immutable"},
 		"a pool can't get ranks later":    {"Pool", goodPool, `{"ranks": [0]}`, "ranks is immutable"},
 		"a pool's class is immutable":     {"Pool", goodPool, `{"objectClass": "S1"}`, "objectClass is immutable"},
+		"the class that it has is none":   {"Pool", goodPool, `{"objectClass": "SX"}`, ""},
+		"nor is to leave out that one":    {"Pool", sxPool, `{"objectClass": null}`, ""},
+		"another one can't be left out":   {"Pool", s1Pool, `{"objectClass": null}`, "objectClass is immutable"},
 		"a pool's redundancy too":         {"Pool", goodPool, `{"redundancyFactor": 1}`, "redundancyFactor is immutable"},
 		"a pool's policy can change":      {"Pool", goodPool, `{"deletionPolicy": "Delete"}`, ""},
 		"a quota can shrink":              {"Container", goodBox, `{"quota": "512Mi"}`, ""},

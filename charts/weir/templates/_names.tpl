@@ -37,6 +37,11 @@ fsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* How the mounts of the kubelet's directory reach a container and the node: it makes them itself, or sees them only. */}}
+{{- define "weir.propagation" -}}
+{{- if .Values.mountBroker.enabled }}HostToContainer{{ else }}Bidirectional{{ end }}
+{{- end }}
+
 {{/* Pull secrets of a pod. */}}
 {{- define "weir.pullSecrets" -}}
 {{- with .Values.images.pullSecrets }}

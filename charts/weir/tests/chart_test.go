@@ -85,9 +85,11 @@ func TestLint(t *testing.T) {
 func TestSchemaNamesTheBadValue(t *testing.T) {
 	tests := map[string]struct{ set, want string }{
 		"a misspelt value":             {"operator.replica=1", "replica"},
+		"an operator without workers":  {"operator.workers=0", "operator/workers"},
 		"too many replicas":            {"operator.replicas=99", "operator/replicas"},
 		"a list of clusters":           {"clusters={weir}", "clusters"},
 		"a relative loop directory":    {"devices.loopDir=loops", "devices/loopDir"},
+		"a relative journal directory": {"fabric.stateDir=fabric", "fabric/stateDir"},
 		"a relative kubelet directory": {"csi.kubeletDir=kubelet", "csi/kubeletDir"},
 		"an unknown kind of alerts":    {"alerts.kind=Email", "alerts/kind"},
 		"an unknown pull policy":       {"images.pullPolicy=Sometimes", "images/pullPolicy"},
@@ -100,6 +102,15 @@ func TestSchemaNamesTheBadValue(t *testing.T) {
 				t.Errorf("%s: %v\n%s", tc.set, err, out)
 			}
 		})
+	}
+}
+
+func TestReleasesOfKubernetesBeforeTheOldestSupportedAreRefused(t *testing.T) {
+	for version, refused := range map[string]bool{"1.33.9": true, "1.34.0": false, "1.34.4-gke.1": false, "1.37.2": false} {
+		out, err := helm(t, "template", "weir", chart, "--namespace", "weir-system", "--kube-version", version)
+		if (err != nil) != refused || (refused && !strings.Contains(out, "1.34.0")) {
+			t.Errorf("%s: %v\n%.300s", version, err, out)
+		}
 	}
 }
 

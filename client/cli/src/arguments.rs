@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::daos::{DaosHealth, DaosObject, DaosPool, DmgNetwork, DmgOptions, DmgPool, DmgSystem};
 use crate::dev::DevCommand;
 use crate::fabric::FabricCommand;
 use crate::mount::{MountArguments, UmountArguments};
@@ -123,6 +124,14 @@ pub enum WeirCommand {
     Completion {
         /// Shell.
         shell: Shell,
+        /// Program that it is for.
+        #[arg(long, value_enum, default_value_t)]
+        program: Program,
+    },
+    /// Write the manual pages of weir, daos and dmg to a folder.
+    Manual {
+        /// Folder.
+        folder: PathBuf,
     },
     /// Print the version.
     Version,
@@ -147,7 +156,7 @@ pub enum DaosCommand {
     /// Pools.
     Pool {
         #[command(subcommand)]
-        command: PoolCommand,
+        command: DaosPool,
     },
     /// Containers.
     #[command(visible_alias = "cont")]
@@ -166,6 +175,17 @@ pub enum DaosCommand {
         #[command(subcommand)]
         command: KvCommand,
     },
+    /// Objects.
+    #[command(visible_alias = "obj")]
+    Object {
+        #[command(subcommand)]
+        command: DaosObject,
+    },
+    /// Whether the system works.
+    Health {
+        #[command(subcommand)]
+        command: DaosHealth,
+    },
     /// The engines.
     System {
         #[command(subcommand)]
@@ -181,6 +201,8 @@ pub enum DaosCommand {
 pub struct Dmg {
     #[command(flatten)]
     pub common: Common,
+    #[command(flatten)]
+    pub options: DmgOptions,
     #[command(subcommand)]
     pub command: DmgCommand,
 }
@@ -191,15 +213,59 @@ pub enum DmgCommand {
     /// Pools.
     Pool {
         #[command(subcommand)]
-        command: PoolCommand,
+        command: DmgPool,
     },
     /// The engines.
+    #[command(visible_alias = "sys")]
     System {
         #[command(subcommand)]
-        command: SystemCommand,
+        command: DmgSystem,
+    },
+    /// The network.
+    #[command(visible_alias = "net")]
+    Network {
+        #[command(subcommand)]
+        command: DmgNetwork,
     },
     /// Print the version.
     Version,
+}
+
+/// A program of this command line.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Program {
+    /// Weir's own.
+    #[default]
+    Weir,
+    /// What users of DAOS know.
+    Daos,
+    /// What administrators of DAOS know.
+    Dmg,
+}
+
+impl Program {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Weir, Self::Daos, Self::Dmg];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Weir => "weir",
+            Self::Daos => "daos",
+            Self::Dmg => "dmg",
+        }
+    }
+
+    /// Its arguments.
+    #[must_use]
+    pub fn command(self) -> clap::Command {
+        match self {
+            Self::Weir => Weir::command(),
+            Self::Daos => Daos::command(),
+            Self::Dmg => Dmg::command(),
+        }
+    }
 }
 
 /// Usage of every command as Markdown, from the definitions themselves.
@@ -248,6 +314,14 @@ mod tests {
         for line in [
             "dmg pool create --size 1G tank",
             "dmg pool create --size=1G tank -j",
+            "dmg -j -i pool create --user=root --group=root --scm-size=1048576 --nvme-size=1073741824 --ranks=0,1 --nsvc=1 tank",
+            "dmg pool create --size 1G --properties rd_fac:1 tank",
+            "dmg -j -o /etc/daos/daos_control.yml pool list --no-query",
+            "dmg pool destroy tank --force --recursive",
+            "dmg pool query-targets tank --rank=1 --target-idx=0,1",
+            "dmg pool get-prop tank label",
+            "dmg system list-pools",
+            "dmg network scan",
             "dmg pool list",
             "dmg pool query tank --json",
             "dmg pool destroy tank --force",
@@ -264,11 +338,24 @@ mod tests {
             "daos cont get-attr tank home name",
             "daos cont set-attr tank home name:value",
             "daos pool query tank",
+            "daos pool list-containers tank",
+            "daos pool query-targets tank --rank 0",
+            "daos cont get-prop tank home --properties=label,layout_type",
+            "daos cont list-objects tank home",
+            "daos fs query tank home",
+            "daos fs get-attr tank home --dfs-path=/a",
+            "daos fs chmod tank home --dfs-path=/a --mode=0640",
+            "daos fs scan tank home",
+            "daos fs copy --src /tmp/a --dst daos://tank/home/",
+            "daos object query tank home 1.2",
+            "daos health check",
             "daos --json system query",
         ] {
             Daos::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
-        for line in ["dmg pool create tank", "dmg pool create --size 1X tank"] {
+        for line in
+            ["dmg pool create tank", "dmg pool create --size 1X tank", "dmg pool create --nvme-size 1G tank"]
+        {
             assert!(Dmg::try_parse_from(line.split(' ')).is_err(), "{line}");
         }
     }

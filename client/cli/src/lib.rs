@@ -3,10 +3,12 @@
 mod arguments;
 mod attach;
 mod connection;
+mod daos;
 mod dev;
 mod error;
 mod fabric;
 mod local;
+mod manual;
 mod mount;
 mod output;
 mod secret;
@@ -19,14 +21,15 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use clap::{CommandFactory, Parser};
+use clap::Parser;
 use serde_json::json;
 
 use arguments::{Common, Daos, DaosCommand, Dmg, DmgCommand, Weir, WeirCommand};
 use connection::{System, find_attach, runtime};
+use daos::View;
 use error::CliError;
 use output::{Answer, Output};
-use storage::{container, file_system, kv, object, pool, system};
+use storage::{container, file_system, kv, object, pool, system, targets};
 
 /// Runs the command line that these arguments are, the first of which names the program.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -51,7 +54,7 @@ fn parse(arguments: &[OsString]) -> Result<(Common, WeirCommand), clap::Error> {
             (common, from_daos(command))
         }
         Some("dmg") => {
-            let Dmg { common, command } = Dmg::try_parse_from(arguments)?;
+            let Dmg { common, command, options: _ } = Dmg::try_parse_from(arguments)?;
             (common, from_dmg(command))
         }
         _ => {
@@ -74,10 +77,12 @@ fn refuse(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
 
 fn from_daos(command: DaosCommand) -> WeirCommand {
     match command {
-        DaosCommand::Pool { command } => WeirCommand::Pool { command },
+        DaosCommand::Pool { command } => from_view(command.into()),
         DaosCommand::Container { command } => WeirCommand::Container { command },
         DaosCommand::Filesystem { command } => WeirCommand::Fs { command },
         DaosCommand::Kv { command } => WeirCommand::Kv { command },
+        DaosCommand::Object { command } => WeirCommand::Object { command: command.into() },
+        DaosCommand::Health { command } => from_view(command.into()),
         DaosCommand::System { command } => WeirCommand::System { command },
         DaosCommand::Version => WeirCommand::Version,
     }
@@ -85,9 +90,19 @@ fn from_daos(command: DaosCommand) -> WeirCommand {
 
 fn from_dmg(command: DmgCommand) -> WeirCommand {
     match command {
-        DmgCommand::Pool { command } => WeirCommand::Pool { command },
-        DmgCommand::System { command } => WeirCommand::System { command },
+        DmgCommand::Pool { command } => from_view(command.into()),
+        DmgCommand::System { command } => from_view(command.into()),
+        DmgCommand::Network { command } => from_view(command.into()),
         DmgCommand::Version => WeirCommand::Version,
+    }
+}
+
+fn from_view(view: View) -> WeirCommand {
+    match view {
+        View::Pool(command) => WeirCommand::Pool { command },
+        View::Container(command) => WeirCommand::Container { command },
+        View::System(command) => WeirCommand::System { command },
+        View::Fabric(command) => WeirCommand::Fabric { command },
     }
 }
 
@@ -97,6 +112,9 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
     match command {
         WeirCommand::System { command } => {
             manage(named, common, async |system| system::run(command, system).await)
+        }
+        WeirCommand::Pool { command } if targets::is_fabric(&command) => {
+            targets::run_fabric(command, &find_attach(named)?, patience, output)
         }
         WeirCommand::Pool { command } => {
             manage(named, common, async |system| pool::run(command, system).await)
@@ -115,10 +133,11 @@ fn perform(command: WeirCommand, common: &Common, output: Output) -> Result<Answ
         WeirCommand::Umount(arguments) => mount::unmount(&arguments),
         WeirCommand::Store { command } => store::run(command, output),
         WeirCommand::Dev { command } => dev::run(command, output),
-        WeirCommand::Completion { shell } => {
+        WeirCommand::Manual { folder } => manual::write(&folder),
+        WeirCommand::Completion { shell, program } => {
             // Written to standard output by clap itself, it would panic where the reader closes the pipe early.
             let mut script = Vec::new();
-            clap_complete::generate(shell, &mut Weir::command(), "weir", &mut script);
+            clap_complete::generate(shell, &mut program.command(), program.name(), &mut script);
             let script = String::from_utf8_lossy(&script);
             Ok(Answer::new(json!({"script": script}), script))
         }

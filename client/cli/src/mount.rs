@@ -41,7 +41,7 @@ pub struct MountArguments {
     /// Serve in this process until it is unmounted or interrupted.
     #[arg(short, long)]
     pub foreground: bool,
-    /// Mount options: noatime, nodev, nosuid, noexec, ro, rw, cache=close-to-open, cache=none, unsent=MIB.
+    /// Mount options: noatime, nodev, nosuid, noexec, ro, rw, intercept, cache=close-to-open, cache=none, cache=cached[:SECONDS], unsent=MIB.
     #[arg(short = 'o', long = "options", value_delimiter = ',')]
     pub options: Vec<String>,
     /// Group that owns what is created through this mount.
@@ -133,7 +133,9 @@ fn serve_here(spec: &MountSpec, arguments: &MountArguments) -> Result<Answer, Cl
             let _ = writeln!(std::io::stdout(), "{line}");
         }
     };
-    match serve::run(spec, arguments.control.clone(), |identity| tell(&Report::Serving(identity.clone()))) {
+    match serve::run(spec, arguments.control.clone(), None, |identity| {
+        tell(&Report::Serving(identity.clone()));
+    }) {
         Ok(()) => Ok(Answer::new(serde_json::Value::Null, "")),
         Err(failure) => {
             tell(&Report::Failed(failure.clone()));

@@ -110,7 +110,61 @@ struct AttachFile {
     fabric_addresses: Option<String>,
 }
 
+/// The texts of an attach file and of the key that it names, as one process hands them to another.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachText {
+    file: String,
+    key: String,
+}
+
+impl core::fmt::Debug for AttachText {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "AttachText({}, ..)", self.file)
+    }
+}
+
+impl AttachText {
+    fn read(path: &Path) -> Result<Self, AttachError> {
+        let file = read_bounded(path).map_err(|reason| AttachError::Unreadable {
+            path: path.to_path_buf(),
+            reason: reason.to_string(),
+        })?;
+        let (key_path, _) = AttachFile::parse(path, &file)?.key_file(path)?;
+        let key = read_bounded(&key_path)
+            .map_err(|error| AttachError::Key { path: key_path, reason: error.to_string() })?;
+        Ok(Self { file, key })
+    }
+
+    /// Reads an attach file with a tenant's own key. `None`: the file names the system's key, which opens more than the pools of one tenant.
+    ///
+    /// # Errors
+    /// When a file isn't readable or valid.
+    pub fn of_tenant(path: &Path) -> Result<Option<Self>, AttachError> {
+        let text = Self::read(path)?;
+        let (_, is_tenants) = AttachFile::parse(path, &text.file)?.key_file(path)?;
+        Ok(is_tenants.then_some(text))
+    }
+}
+
 impl AttachFile {
+    fn parse(path: &Path, text: &str) -> Result<Self, AttachError> {
+        serde_json::from_str(text)
+            .map_err(|error| AttachError::Malformed { path: path.to_path_buf(), reason: error.to_string() })
+    }
+
+    /// Where its key is, and whether that is a tenant's own.
+    fn key_file(&self, path: &Path) -> Result<(PathBuf, bool), AttachError> {
+        let (name, is_tenants) = match (&self.tenant_key_file, &self.system_key_file) {
+            (Some(name), _) if TenantId(self.tenant) != TenantId::SYSTEM => (name, true),
+            (None, Some(name)) => (name, false),
+            _ => {
+                let reason = "it names no `system_key_file`, or no `tenant` with its `tenant_key_file`";
+                return Err(AttachError::Malformed { path: path.to_path_buf(), reason: reason.to_owned() });
+            }
+        };
+        Ok((path.parent().unwrap_or(Path::new("")).join(name), is_tenants))
+    }
+
     /// The virtual network and the NIC to be on: what the environment names, else the file, else the job's launcher.
     fn network(&self) -> Result<(Option<AuthKey>, Option<String>), AuthKeyError> {
         let text = set(AUTH_KEY_VARIABLE).or_else(|| self.fabric_auth_key.clone());
@@ -171,33 +225,27 @@ impl Attach {
                 .find(|path| path.exists())
                 .ok_or(AttachError::NotFound)?,
         };
-        let text = read_bounded(&path)
-            .map_err(|reason| AttachError::Unreadable { path: path.clone(), reason: reason.to_string() })?;
-        let malformed = |reason: String| AttachError::Malformed { path: path.clone(), reason };
-        let file: AttachFile = serde_json::from_str(&text).map_err(|error| malformed(error.to_string()))?;
+        let text = AttachText::read(&path)?;
+        Self::of(&path, &text)
+    }
+
+    /// From texts that another process has handed over. Errors name the file that it has read.
+    ///
+    /// # Errors
+    /// When one of them isn't valid.
+    pub fn of(path: &Path, text: &AttachText) -> Result<Self, AttachError> {
+        let malformed = |reason: String| AttachError::Malformed { path: path.to_path_buf(), reason };
+        let file = AttachFile::parse(path, &text.file)?;
+        let (key_path, is_tenants) = file.key_file(path)?;
         let tenant = TenantId(file.tenant);
-        let (key_file, is_tenants) = match (&file.tenant_key_file, &file.system_key_file) {
-            (Some(name), _) if tenant != TenantId::SYSTEM => (name, true),
-            (None, Some(name)) => (name, false),
-            _ => {
-                let reason = "it names no `system_key_file`, or no `tenant` with its `tenant_key_file`";
-                return Err(malformed(reason.to_owned()));
-            }
+        let key = if is_tenants {
+            TenantKey::parse(tenant, &text.key).map_err(|error| error.to_string())
+        } else {
+            SystemKey::parse(&text.key).map(|key| key.tenant(tenant)).map_err(|error| error.to_string())
         };
-        let key_path = path.parent().unwrap_or(Path::new("")).join(key_file);
-        let parse = |text: String| {
-            if is_tenants {
-                TenantKey::parse(tenant, &text)
-            } else {
-                SystemKey::parse(&text).map(|key| key.tenant(tenant))
-            }
-        };
-        let key = read_bounded(&key_path)
-            .map_err(|error| error.to_string())
-            .and_then(|text| parse(text).map_err(|error| error.to_string()))
-            .map_err(|reason| AttachError::Key { path: key_path, reason })?;
+        let key = key.map_err(|reason| AttachError::Key { path: key_path, reason })?;
         let (auth_key, device) =
-            file.network().map_err(|source| AttachError::AuthKey { path: path.clone(), source })?;
+            file.network().map_err(|source| AttachError::AuthKey { path: path.to_path_buf(), source })?;
         let addressing = file.addressing().map_err(malformed)?;
         let AttachFile { system, provider, engines, .. } = file;
         let attach = Self { system, provider, engines, key, auth_key, device, addressing };
@@ -312,6 +360,26 @@ mod tests {
         assert!(error.to_string().contains("ports or published"), "{error}");
         let error = with(r#","fabric_auth_key":"100""#).expect_err("no service");
         assert!(matches!(error, AttachError::AuthKey { .. }), "{error}");
+    }
+
+    #[test]
+    fn only_a_tenants_own_key_is_handed_to_another_process() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("client.key"), KEY).expect("written");
+        let path = folder.path().join("client.json");
+        let engine = r#"{"rank":0,"host":"h","fabric_port":10100,"targets":1}"#;
+        let with = |keys: &str| {
+            let text = format!(r#"{{"system":"w","provider":"tcp","engines":[{engine}],{keys}}}"#);
+            std::fs::write(&path, text).expect("written");
+            AttachText::of_tenant(&path).expect("valid")
+        };
+        let text = with(r#""tenant":7,"tenant_key_file":"client.key""#).expect("a tenant's");
+        assert!(!format!("{text:?}").contains("AAEC"), "{text:?}");
+        let attach = Attach::of(Path::new("elsewhere"), &text).expect("valid");
+        assert_eq!(attach.key, Attach::load(Some(&path)).expect("valid").key);
+        for keys in [r#""system_key_file":"client.key""#, r#""tenant":7,"system_key_file":"client.key""#] {
+            assert_eq!(with(keys), None, "{keys}");
+        }
     }
 
     #[test]

@@ -46,3 +46,9 @@ pub const fn has_integer_akeys(kind: u8) -> bool {
 pub const fn is_array(kind: u8) -> bool {
     matches!(kind, ARRAY | ARRAY_ATTR | ARRAY_BYTE)
 }
+
+/// Whether objects of this type have one level of keys: arrays and flat key-value stores.
+#[must_use]
+pub const fn is_flat(kind: u8) -> bool {
+    is_array(kind) || matches!(kind, KV_HASHED | KV_UINT64 | KV_LEXICAL)
+}

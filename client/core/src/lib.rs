@@ -33,7 +33,7 @@ mod session;
 mod transaction;
 
 pub use array::{Array, ArrayAttributes, Range, ReadOutcome};
-pub use attach::{Attach, AttachError, EngineAddress};
+pub use attach::{Attach, AttachError, AttachText, EngineAddress};
 pub use error::{Error, Result};
 pub use handles::{Container, KEEP_EVERY, Pool, PoolSpace};
 pub use kv::Kv;
@@ -44,7 +44,7 @@ pub use transaction::{Restarts, Transaction};
 pub use weir_fabric::Buffer;
 #[doc(hidden)]
 pub use weir_layout::serve_replicas_here;
-pub use weir_layout::{ObjectClass, SERVES_REPLICAS};
+pub use weir_layout::{Hints, ObjectClass, served_factors};
 pub use weir_proto::object::{Conditions, Extent, Fetched, Listed, Value};
 pub use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, PoolQueryReply, TargetState};
 pub use weir_proto::{ContainerId, Der, Epoch, Key, ObjectId, PoolId, Rank, Rights};

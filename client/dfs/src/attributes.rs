@@ -28,8 +28,10 @@ pub struct Stat {
     pub gid: u32,
     /// Inode number.
     pub inode: u64,
-    /// Names; always 1, also for directories ("not counted", as on btrfs).
+    /// Names; of a directory always 1 ("not counted", as on btrfs).
     pub links: u32,
+    /// Number of a device ([`Record::device`]).
+    pub device: u32,
     /// Bytes.
     pub size: u64,
     /// Blocks of 512 bytes that what is stored takes: a file's holes take none.
@@ -146,7 +148,7 @@ impl Dfs {
             side_by_side(self.begin_record_update(context, node), self.content(context, &node.record)).await;
         let held = held?;
         let apply = |record: &mut Record| change.apply(record, wall_ns(context), held.epoch);
-        let record = self.update_record(context, node, Some(begun), apply, async |_, _| Ok(())).await?;
+        let record = self.update_record(context, node, Some(begun), apply, async |_, _, _| Ok(())).await?;
         let stat = assemble(&record, held);
         Ok((Node { record, ..node.clone() }, stat))
     }
@@ -172,7 +174,7 @@ impl Dfs {
             }
             Kind::Directory => Ok(whole(DIRECTORY_SIZE, self.object(record.oid)?.max_epoch(context).await?)),
             Kind::Symlink => Ok(whole(record.target.len() as u64, Epoch::ZERO)),
-            Kind::Fifo | Kind::Socket => Ok(Measure::default()),
+            _ => Ok(Measure::default()),
         }
     }
 }
@@ -187,7 +189,8 @@ fn assemble(record: &Record, Measure { size, epoch, real }: Measure) -> Stat {
         uid: record.uid,
         gid: record.gid,
         inode: inode_number(record.oid),
-        links: 1,
+        links: record.links(),
+        device: record.device(),
         size,
         blocks: real.div_ceil(BLOCK),
         block_size: u32::try_from(record.chunk_size).unwrap_or(u32::MAX),
@@ -201,6 +204,7 @@ fn assemble(record: &Record, Measure { size, epoch, real }: Measure) -> Stat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Names;
     use weir_proto::ObjectId;
 
     fn record() -> Record {
@@ -217,6 +221,7 @@ mod tests {
             chunk_size: 1 << 20,
             xattrs: false,
             target: Vec::new(),
+            names: Names::One,
         }
     }
 

@@ -3,15 +3,22 @@
 use weir_client::{Anchor, Context, Page};
 use weir_proto::ObjectId;
 use weir_proto::limits::LIST_KEYS_MAX;
+use weir_runtime::join_all;
 
 use crate::entry::{Node, record_key};
 use crate::mount::Dfs;
 use crate::name::shown;
-use crate::record::Record;
+use crate::record::{EntryValue, Record};
 use crate::{Error, Result};
 
 /// Name of a directory's reference to its parent, as dkey and as akey. No entry can have it.
 pub(crate) const PARENT_NAME: &[u8] = b"..";
+
+/// Records of inodes with hard links that a listing reads at the same time.
+const RECORDS_AT_ONCE: usize = 64;
+
+/// A listed entry: its name and what it holds.
+type Listed = (Vec<u8>, EntryValue);
 
 /// An entry of a directory listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,7 +65,7 @@ impl Dfs {
     /// request.
     ///
     /// # Errors
-    /// An object error; [`Error::Corrupt`] for an entry that can't be understood.
+    /// An object error; [`Error::Corrupt`] for an entry that can't be understood; [`Error::Invalid`] for a cookie beyond memory.
     pub async fn read_directory<'s>(
         &self,
         context: &Context,
@@ -69,16 +76,20 @@ impl Dfs {
         if cookie == 0 {
             stream.rewind();
         }
-        let start = usize::try_from(cookie).unwrap_or(usize::MAX).min(stream.entries.len());
-        while stream.entries.len() <= start && !stream.anchor.is_end() {
-            let page = self.list_entries(context, stream.directory, &stream.anchor, LIST_KEYS_MAX).await?;
-            for (name, record) in page.0 {
+        // A stream may have to list what another one has listed before.
+        let behind = usize::try_from(cookie).map_err(|_| {
+            Error::Invalid(format!("no listing has a place {cookie}: go on from a cookie of an entry"))
+        })?;
+        while stream.entries.len() <= behind && !stream.anchor.is_end() {
+            let (entries, next) =
+                self.list_entries(context, stream.directory, &stream.anchor, LIST_KEYS_MAX).await?;
+            for node in self.nodes(context, stream.directory, entries).await? {
                 let cookie = stream.entries.len() as u64 + 1;
-                let node = Node { parent: stream.directory, name, record };
                 stream.entries.push(DirEntry { node, cookie });
             }
-            stream.anchor = page.1;
+            stream.anchor = next;
         }
+        let start = behind.min(stream.entries.len());
         let end = start.saturating_add(limit).min(stream.entries.len());
         Ok(&stream.entries[start..end])
     }
@@ -98,7 +109,25 @@ impl Dfs {
         directory.ensure_directory()?;
         let parent = directory.oid();
         let (entries, next) = self.list_entries(context, parent, anchor, limit).await?;
-        Ok((entries.into_iter().map(|(name, record)| Node { parent, name, record }).collect(), next))
+        Ok((self.nodes(context, parent, entries).await?, next))
+    }
+
+    /// Listed entries with their records: those of inodes with hard links are read, some at a time. Entries whose inode is gone by
+    /// then are left out.
+    async fn nodes(&self, context: &Context, parent: ObjectId, entries: Vec<Listed>) -> Result<Vec<Node>> {
+        let mut nodes = Vec::with_capacity(entries.len());
+        for batch in entries.chunks(RECORDS_AT_ONCE) {
+            let records = batch.iter().map(|(_, value)| async move {
+                match value {
+                    EntryValue::Record(record) => Ok(Some(record.clone())),
+                    EntryValue::Reference(reference) => self.fetch_linked(context, reference.oid).await,
+                }
+            });
+            let records: Vec<Option<Record>> = join_all(records).await.into_iter().collect::<Result<_>>()?;
+            let found = batch.iter().zip(records).filter_map(|((name, _), record)| Some((name, record?)));
+            nodes.extend(found.map(|(name, record)| Node { parent, name: name.clone(), record }));
+        }
+        Ok(nodes)
     }
 
     /// One page of a directory's entries, and where the next one starts.
@@ -108,7 +137,7 @@ impl Dfs {
         directory: ObjectId,
         anchor: &Anchor,
         limit: u32,
-    ) -> Result<(Vec<(Vec<u8>, Record)>, Anchor)> {
+    ) -> Result<(Vec<Listed>, Anchor)> {
         let value = record_key()?;
         let Page { entries, next } =
             self.object(directory)?.list_dkeys(context, anchor, limit, Some(&value)).await?;
@@ -118,7 +147,7 @@ impl Dfs {
             let Some(value) = entry.value else { continue };
             let object = || format!("entry \"{}\" of directory {directory:?}", shown(&entry.key));
             if entry.key != PARENT_NAME && !value.is_empty() {
-                found.push((entry.key.clone(), Record::decode(&value, &object)?));
+                found.push((entry.key.clone(), EntryValue::decode(&value, &object)?));
             }
         }
         Ok((found, next))

@@ -1,23 +1,29 @@
-//! Directory entries: one dkey each, with the inode record and a guard under two akeys.
+//! Directory entries: one dkey each, with the inode record, or a reference to it, and a guard under two akeys.
 //!
 //! The guard is an akey whose name holds the inode's object id. Every change of an entry is conditional on the guard of
 //! the inode that it means, or on a transaction that has read the record. So a change that was decided on an old state
-//! of the entry can't hit an entry that was removed or replaced meanwhile.
+//! of the entry can't hit an entry that was removed or replaced meanwhile, nor one whose inode has got hard links.
 
 use weir_client::{AkeyRead, AkeyWrite, Conditions, Context, Object};
 use weir_proto::{Der, Key, ObjectId};
 
 use crate::mount::Dfs;
 use crate::name::{dkey, shown};
-use crate::record::{Kind, RECORD_MAX, Record};
+use crate::record::{EntryValue, Kind, Names, RECORD_MAX, Record};
 use crate::superblock::{ROOT_OID, SUPERBLOCK_NAME, SUPERBLOCK_OID};
 use crate::{Error, Result};
 
 /// The akey of the inode record.
 const RECORD_KEY: &[u8] = b"i";
 
-/// First byte of a guard's akey; the object id follows.
+/// First byte of a guard's akey; the object id follows. It stands where the inode's record does.
 const GUARD_PREFIX: u8 = b'g';
+
+/// First byte of the guard's akey of an entry that refers to a record.
+const REFERENCE_GUARD_PREFIX: u8 = b'l';
+
+/// How often an entry is looked at again whose inode is gone when that is looked for.
+const RACES_MAX: usize = 16;
 
 /// What stands under a guard's akey.
 pub(crate) const GUARD: &[u8] = &[1];
@@ -56,6 +62,14 @@ impl Node {
         if self.is_directory() { Ok(()) } else { Err(Error::NotDirectory(self.shown())) }
     }
 
+    /// The inode after it has lost a name, with so many left.
+    pub(crate) fn with_links(mut self, links: u32, now: i64) -> Self {
+        if links > 0 {
+            (self.record.names, self.record.ctime_ns) = (Names::Counted(links), now);
+        }
+        self
+    }
+
     /// Its name for messages. The root has none of its own: it is stored under a name that no user has given.
     pub(crate) fn shown(&self) -> String {
         if self.inode_number() == 1 { "/".to_owned() } else { shown(&self.name) }
@@ -83,9 +97,23 @@ pub(crate) fn akey(bytes: &[u8]) -> Result<Key> {
     Key::new(bytes).map_err(|error| Error::Invalid(error.to_string()))
 }
 
-/// The guard of an inode.
+/// The guard of an inode, where its record is.
 pub(crate) fn guard_key(oid: ObjectId) -> Result<Key> {
-    let mut bytes = vec![GUARD_PREFIX];
+    key_of(GUARD_PREFIX, oid)
+}
+
+/// The guard of an entry. One that refers to a record has another one: who takes the inode's last name away because it has read
+/// that there is no other doesn't hit an entry whose inode has got more.
+pub(crate) fn entry_guard(record: &Record) -> Result<Key> {
+    let prefix = match record.names {
+        Names::One => GUARD_PREFIX,
+        Names::Counted(_) => REFERENCE_GUARD_PREFIX,
+    };
+    key_of(prefix, record.oid)
+}
+
+fn key_of(prefix: u8, oid: ObjectId) -> Result<Key> {
+    let mut bytes = vec![prefix];
     bytes.extend(oid.to_bytes());
     akey(&bytes)
 }
@@ -98,7 +126,7 @@ pub(crate) fn entry_key(parent: ObjectId, name: &[u8]) -> Result<Key> {
     dkey(name)
 }
 
-/// Encoded records with their keys, to borrow an update from.
+/// What an entry holds with its keys, to borrow an update from.
 pub(crate) struct Insertion {
     record: Vec<u8>,
     record_key: Key,
@@ -107,7 +135,7 @@ pub(crate) struct Insertion {
 
 impl Insertion {
     pub(crate) fn of(record: &Record) -> Result<Self> {
-        Ok(Self { record: record.encode(), record_key: record_key()?, guard_key: guard_key(record.oid)? })
+        Ok(Self { record: record.encode_entry(), record_key: record_key()?, guard_key: entry_guard(record)? })
     }
 
     /// The two akeys of the entry.
@@ -124,27 +152,30 @@ impl Dfs {
         Ok(self.read_view(Object::open(self.container(), oid)?))
     }
 
-    /// Reads an entry's record; `None` when there is no entry.
+    /// Reads the record of an entry's inode; `None` when there is no entry. One fetch, or two for an inode with hard links.
     pub(crate) async fn fetch_entry(
         &self,
         context: &Context,
         parent: ObjectId,
         name: &[u8],
     ) -> Result<Option<Record>> {
-        let mut bytes = vec![0; RECORD_MAX];
-        let mut reads = [AkeyRead::single(record_key()?, &mut bytes)];
-        let key = entry_key(parent, name)?;
-        let found = self.object(parent)?.fetch(context, &key, Conditions::NONE, &mut reads).await?;
-        let size = found.first().map_or(0, |found| usize::try_from(found.size).unwrap_or(usize::MAX));
-        if size == 0 {
-            return Ok(self.unstored(parent));
+        let shown_entry = || format!("entry \"{}\" of directory {parent:?}", shown(name));
+        let (object, key) = (self.object(parent)?, entry_key(parent, name)?);
+        for _ in 0..RACES_MAX {
+            let Some(bytes) = fetch_record(context, (&object, &key), &shown_entry).await? else {
+                return Ok(self.unstored(parent));
+            };
+            match EntryValue::decode(&bytes, &shown_entry)? {
+                EntryValue::Record(record) => return Ok(Some(record)),
+                EntryValue::Reference(reference) => {
+                    // Otherwise its last name is gone by now, and this was it, or one before.
+                    if let Some(record) = self.fetch_linked(context, reference.oid).await? {
+                        return Ok(Some(record));
+                    }
+                }
+            }
         }
-        let object = || format!("entry \"{}\" of directory {parent:?}", shown(name));
-        let bytes = bytes.get(..size).ok_or_else(|| Error::Corrupt {
-            object: object(),
-            reason: format!("its inode record has {size} bytes"),
-        })?;
-        Record::decode(bytes, &object).map(Some)
+        Err(Error::Stale(shown(name)))
     }
 
     /// An inode with its record as it is now. One fetch.
@@ -155,12 +186,17 @@ impl Dfs {
         Ok(Node { record: self.refetch(context, node).await?, ..node.clone() })
     }
 
-    /// Reads the entry again and checks that it still means the same inode.
+    /// Reads an inode's record again: where it was, or, if the entry doesn't mean the inode any more, where that of an inode
+    /// with other names is.
     pub(crate) async fn refetch(&self, context: &Context, node: &Node) -> Result<Record> {
-        match self.fetch_entry(context, node.parent, &node.name).await? {
-            Some(record) if record.oid == node.oid() => Ok(record),
-            _ => Err(Error::Stale(node.shown())),
+        if !node.record.is_linked() {
+            match self.fetch_entry(context, node.parent, &node.name).await? {
+                Some(record) if record.oid == node.oid() => return Ok(record),
+                _ if node.is_directory() => return Err(Error::Stale(node.shown())),
+                _ => {}
+            }
         }
+        self.fetch_linked(context, node.oid()).await?.ok_or_else(|| Error::Stale(node.shown()))
     }
 
     /// What has to hold of a directory to which an entry is added: it is there. The root always is, also before it has any.
@@ -187,14 +223,32 @@ impl Dfs {
         }
     }
 
-    /// Removes an inode's entry with everything under it.
+    /// Removes the entry of an inode with one name, with everything under it.
     pub(crate) async fn remove_entry(&self, context: &Context, node: &Node) -> Result<()> {
         let key = entry_key(node.parent, &node.name)?;
-        let guard = guard_key(node.oid())?;
+        let guard = entry_guard(&node.record)?;
         match self.object(node.parent)?.punch_dkey_with(context, &key, &[guard]).await {
             Ok(()) => Ok(()),
             Err(error) if error.is(Der::NONEXIST) => Err(Error::Stale(node.shown())),
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// The bytes of a record; `None` when there is none.
+pub(crate) async fn fetch_record(
+    context: &Context,
+    (object, key): (&Object, &Key),
+    shown: &dyn Fn() -> String,
+) -> Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; RECORD_MAX];
+    let mut reads = [AkeyRead::single(record_key()?, &mut bytes)];
+    let found = object.fetch(context, key, Conditions::NONE, &mut reads).await?;
+    let size = found[0].size;
+    let Some(size) = usize::try_from(size).ok().filter(|size| *size <= bytes.len()) else {
+        let reason = format!("its inode record has {size} bytes");
+        return Err(Error::Corrupt { object: shown(), reason });
+    };
+    bytes.truncate(size);
+    Ok(Some(bytes).filter(|bytes| !bytes.is_empty()))
 }

@@ -57,6 +57,12 @@ pub enum Error {
         /// Bytes that are free.
         free: u64,
     },
+    /// What nobody may do, or not this caller (EPERM).
+    #[error("{0}")]
+    NotPermitted(String),
+    /// An inode has as many names as can be counted (EMLINK).
+    #[error("no inode can have more than {max} names", max = u32::MAX)]
+    TooManyNames,
     /// The mount does not allow changes (EROFS).
     #[error("the file system is mounted read-only")]
     ReadOnly,
@@ -84,6 +90,7 @@ impl Error {
     #[must_use]
     pub fn errno(&self) -> i32 {
         match self {
+            Self::NotPermitted(_) => 1,
             Self::NotFound(_) => 2,
             Self::Exists(_) => 17,
             Self::NotDirectory(_) => 20,
@@ -98,6 +105,7 @@ impl Error {
             Self::TooLarge => 27,
             Self::NoRoom { .. } => 28,
             Self::ReadOnly => 30,
+            Self::TooManyNames => 31,
             Self::TooManyLinks(_) => 40,
             Self::Corrupt { .. } => 5,
             Self::Client(error) => error.errno(),

@@ -6,6 +6,7 @@ use weir_proto::Der;
 use crate::entry::Node;
 use crate::mount::{Dfs, wall_ns};
 use crate::name::shown;
+use crate::namespace::side_by_side;
 use crate::transaction::Tries;
 use crate::xattr_move::TransactionBudget;
 use crate::{Error, Result};
@@ -27,10 +28,24 @@ impl Dfs {
         one: EntryName<'_>,
         other: EntryName<'_>,
     ) -> Result<[Node; 2]> {
+        self.exchange_noting(context, one, other, |_, _| {}).await
+    }
+
+    /// As [`Dfs::exchange`]. `foretell` is told which inodes are about to be exchanged; that may come again, with others.
+    ///
+    /// # Errors
+    /// As [`Dfs::exchange`].
+    pub async fn exchange_noting(
+        &self,
+        context: &Context,
+        one: EntryName<'_>,
+        other: EntryName<'_>,
+        foretell: impl Fn(&Node, &Node),
+    ) -> Result<[Node; 2]> {
         self.ensure_writable()?;
         let mut tries = Tries::new(context);
         loop {
-            match self.try_exchange(context, [one, other]).await {
+            match self.try_exchange(context, [one, other], &foretell).await {
                 Ok(Some(exchanged)) => return Ok(exchanged),
                 Ok(None) => tries.go_on(context, "exchange", shown(one.1))?,
                 Err(error) => tries.again(context, error).await?,
@@ -39,16 +54,20 @@ impl Dfs {
     }
 
     /// One try; `None` when something had to be done first.
-    async fn try_exchange(&self, context: &Context, places: [EntryName<'_>; 2]) -> Result<Option<[Node; 2]>> {
+    async fn try_exchange(
+        &self,
+        context: &Context,
+        places: [EntryName<'_>; 2],
+        foretell: &impl Fn(&Node, &Node),
+    ) -> Result<Option<[Node; 2]>> {
         let (mut transaction, view) = self.begin(context);
-        let mut inodes = Vec::new();
-        for (directory, name) in places {
-            inodes.push(view.lookup(context, directory, name).await?);
-        }
-        let [first, second] = [&inodes[0], &inodes[1]];
+        let [one, other] = places.map(|(directory, name)| view.lookup(context, directory, name));
+        let (first, second) = side_by_side(one, other).await;
+        let (first, second) = (&first?, &second?);
         if first.oid() == second.oid() {
             return Ok(Some([first.clone(), second.clone()]));
         }
+        foretell(first, second);
         let now = wall_ns(context);
         let at = |place: &Node, inode: &Node| {
             let mut node = Node { record: inode.record.clone(), ..place.clone() };
@@ -61,6 +80,7 @@ impl Dfs {
         let mut room = TransactionBudget::beside(&[&exchanged[0], &exchanged[1]]);
         let mut carried = Vec::new();
         for (old, new, replaced, directory) in moves {
+            self.note_linked_within(&mut transaction, new)?;
             if old.parent != new.parent && old.is_directory() {
                 self.ensure_may_enter(context, &view, old.oid(), directory).await?;
                 self.link_parent_within(&mut transaction, old.oid(), new.parent)?;

@@ -37,7 +37,11 @@ impl Dfs {
         }
         let array = Array::compact_bytes(self.container(), node.oid(), node.record.chunk_size)?;
         let array = if self.epoch() == Epoch::MAX { array } else { array.at(self.epoch()) };
-        Ok(File { array, read_only: self.is_read_only(), oid: Arc::new(node.oid()) })
+        Ok(self.content_in(array, node.oid()))
+    }
+
+    pub(crate) fn content_in(&self, array: Array, oid: ObjectId) -> File {
+        File { array, read_only: self.is_read_only(), oid: Arc::new(oid) }
     }
 }
 

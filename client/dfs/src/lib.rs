@@ -9,12 +9,15 @@
 
 mod allocate;
 mod attributes;
+pub mod direct;
 mod directory;
 mod entry;
 mod error;
 mod exchange;
 mod file;
+mod inode_object;
 mod lease;
+mod link;
 mod mount;
 mod name;
 mod namespace;
@@ -37,8 +40,8 @@ pub use file::{File, SIZE_MAX};
 pub use lease::{ClientId, Lease, RenewalOutcome, TURN};
 pub use mount::{Dfs, StatFs};
 pub use name::{LINK_TARGET_MAX, NAME_MAX};
-pub use namespace::{FileLayout, Ownership, Removed};
-pub use record::{Kind, Record};
+pub use namespace::{FileLayout, NewInode, Ownership, Removed};
+pub use record::{Kind, Names, Record};
 pub use rename::Replace;
 pub use superblock::Superblock;
 pub use writeback::UnsentData;

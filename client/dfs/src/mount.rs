@@ -7,7 +7,7 @@ use weir_client::{
 use weir_proto::{Der, ObjectId, ReaderId};
 
 use crate::entry::{Insertion, Node, akey, record_key};
-use crate::record::{Kind, RECORD_MAX, Record};
+use crate::record::{Kind, Names, RECORD_MAX, Record};
 use crate::superblock::{ROOT_OID, SUPERBLOCK_KEY, SUPERBLOCK_NAME, SUPERBLOCK_OID, Superblock};
 use crate::{Error, Result};
 
@@ -250,6 +250,7 @@ fn blank(context: &Context, container: &Container) -> Result<(Superblock, Record
         chunk_size: properties.chunk_size,
         xattrs: false,
         target: Vec::new(),
+        names: Names::One,
     };
     Ok((superblock, root))
 }

@@ -1,15 +1,16 @@
 //! Looking up, creating and removing entries.
 
-use weir_client::{AkeyWrite, Conditions, Context, Epoch, ObjectClass, kind};
-use weir_proto::{Key, ObjectId};
+use weir_client::{Conditions, Context, Epoch, ObjectClass, kind};
+use weir_proto::{Der, Key, ObjectId};
 use weir_runtime::join_all;
 
 use crate::directory::PARENT_NAME;
 use crate::entry::{Node, akey};
 use crate::mount::{CHUNK_MAX, Dfs, wall_ns};
 use crate::name::{LINK_TARGET_MAX, dkey, shown};
-use crate::record::{Kind, Record};
+use crate::record::{Kind, Names, Record};
 use crate::transaction::Tries;
+use crate::xattr_move::MovedXattrs;
 use crate::{Error, Result};
 
 /// The set-group-id bit of a mode.
@@ -36,28 +37,39 @@ pub struct FileLayout {
 }
 
 /// What a new inode is made of.
-#[derive(Clone, Copy)]
-struct NewInode<'a> {
-    kind: Kind,
-    ownership: Ownership,
-    layout: FileLayout,
-    target: &'a [u8],
+#[derive(Clone, Copy, Debug)]
+pub struct NewInode<'a> {
+    /// What it is.
+    pub kind: Kind,
+    /// Mode and owner.
+    pub ownership: Ownership,
+    /// How a file is stored.
+    pub layout: FileLayout,
+    /// Target of a symbolic link, or number of a device (4 bytes, little endian).
+    pub target: &'a [u8],
+    /// The object that it will be, by [`Dfs::new_inode_id`]; `None` for a new one. Who makes an inode again, not knowing whether it was
+    /// made, tells by it.
+    pub oid: Option<ObjectId>,
 }
 
 impl NewInode<'_> {
-    fn of(kind: Kind, ownership: Ownership) -> Self {
-        Self { kind, ownership, layout: FileLayout::default(), target: &[] }
+    /// An inode of a kind.
+    #[must_use]
+    pub fn of(kind: Kind, ownership: Ownership) -> Self {
+        Self { kind, ownership, layout: FileLayout::default(), target: &[], oid: None }
     }
 }
 
-/// An inode whose last name is gone. Its content stays readable until it is reclaimed.
+/// An inode that has lost a name. When that was the last one, its content stays readable until it is reclaimed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use = "the space of a removed inode comes back when it is reclaimed"]
 pub struct Removed {
     /// The inode, with the name it had.
     pub node: Node,
-    /// The extended attributes that it had: name and value of each.
+    /// The extended attributes that it had, if it has no name any more: name and value of each.
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Names that it has left.
+    pub links: u32,
 }
 
 impl Dfs {
@@ -122,12 +134,6 @@ impl Dfs {
         target: &[u8],
         ownership: Ownership,
     ) -> Result<Node> {
-        if target.len() > LINK_TARGET_MAX {
-            return Err(Error::NameTooLong { len: target.len(), max: LINK_TARGET_MAX });
-        }
-        if target.is_empty() {
-            return Err(Error::NotFound(String::new()));
-        }
         let ownership = Ownership { mode: 0o777, ..ownership };
         let inode = NewInode { target, ..NewInode::of(Kind::Symlink, ownership) };
         self.make(context, directory, name, inode).await
@@ -136,7 +142,7 @@ impl Dfs {
     /// Creates a named pipe, a socket, or an ordinary file.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a directory or link; or as [`Dfs::create`].
+    /// [`Error::Invalid`] for a directory, link or device; or as [`Dfs::create`].
     pub async fn mknod(
         &self,
         context: &Context,
@@ -145,13 +151,32 @@ impl Dfs {
         kind: Kind,
         ownership: Ownership,
     ) -> Result<Node> {
-        if matches!(kind, Kind::Directory | Kind::Symlink) {
-            return Err(Error::Invalid("directories and links have calls of their own".into()));
+        if matches!(kind, Kind::Directory | Kind::Symlink) || kind.is_device() {
+            return Err(Error::Invalid("directories, links and devices have calls of their own".into()));
         }
         self.make(context, directory, name, NewInode::of(kind, ownership)).await
     }
 
-    /// Creates a directory: its entry, and in it the reference to its parent.
+    /// Creates a block or character device with a number ([`Record::device`]). Who may is for the caller to know.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what is no device; or as [`Dfs::create`].
+    pub async fn make_device(
+        &self,
+        context: &Context,
+        directory: &Node,
+        name: &[u8],
+        (kind, number): (Kind, u32),
+        ownership: Ownership,
+    ) -> Result<Node> {
+        if !kind.is_device() {
+            return Err(Error::Invalid("only devices have numbers".into()));
+        }
+        let target = &number.to_le_bytes();
+        self.make(context, directory, name, NewInode { target, ..NewInode::of(kind, ownership) }).await
+    }
+
+    /// Creates a directory: its entry, and in it the reference to its parent, in one transaction.
     ///
     /// # Errors
     /// As [`Dfs::create`].
@@ -165,16 +190,30 @@ impl Dfs {
         self.make(context, directory, name, NewInode::of(Kind::Directory, ownership)).await
     }
 
-    async fn make(
+    /// Makes an inode of any kind under a name that must not exist yet.
+    ///
+    /// # Errors
+    /// As the calls for one kind.
+    pub async fn make(
         &self,
         context: &Context,
         directory: &Node,
         name: &[u8],
-        NewInode { kind, ownership, layout, target }: NewInode<'_>,
+        NewInode { kind, ownership, layout, target, oid }: NewInode<'_>,
     ) -> Result<Node> {
         self.ensure_writable()?;
         directory.ensure_directory()?;
         dkey(name)?;
+        if kind == Kind::Symlink && target.len() > LINK_TARGET_MAX {
+            return Err(Error::NameTooLong { len: target.len(), max: LINK_TARGET_MAX });
+        }
+        if kind == Kind::Symlink && target.is_empty() {
+            return Err(Error::NotFound(String::new()));
+        }
+        let oid = match oid {
+            Some(oid) => oid,
+            None => self.fresh_oid(context, kind, layout.class).await?,
+        };
         let inherits = directory.record.mode & SET_GROUP_ID != 0;
         let sticky_group = if inherits && kind == Kind::Directory { SET_GROUP_ID } else { 0 };
         let now = wall_ns(context);
@@ -183,7 +222,7 @@ impl Dfs {
             mode: (ownership.mode & 0o7777) | sticky_group,
             uid: ownership.uid,
             gid: if inherits { directory.record.gid } else { ownership.gid },
-            oid: self.fresh_oid(context, kind, layout.class).await?,
+            oid,
             atime_ns: now,
             mtime_ns: now,
             mtime_epoch: Epoch::ZERO,
@@ -191,6 +230,7 @@ impl Dfs {
             chunk_size: layout.chunk_size.unwrap_or(self.superblock().chunk_size),
             xattrs: false,
             target: target.to_vec(),
+            names: Names::One,
         };
         match self.add(context, directory, name, &record).await {
             // The client that made the directory may have died before all of it was there.
@@ -208,26 +248,36 @@ impl Dfs {
         if record.kind != Kind::Directory {
             return self.insert_entry(context, directory.oid(), name, record).await;
         }
-        // First, though both could go at once: a client that sees the entry may move or remove the directory, and what
-        // comes after that would undo it.
-        self.link_parent(context, record.oid, directory.oid()).await?;
-        let inserted = self.insert_entry(context, directory.oid(), name, record).await;
-        // What is left behind otherwise is one reference.
-        if matches!(inserted, Err(Error::Exists(_) | Error::Stale(_))) {
-            let made = Node { parent: directory.oid(), name: name.to_vec(), record: record.clone() };
-            drop(self.discard_made(context, &made).await);
+        let made = Node { parent: directory.oid(), name: name.to_vec(), record: record.clone() };
+        let mut tries = Tries::new(context);
+        loop {
+            match self.try_add_directory(context, &made).await {
+                Ok(()) => return Ok(()),
+                Err(error) => tries.again(context, error).await?,
+            }
         }
-        inserted
     }
 
-    /// Frees a directory that has not got its entry. It may have had it all the same, when the first answer was lost, and have
-    /// been moved since: then what is in it has to stay, and one without anything is mended as if its maker had died.
-    async fn discard_made(&self, context: &Context, directory: &Node) -> Result<()> {
-        let (mut transaction, view) = self.begin(context);
-        view.ensure_empty(context, directory).await?;
-        transaction.punch(&self.object(directory.oid())?)?;
-        transaction.commit(context).await?;
-        Ok(())
+    async fn try_add_directory(&self, context: &Context, made: &Node) -> Result<()> {
+        let (mut transaction, _) = self.begin(context);
+        self.link_parent_within(&mut transaction, made.oid(), made.parent)?;
+        self.insert_within(&mut transaction, made, &MovedXattrs::default())?;
+        match transaction.commit(context).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.is(Der::NONEXIST) => {
+                Err(Error::Stale(format!("directory {:?}", made.parent)))
+            }
+            Err(error) if error.is(Der::EXIST) => Err(Error::Exists(made.shown())),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// An object that no inode has had, for one of that kind in the file system's class.
+    ///
+    /// # Errors
+    /// An object error.
+    pub async fn new_inode_id(&self, context: &Context, kind: Kind) -> Result<ObjectId> {
+        self.fresh_oid(context, kind, None).await
     }
 
     async fn fresh_oid(&self, context: &Context, kind: Kind, class: Option<ObjectClass>) -> Result<ObjectId> {
@@ -238,19 +288,6 @@ impl Dfs {
         let class = class.map_or_else(|| ObjectClass::from_id(default), ObjectClass::ensure_supported);
         let class = class.map_err(|error| Error::Invalid(error.to_string()))?;
         Ok(self.container().new_object_id(context, object_kind, Some(class)).await?)
-    }
-
-    /// Writes a directory's reference to its parent.
-    pub(crate) async fn link_parent(
-        &self,
-        context: &Context,
-        directory: ObjectId,
-        parent: ObjectId,
-    ) -> Result<()> {
-        let bytes = parent.to_bytes();
-        let writes = [AkeyWrite::single(akey(PARENT_NAME)?, &bytes)];
-        self.object(directory)?.update(context, &parent_key()?, Conditions::NONE, &writes).await?;
-        Ok(())
     }
 
     /// The directory that a directory is in; `None` for the root.
@@ -271,22 +308,40 @@ impl Dfs {
         }
     }
 
-    /// Removes the entry of anything but a directory. The content stays until [`Dfs::reclaim`], so that a process that
-    /// has it open can go on reading.
+    /// Removes the entry of anything but a directory. With the last name the content stays until [`Dfs::reclaim`], so that a
+    /// process that has it open can go on reading.
     ///
     /// # Errors
     /// [`Error::NotFound`], [`Error::IsDirectory`], [`Error::ReadOnly`]; or an object error.
     pub async fn unlink(&self, context: &Context, directory: &Node, name: &[u8]) -> Result<Removed> {
+        self.unlink_noting(context, directory, name, |_| {}).await
+    }
+
+    /// As [`Dfs::unlink`]. `foretell` is told which inode is about to lose the name; that may come again, with another one.
+    ///
+    /// # Errors
+    /// As [`Dfs::unlink`].
+    pub async fn unlink_noting(
+        &self,
+        context: &Context,
+        directory: &Node,
+        name: &[u8],
+        foretell: impl Fn(&Node),
+    ) -> Result<Removed> {
         self.ensure_writable()?;
         for _ in 0..RACES_MAX {
             let node = self.lookup(context, directory, name).await?;
             if node.is_directory() {
                 return Err(Error::IsDirectory(shown(name)));
             }
+            if node.record.is_linked() {
+                return self.unlink_linked(context, directory, name, foretell).await;
+            }
+            foretell(&node);
             let xattrs = self.xattrs(context, &node).await?;
             match self.remove_entry(context, &node).await {
-                Ok(()) => return Ok(Removed { node, xattrs }),
-                // Replaced or removed since it was looked up: look again.
+                Ok(()) => return Ok(Removed { node, xattrs, links: 0 }),
+                // Replaced or removed since it was looked up, or linked: look again.
                 Err(Error::Stale(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -302,26 +357,47 @@ impl Dfs {
     /// # Errors
     /// [`Error::NotFound`], [`Error::NotDirectory`], [`Error::NotEmpty`], [`Error::ReadOnly`]; or an object error.
     pub async fn rmdir(&self, context: &Context, directory: &Node, name: &[u8]) -> Result<Removed> {
+        self.rmdir_noting(context, directory, name, |_| {}).await
+    }
+
+    /// As [`Dfs::rmdir`]. `foretell` is told which directory is about to lose the name; that may come again, with another one.
+    ///
+    /// # Errors
+    /// As [`Dfs::rmdir`].
+    pub async fn rmdir_noting(
+        &self,
+        context: &Context,
+        directory: &Node,
+        name: &[u8],
+        foretell: impl Fn(&Node),
+    ) -> Result<Removed> {
         self.ensure_writable()?;
         let mut tries = Tries::new(context);
         loop {
-            match self.try_rmdir(context, directory, name).await {
+            match self.try_rmdir(context, directory, name, &foretell).await {
                 Ok(removed) => return Ok(removed),
                 Err(error) => tries.again(context, error).await?,
             }
         }
     }
 
-    async fn try_rmdir(&self, context: &Context, directory: &Node, name: &[u8]) -> Result<Removed> {
+    async fn try_rmdir(
+        &self,
+        context: &Context,
+        directory: &Node,
+        name: &[u8],
+        foretell: &impl Fn(&Node),
+    ) -> Result<Removed> {
         let (mut transaction, view) = self.begin(context);
         let node = view.lookup(context, directory, name).await?;
         node.ensure_directory()?;
         view.ensure_empty(context, &node).await?;
+        foretell(&node);
         let xattrs = view.xattrs(context, &node).await?;
         transaction.punch(&self.object(node.oid())?)?;
         self.remove_within(&mut transaction, &node)?;
         transaction.commit(context).await?;
-        Ok(Removed { node, xattrs })
+        Ok(Removed { node, xattrs, links: 0 })
     }
 
     /// Checks that a directory wasn't removed.
@@ -352,16 +428,19 @@ impl Dfs {
         Ok(())
     }
 
-    /// Frees what a removed inode held.
+    /// Frees what a removed inode held, unless it has other names.
     ///
     /// # Errors
     /// An object error; then the space comes back only with the container.
     pub async fn reclaim(&self, context: &Context, removed: &Removed) -> Result<()> {
         let record = &removed.node.record;
+        if removed.links > 0 {
+            return Ok(());
+        }
         match record.kind {
             Kind::File => self.file(&removed.node)?.discard(context).await,
             Kind::Directory => Ok(self.object(record.oid)?.punch(context).await?),
-            Kind::Symlink | Kind::Fifo | Kind::Socket => Ok(()),
+            _ => Ok(()),
         }
     }
 }

@@ -6,7 +6,7 @@ use weir_proto::limits::LIST_KEYS_MAX;
 use crate::entry::Node;
 use crate::mount::Dfs;
 use crate::name::shown;
-use crate::record::Kind;
+use crate::record::{EntryValue, Kind};
 use crate::{Error, Result};
 
 /// Symbolic links that are followed on one way (daos-api §1.4).
@@ -75,8 +75,13 @@ impl Dfs {
         let mut anchor = Anchor::START;
         while !anchor.is_end() {
             let (entries, next) = self.list_entries(context, above, &anchor, LIST_KEYS_MAX).await?;
-            if let Some((name, record)) = entries.into_iter().find(|(_, record)| record.oid == parent) {
-                return Ok(Node { parent: above, name, record });
+            for (name, value) in entries {
+                // No directory has hard links.
+                if let EntryValue::Record(record) = value
+                    && record.oid == parent
+                {
+                    return Ok(Node { parent: above, name, record });
+                }
             }
             anchor = next;
         }

@@ -6,7 +6,7 @@
 use weir_client::{AkeyWrite, Conditions, Context, Transaction};
 
 use crate::Result;
-use crate::entry::{Node, entry_key, record_key};
+use crate::entry::{Node, record_key};
 use crate::mount::Dfs;
 use crate::record::Record;
 use crate::transaction::Tries;
@@ -26,7 +26,8 @@ impl Dfs {
         RecordUpdate { transaction, view, record }
     }
 
-    /// Changes an inode's record, together with what `more` does in the transaction. The first try goes on from `begun`.
+    /// Changes an inode's record, together with what `more` does in the transaction, which gets the inode as it is then. The first
+    /// try goes on from `begun`.
     /// Returns the record as it is then.
     ///
     /// # Errors
@@ -37,7 +38,7 @@ impl Dfs {
         node: &Node,
         begun: Option<RecordUpdate>,
         change: impl Fn(&mut Record),
-        more: impl AsyncFn(&mut Transaction, &Self) -> Result<()>,
+        more: impl AsyncFn(&mut Transaction, &Self, &Node) -> Result<()>,
     ) -> Result<Record> {
         let (mut tries, mut next) = (Tries::new(context), begun);
         loop {
@@ -58,16 +59,16 @@ impl Dfs {
         node: &Node,
         RecordUpdate { mut transaction, view, record }: RecordUpdate,
         change: impl Fn(&mut Record),
-        more: impl AsyncFn(&mut Transaction, &Self) -> Result<()>,
+        more: impl AsyncFn(&mut Transaction, &Self, &Node) -> Result<()>,
     ) -> Result<Record> {
-        let mut record = record?;
-        change(&mut record);
-        let bytes = record.encode();
-        let (object, key) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        let mut node = Node { record: record?, ..node.clone() };
+        change(&mut node.record);
+        let bytes = node.record.encode();
+        let (object, key) = self.home(&node)?;
         let writes = [AkeyWrite::single(record_key()?, &bytes)];
         transaction.update(&object, &key, Conditions::NONE, &writes)?;
-        more(&mut transaction, &view).await?;
+        more(&mut transaction, &view, &node).await?;
         transaction.commit(context).await?;
-        Ok(record)
+        Ok(node.record)
     }
 }

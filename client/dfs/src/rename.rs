@@ -1,12 +1,12 @@
 //! Renaming.
 
-use weir_client::Context;
+use weir_client::{Context, Transaction};
 use weir_proto::{Der, ObjectId};
 
 use crate::entry::Node;
 use crate::mount::{Dfs, wall_ns};
 use crate::name::{dkey, shown};
-use crate::namespace::Removed;
+use crate::namespace::{Removed, side_by_side};
 use crate::record::Kind;
 use crate::transaction::Tries;
 use crate::xattr_move::TransactionBudget;
@@ -51,13 +51,29 @@ impl Dfs {
         new_name: &[u8],
         replace: Replace,
     ) -> Result<Renamed> {
+        self.rename_noting(context, (from, name), (to, new_name), replace, |_, _| {}).await
+    }
+
+    /// As [`Dfs::rename`], from an entry to another one. `foretell` is told which inode is about to be renamed, and which one it replaces;
+    /// that may come again, with others.
+    ///
+    /// # Errors
+    /// As [`Dfs::rename`].
+    pub async fn rename_noting(
+        &self,
+        context: &Context,
+        (from, name): (&Node, &[u8]),
+        (to, new_name): (&Node, &[u8]),
+        replace: Replace,
+        foretell: impl Fn(&Node, Option<&Node>),
+    ) -> Result<Renamed> {
         self.ensure_writable()?;
         to.ensure_directory()?;
         dkey(new_name)?;
         let to = Destination { directory: to, name: new_name, replace };
         let mut tries = Tries::new(context);
         loop {
-            match self.try_rename(context, from, name, to).await {
+            match self.try_rename(context, (from, name), to, &foretell).await {
                 Ok(Some(renamed)) => return Ok(renamed),
                 Ok(None) => tries.go_on(context, "rename", shown(name))?,
                 Err(error) => tries.again(context, error).await?,
@@ -69,18 +85,22 @@ impl Dfs {
     async fn try_rename(
         &self,
         context: &Context,
-        from: &Node,
-        name: &[u8],
+        (from, name): (&Node, &[u8]),
         to: Destination<'_>,
+        foretell: &impl Fn(&Node, Option<&Node>),
     ) -> Result<Option<Renamed>> {
         let (mut transaction, view) = self.begin(context);
-        let source = view.lookup(context, from, name).await?;
+        let (source, target) = side_by_side(
+            view.lookup(context, from, name),
+            view.fetch_entry(context, to.directory.oid(), to.name),
+        )
+        .await;
+        let source = source?;
         let moves = from.oid() != to.directory.oid();
         if moves && source.is_directory() {
             self.ensure_may_enter(context, &view, source.oid(), to.directory).await?;
         }
-        let target = view.fetch_entry(context, to.directory.oid(), to.name).await?;
-        let target = target.map(|record| Node { record, ..to.node(&source) });
+        let target = target?.map(|record| Node { record, ..to.node(&source) });
         if let Some(target) = &target {
             if !moves && name == to.name {
                 return Ok(Some((source, None)));
@@ -89,18 +109,16 @@ impl Dfs {
                 return Err(Error::Exists(shown(to.name)));
             }
             if target.oid() == source.oid() {
-                // Left by a client that died between the two steps that a rename may have had.
-                if moves && source.is_directory() {
-                    self.link_parent_within(&mut transaction, source.oid(), to.directory.oid())?;
-                }
-                self.remove_within(&mut transaction, &source)?;
-                transaction.commit(context).await?;
-                return Ok(Some((target.clone(), None)));
+                foretell(&source, None);
+                return Ok(Some((self.rename_to_itself(context, transaction, source, target).await?, None)));
             }
             view.ensure_replaceable(context, &source, target).await?;
         }
+        foretell(&source, target.as_ref());
         let mut renamed = to.node(&source);
-        renamed.record.ctime_ns = wall_ns(context);
+        let now = wall_ns(context);
+        renamed.record.ctime_ns = now;
+        self.note_linked_within(&mut transaction, &renamed)?;
         let (mut room, inodes) =
             (TransactionBudget::beside(&[&renamed]), (&source, &renamed, target.as_ref()));
         let carried = match self.move_xattrs(context, &view, inodes, &mut room).await {
@@ -112,9 +130,12 @@ impl Dfs {
             }
             Err(error) => return Err(error),
         };
-        let (mut is_clean, mut xattrs) = (true, Vec::new());
+        let (mut is_clean, mut xattrs, mut links) = (true, Vec::new(), 0);
         if let Some(target) = &target {
-            xattrs = view.xattrs(context, target).await?;
+            links = self.count_down_within(&mut transaction, target, now)?;
+            if links == 0 {
+                xattrs = view.xattrs(context, target).await?;
+            }
             let removed = view.removable_xattrs(context, target, &mut room).await?;
             is_clean = removed.is_some();
             let old = (target, &removed.unwrap_or_default()[..]);
@@ -130,19 +151,50 @@ impl Dfs {
             transaction.punch(&self.object(target.oid())?)?;
         }
         self.remove_within(&mut transaction, &source)?;
-        match transaction.commit(context).await {
-            Ok(_) => {}
-            // It has read all other conditions: the new directory is gone, or not whole.
-            Err(error) if error.is(Der::NONEXIST) => {
-                self.ensure_alive(context, to.directory).await?;
-                return Err(Error::Stale(to.directory.shown()));
-            }
-            Err(error) => return Err(error.into()),
-        }
+        self.commit_into(context, transaction, to.directory).await?;
         if let Some(target) = target.as_ref().filter(|_| !is_clean) {
             drop(self.leave_xattrs(context, target).await);
         }
-        Ok(Some((renamed, target.map(|node| Removed { node, xattrs }))))
+        Ok(Some((renamed, target.map(|node| Removed { node: node.with_links(links, now), xattrs, links }))))
+    }
+
+    /// Ends the renaming of an inode to a name that it has already.
+    async fn rename_to_itself(
+        &self,
+        context: &Context,
+        mut transaction: Transaction,
+        source: Node,
+        target: &Node,
+    ) -> Result<Node> {
+        if source.record.is_linked() {
+            // Two names of one file: nothing happens (rename(2)).
+            return Ok(source);
+        }
+        // Left by a client that died between the two steps that a rename may have had.
+        if source.parent != target.parent && source.is_directory() {
+            self.link_parent_within(&mut transaction, source.oid(), target.parent)?;
+        }
+        self.remove_within(&mut transaction, &source)?;
+        transaction.commit(context).await?;
+        Ok(target.clone())
+    }
+
+    /// Commits what adds an entry to a directory.
+    pub(crate) async fn commit_into(
+        &self,
+        context: &Context,
+        transaction: Transaction,
+        directory: &Node,
+    ) -> Result<()> {
+        match transaction.commit(context).await {
+            Ok(_) => Ok(()),
+            // It has read all other conditions: the directory is gone, or not whole.
+            Err(error) if error.is(Der::NONEXIST) => {
+                self.ensure_alive(context, directory).await?;
+                Err(Error::Stale(directory.shown()))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn ensure_replaceable(&self, context: &Context, source: &Node, target: &Node) -> Result<()> {

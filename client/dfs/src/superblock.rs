@@ -26,6 +26,9 @@ pub(crate) const CLIENTS_OID: ObjectId = ObjectId { hi: RESERVED, lo: 2 };
 /// Content without a name that clients may have open.
 pub(crate) const ORPHANS_OID: ObjectId = ObjectId { hi: RESERVED, lo: 3 };
 
+/// User bits of `hi` of the object of an inode with hard links, which has the inode's `lo`.
+pub(crate) const LINKED: u64 = 2;
+
 /// The superblock's dkey, under which the root's inode record stands too.
 pub(crate) const SUPERBLOCK_NAME: &[u8] = b"superblock";
 

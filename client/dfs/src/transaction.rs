@@ -3,7 +3,7 @@
 use weir_client::{AkeyWrite, Conditions, Context, Restarts, Transaction};
 use weir_proto::{Key, ObjectId};
 
-use crate::entry::{Insertion, Node, entry_key, guard_key};
+use crate::entry::{Insertion, Node, entry_guard, entry_key};
 use crate::mount::Dfs;
 use crate::namespace::parent_key;
 use crate::record::Record;
@@ -97,14 +97,14 @@ impl Dfs {
         writes.extend(carried.writes());
         let (object, key) = (self.object(old.parent)?, entry_key(old.parent, &old.name)?);
         transaction.update(&object, &key, Conditions::PER_AKEY, &writes)?;
-        let goes = [&[guard_key(old.oid())?], removed, &carried.stale].concat();
+        let goes = [&[entry_guard(&old.record)?], removed, &carried.stale].concat();
         Ok(transaction.punch_akeys(&object, Conditions::PUNCH, &key, &goes)?)
     }
 
     /// Removes an inode's entry with everything under it.
     pub(crate) fn remove_within(&self, transaction: &mut Transaction, node: &Node) -> Result<()> {
         let key = entry_key(node.parent, &node.name)?;
-        Ok(transaction.punch_dkey_with(&self.object(node.parent)?, &key, &[guard_key(node.oid())?])?)
+        Ok(transaction.punch_dkey_with(&self.object(node.parent)?, &key, &[entry_guard(&node.record)?])?)
     }
 
     /// Writes a directory's reference to its parent.

@@ -49,7 +49,7 @@ impl Dfs {
         let (written, begun) = side_by_side(writes, self.begin_record_update(context, node)).await;
         let newest = written.as_ref().map_or(gathered.newest, |epoch| *epoch);
         let apply = |record: &mut Record| gathered.change.apply(record, wall_ns(context), newest);
-        let amended = self.update_record(context, node, Some(begun), apply, async |_, _| Ok(())).await;
+        let amended = self.update_record(context, node, Some(begun), apply, async |_, _, _| Ok(())).await;
         (written, amended.map(|record| Node { record, ..node.clone() }))
     }
 

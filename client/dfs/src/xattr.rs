@@ -4,7 +4,7 @@ use weir_client::{AkeyRead, AkeyWrite, Anchor, Conditions, Context, Transaction}
 use weir_proto::limits::LIST_KEYS_MAX;
 use weir_proto::{Der, Key, ObjectId};
 
-use crate::entry::{GUARD, Node, akey, entry_key, guard_key};
+use crate::entry::{GUARD, Node, akey, guard_key};
 use crate::mount::{Dfs, wall_ns};
 use crate::name::shown;
 use crate::record::Record;
@@ -94,7 +94,7 @@ impl Dfs {
             record.ctime_ns = wall_ns(context);
         };
         let is_along = value.len() <= ALONG_MAX;
-        let along = async |transaction: &mut Transaction, view: &Self| {
+        let along = async |transaction: &mut Transaction, view: &Self, node: &Node| {
             let exists = mode != XattrMode::Any && view.get_xattr_raw(context, node, &key).await?.is_some();
             match mode {
                 XattrMode::Create if exists => return Err(Error::Exists(shown(name))),
@@ -102,18 +102,28 @@ impl Dfs {
                 _ if !is_along => return Ok(()),
                 _ => {}
             }
-            let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+            let (object, dkey) = self.home(node)?;
             Ok(transaction.update(&object, &dkey, Conditions::NONE, core::slice::from_ref(&write))?)
         };
         let record = self.update_record(context, node, None, change, along).await?;
+        let changed = Node { record, ..node.clone() };
         if !is_along {
             // Behind the record, which says that there may be attributes: one that isn't seen would be one that is lost.
-            self.set_large(context, node, name, write.when(condition)).await?;
+            let write = write.when(condition);
+            match self.set_large(context, &changed, name, write.clone()).await {
+                // It has got its first hard link since.
+                Err(Error::Stale(_)) if !changed.record.is_linked() => {
+                    let linked = self.refresh(context, &changed).await?;
+                    self.set_large(context, &linked, name, write).await?;
+                    return Ok(linked);
+                }
+                set => set?,
+            }
         }
-        Ok(Node { record, ..node.clone() })
+        Ok(changed)
     }
 
-    /// Writes an extended attribute that doesn't fit a transaction, provided that the entry means the same inode.
+    /// Writes an extended attribute that doesn't fit a transaction, provided that the record is where it was.
     async fn set_large(
         &self,
         context: &Context,
@@ -123,12 +133,14 @@ impl Dfs {
     ) -> Result<()> {
         let must_exist = write.conditions == Conditions::AKEY_UPDATE;
         let guard = AkeyWrite::single(guard_key(node.oid())?, GUARD).when(Conditions::AKEY_UPDATE);
-        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        let (object, dkey) = self.home(node)?;
         match object.update(context, &dkey, Conditions::PER_AKEY, &[guard, write]).await {
             Ok(_) => Ok(()),
             Err(error) if error.is(Der::EXIST) => Err(Error::Exists(shown(name))),
             Err(error) if error.is(Der::NONEXIST) => match self.refetch(context, node).await {
-                Ok(_) if must_exist => Err(Error::NoAttribute(shown(name))),
+                Ok(record) if must_exist && record.is_linked() == node.record.is_linked() => {
+                    Err(Error::NoAttribute(shown(name)))
+                }
                 Ok(_) => Err(Error::Stale(node.shown())),
                 Err(error) => Err(error),
             },
@@ -142,16 +154,29 @@ impl Dfs {
     /// [`Error::NoAttribute`], [`Error::AttributeTooLong`]; or an object error.
     pub async fn get_xattr(&self, context: &Context, node: &Node, name: &[u8]) -> Result<Vec<u8>> {
         let key = xattr_key(node.oid(), name)?;
-        let value = self.get_xattr_raw(context, node, &key).await?;
+        let mut value = self.get_xattr_raw(context, node, &key).await?;
+        if value.is_none()
+            && let Some(linked) = self.linked_since(context, node).await?
+        {
+            value = self.get_xattr_raw(context, &linked, &key).await?;
+        }
         value.ok_or_else(|| Error::NoAttribute(shown(name)))
+    }
+
+    /// An inode that has got its first hard link since it was looked at, as it is then, if it had attributes before.
+    async fn linked_since(&self, context: &Context, node: &Node) -> Result<Option<Node>> {
+        if node.record.is_linked() || node.is_directory() || !node.record.xattrs {
+            return Ok(None);
+        }
+        let record = self.fetch_linked(context, node.oid()).await?;
+        Ok(record.map(|record| Node { record, ..node.clone() }))
     }
 
     async fn get_xattr_raw(&self, context: &Context, node: &Node, key: &Key) -> Result<Option<Vec<u8>>> {
         let mut bytes = vec![0; VALUE_GUESS];
         loop {
             let mut reads = [AkeyRead::single(key.clone(), &mut bytes)];
-            let dkey = entry_key(node.parent, &node.name)?;
-            let object = self.object(node.parent)?;
+            let (object, dkey) = self.home(node)?;
             let found = object.fetch(context, &dkey, Conditions::NONE, &mut reads).await?;
             let size = found.first().map_or(0, |found| usize::try_from(found.size).unwrap_or(usize::MAX));
             match size {
@@ -172,7 +197,12 @@ impl Dfs {
     /// An object error.
     pub async fn list_xattrs(&self, context: &Context, node: &Node) -> Result<Vec<Vec<u8>>> {
         let prefix = prefix_of(node.oid()).len();
-        let keys = self.xattr_keys(context, node).await?;
+        let mut keys = self.xattr_keys(context, node).await?;
+        if keys.is_empty()
+            && let Some(linked) = self.linked_since(context, node).await?
+        {
+            keys = self.xattr_keys(context, &linked).await?;
+        }
         Ok(keys.iter().map(|key| key.as_bytes()[prefix..].to_vec()).collect())
     }
 
@@ -184,11 +214,11 @@ impl Dfs {
         self.ensure_writable()?;
         let key = xattr_key(node.oid(), name)?;
         let change = |record: &mut Record| record.ctime_ns = wall_ns(context);
-        let along = async |transaction: &mut Transaction, view: &Self| {
+        let along = async |transaction: &mut Transaction, view: &Self, node: &Node| {
             if view.get_xattr_raw(context, node, &key).await?.is_none() {
                 return Err(Error::NoAttribute(shown(name)));
             }
-            let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+            let (object, dkey) = self.home(node)?;
             Ok(transaction.punch_akeys(&object, Conditions::PUNCH, &dkey, core::slice::from_ref(&key))?)
         };
         let record = self.update_record(context, node, None, change, along).await?;
@@ -202,8 +232,7 @@ impl Dfs {
             return Ok(keys);
         }
         let prefix = prefix_of(node.oid());
-        let dkey = entry_key(node.parent, &node.name)?;
-        let object = self.object(node.parent)?;
+        let (object, dkey) = self.home(node)?;
         let mut anchor = Anchor::START;
         while !anchor.is_end() {
             let page = object.list_akeys(context, &dkey, &anchor, LIST_KEYS_MAX).await?;
@@ -230,7 +259,7 @@ impl Dfs {
     /// Extended attributes of an inode, as they are stored.
     pub(crate) async fn xattr_values(&self, context: &Context, node: &Node) -> Result<Vec<(Key, Vec<u8>)>> {
         let keys = self.xattr_keys(context, node).await?;
-        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        let (object, dkey) = self.home(node)?;
         let mut values = Vec::new();
         for batch in keys.chunks(READ_TOGETHER) {
             let mut buffers = vec![vec![0; VALUE_GUESS]; batch.len()];

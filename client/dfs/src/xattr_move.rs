@@ -5,9 +5,10 @@ use weir_proto::limits::AKEYS_MAX;
 use weir_proto::transaction::COMMIT_MAX;
 use weir_proto::{Der, Key};
 
-use crate::entry::{GUARD, Node, entry_key, guard_key};
+use crate::entry::{GUARD, Node, entry_guard};
 use crate::mount::Dfs;
 use crate::name::NAME_MAX;
+use crate::record::Record;
 use crate::transaction::Tries;
 use crate::{Error, Result};
 
@@ -100,6 +101,10 @@ impl Dfs {
         (source, moved, occupant): (&Node, &Node, Option<&Node>),
         room: &mut TransactionBudget,
     ) -> Result<Option<MovedXattrs>> {
+        if source.record.is_linked() {
+            // They aren't under the name.
+            return Ok(Some(MovedXattrs::default()));
+        }
         let values = view.xattr_values(context, source).await?;
         let there = view.xattr_values(context, moved).await?;
         let wrong = there.iter().filter(|stored| !values.contains(stored)).map(|(key, _)| key.clone());
@@ -126,6 +131,9 @@ impl Dfs {
         node: &Node,
         room: &mut TransactionBudget,
     ) -> Result<Option<Vec<Key>>> {
+        if node.record.is_linked() {
+            return Ok(Some(Vec::new()));
+        }
         Ok(Some(self.xattr_keys(context, node).await?).filter(|keys| room.take(keys)))
     }
 
@@ -141,15 +149,15 @@ impl Dfs {
         occupant: Option<&Node>,
         values: &[Stored],
     ) -> Result<()> {
-        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
-        let guard = occupant.map(|occupant| guard_key(occupant.oid())).transpose()?;
+        let (object, dkey) = self.home(node)?;
+        let guard = occupant.map(|occupant| entry_guard(&occupant.record)).transpose()?;
         // A few at a time, so that one update carries them.
         for batch in values.chunks(PLACED_TOGETHER) {
             let writes = batch.iter().map(|(key, value)| AkeyWrite::single(key.clone(), value));
             let mut writes: Vec<_> = writes.map(|write| write.when(Conditions::AKEY_INSERT)).collect();
             let guard = guard.clone().map(|guard| AkeyWrite::single(guard, GUARD));
             writes.extend(guard.map(|guard| guard.when(Conditions::AKEY_UPDATE)));
-            let conditions = Conditions::PER_AKEY.union(self.of_directory(node.parent));
+            let conditions = Conditions::PER_AKEY.union(self.of_home(node));
             match object.update(context, &dkey, conditions, &writes).await {
                 Ok(_) => {}
                 // Another client does the same, or has done it.
@@ -173,8 +181,14 @@ impl Dfs {
         unwanted: impl Fn(&Key) -> bool,
     ) -> Result<bool> {
         let (mut transaction, view) = self.begin(context);
-        let occupant = view.fetch_entry(context, node.parent, &node.name).await?;
-        if occupant.is_some_and(|occupant| occupant.oid == node.oid()) {
+        let occupant = if node.record.is_linked() {
+            view.fetch_linked(context, node.oid()).await?
+        } else {
+            view.fetch_entry(context, node.parent, &node.name).await?
+        };
+        let is_own =
+            |occupant: &Record| occupant.oid == node.oid() && occupant.is_linked() == node.record.is_linked();
+        if occupant.as_ref().is_some_and(is_own) {
             return Ok(false);
         }
         let mut room = TransactionBudget(COMMIT_MAX - FRAME - NAMES);
@@ -185,7 +199,7 @@ impl Dfs {
         if keys.is_empty() {
             return Ok(false);
         }
-        let (object, dkey) = (self.object(node.parent)?, entry_key(node.parent, &node.name)?);
+        let (object, dkey) = self.home(node)?;
         transaction.punch_akeys(&object, Conditions::PUNCH, &dkey, &keys)?;
         transaction.commit(context).await?;
         Ok(true)

@@ -26,6 +26,7 @@ pub enum Operation {
     Unlink,
     Rmdir,
     Symlink,
+    Link,
     Rename,
     Open,
     Create,
@@ -46,9 +47,10 @@ pub enum Operation {
     Fallocate,
     Lseek,
     CopyFileRange,
+    Ioctl,
 }
 
-const OPERATIONS: [(Operation, &str); 29] = [
+const OPERATIONS: [(Operation, &str); 31] = [
     (Operation::Lookup, "lookup"),
     (Operation::Getattr, "getattr"),
     (Operation::Setattr, "setattr"),
@@ -58,6 +60,7 @@ const OPERATIONS: [(Operation, &str); 29] = [
     (Operation::Unlink, "unlink"),
     (Operation::Rmdir, "rmdir"),
     (Operation::Symlink, "symlink"),
+    (Operation::Link, "link"),
     (Operation::Rename, "rename"),
     (Operation::Open, "open"),
     (Operation::Create, "create"),
@@ -78,6 +81,7 @@ const OPERATIONS: [(Operation, &str); 29] = [
     (Operation::Fallocate, "fallocate"),
     (Operation::Lseek, "lseek"),
     (Operation::CopyFileRange, "copy_file_range"),
+    (Operation::Ioctl, "ioctl"),
 ];
 
 impl Operation {
@@ -107,7 +111,10 @@ pub struct Metrics {
 
 /// Errors that programs ask for in their normal course, e.g. to learn that a name is free, or that a file ends with a hole.
 fn is_answer(errno: i32) -> bool {
-    matches!(errno, libc::ENOENT | libc::ENODATA | libc::EEXIST | libc::ENOTEMPTY | libc::ENXIO)
+    matches!(
+        errno,
+        libc::ENOENT | libc::ENODATA | libc::EEXIST | libc::ENOTEMPTY | libc::ENXIO | libc::ENOTTY
+    )
 }
 
 impl Metrics {

@@ -8,6 +8,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// One process for its whole life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -82,6 +84,31 @@ impl ProcessRecord {
         }
     }
 
+    /// Waits until the process has ended, however long that takes. Works for processes of other parents.
+    ///
+    /// # Errors
+    /// When the kernel offers no descriptor for the process.
+    pub async fn ended(&self) -> io::Result<()> {
+        let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.is_alive()) else {
+            return Ok(());
+        };
+        let descriptor = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(descriptor) => descriptor,
+            Err(rustix::io::Errno::SRCH) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        // The id may have passed to another process before it had a descriptor.
+        if self.is_alive() {
+            #[expect(
+                deprecated,
+                reason = "what it can't check holds: an owned descriptor stays the same until it is dropped"
+            )]
+            let watched = AsyncFd::with_interest(descriptor, Interest::READABLE)?;
+            let _guard = watched.readable().await?;
+        }
+        Ok(())
+    }
+
     /// Waits until the process has ended; false when it still runs after `limit`. Works for processes of other parents.
     ///
     /// # Errors
@@ -134,6 +161,7 @@ mod tests {
         let record = ProcessRecord::of(child.id()).expect("it runs");
         assert!(!record.wait_gone(Duration::from_millis(10)).await.expect("pidfd"));
         assert!(record.signal(Signal::KILL).expect("own child"));
+        record.ended().await.expect("seen");
         assert!(record.wait_gone(Duration::from_secs(5)).await.expect("pidfd"));
         assert!(!record.is_alive());
         child.wait().expect("reap");

@@ -17,11 +17,14 @@ use tokio::signal::unix::{SignalKind, signal};
 use weir_client::{Attach, Container, Context, Pool, Rights};
 use weir_dfs::{Dfs, Lease};
 
-use crate::filesystem::{Shared, WeirFs, begin_lease};
+use crate::filesystem::{Shared, WeirFs, begin_lease, resume_lease};
 use crate::handle_keepalive::HandleKeepalive;
+use crate::handover::{Handed, Seat};
+use crate::kept::{Inherited, Kept, KeptLease};
 use crate::metrics::Snapshot;
 use crate::mountinfo::{self, FILE_SYSTEM_TYPE};
 use crate::report::{FailureKind, Identity, MountFailure, State};
+use crate::session;
 use crate::spec::{MountOptions, MountSpec};
 
 /// How long the last users may take after the mount was detached by a signal.
@@ -56,34 +59,70 @@ pub fn init_log(level: &str) {
         .try_init();
 }
 
+/// A mount that the broker has made, and what a process before this one has left of it.
+struct Device {
+    fuse: OwnedFd,
+    seat: Option<Seat>,
+}
+
+/// How a mount's process ends.
+#[derive(PartialEq, Eq)]
+enum End {
+    /// The mount is gone.
+    Unmounted,
+    /// The mount stays, for a successor.
+    Left,
+}
+
 /// Serves a mount until it is unmounted or the process is told to end. `ready` is called once the file system answers at
-/// its target.
+/// its target. With `handed`, the mount is there already; told to end, this process leaves it to a successor.
 ///
 /// # Errors
 /// When it cannot be mounted.
 pub fn run(
     spec: &MountSpec,
     control: Option<PathBuf>,
+    handed: Option<Handed>,
     ready: impl FnOnce(&Identity),
 ) -> Result<(), MountFailure> {
     let started = Instant::now();
+    let mut inherited = Inherited::default();
+    let (mut device, mut kept) = (None, None);
+    if let Some(Handed { device: fuse, memory, seat }) = handed {
+        let opened = if seat.is_some() {
+            Kept::resume(memory)
+        } else {
+            Kept::begin(memory).map(|kept| (kept, Inherited::default()))
+        };
+        let opened = opened.map_err(|error| MountFailure::new(FailureKind::FailedPrecondition, error))?;
+        (kept, inherited) = (Some(opened.0), opened.1);
+        device = Some(Device { fuse, seat });
+    }
     let mut options =
         spec.validate().map_err(|error| MountFailure::new(FailureKind::InvalidArgument, error))?;
     options.read_only |= spec.read_only;
     let attach = Attach::load(Some(&spec.attach)).map_err(|error| {
         MountFailure::new(FailureKind::Unavailable, format!("{error}; is a StorageCluster up?"))
     })?;
-    let opened = open(spec, &attach, options, started)?;
+    let opened = open(spec, &attach, (options, inherited.lease), started)?;
     let handles =
         [Some(opened.dfs.container().clone()), opened.writable.clone().filter(|_| options.read_only)];
     let all = handles.iter().flatten().cloned().collect();
     let keeper = HandleKeepalive::start(&attach, all).map_err(|error| {
         MountFailure::new(FailureKind::Internal, format!("start the thread that keeps handles: {error}"))
     })?;
-    let served = serve(spec, control, options, (opened, &attach), ready);
+    let Opened { dfs, identity, writable, lease } = opened;
+    let shared = Arc::new(Shared::new(dfs, attach.clone(), options, spec, kept));
+    shared.inherit(inherited).map_err(|fault| {
+        let what = format!("what the process before this one has left: errno {}", fault.errno());
+        MountFailure::new(FailureKind::FailedPrecondition, what)
+    })?;
+    let served = serve(spec, control, (&shared, device, options), (identity, writable, lease), ready);
     drop(keeper);
-    give_back(&attach, handles.iter().flatten());
-    served
+    if !matches!(served, Ok(End::Left)) {
+        give_back(&attach, handles.iter().flatten());
+    }
+    served.map(drop)
 }
 
 /// An open container.
@@ -99,12 +138,11 @@ struct Opened {
 fn serve(
     spec: &MountSpec,
     control: Option<PathBuf>,
-    options: MountOptions,
-    (opened, attach): (Opened, &Attach),
+    (shared, device, options): (&Arc<Shared>, Option<Device>, MountOptions),
+    (identity, writable, lease): (Identity, Option<Container>, Option<Lease>),
     ready: impl FnOnce(&Identity),
-) -> Result<(), MountFailure> {
-    let Opened { dfs, identity, writable, lease } = opened;
-    let shared = Arc::new(Shared::new(dfs, attach.clone(), options, spec));
+) -> Result<End, MountFailure> {
+    let is_brokered = device.is_some();
     shared.start_writeback().map_err(|error| {
         MountFailure::new(FailureKind::Internal, format!("start the thread that sends writes: {error}"))
     })?;
@@ -112,11 +150,16 @@ fn serve(
     let keeper = keeper.map_err(|error| {
         MountFailure::new(FailureKind::Internal, format!("start the thread that renews the lease: {error}"))
     })?;
-    let session = mount(spec, options, &shared)?;
+    let session = match device {
+        Some(device) => attach_session(spec, device, shared)?,
+        None => mount(spec, options, shared)?,
+    };
     shared.set_notifier(session.notifier());
-    raise_read_ahead(&spec.target);
+    if !is_brokered {
+        raise_read_ahead(&spec.target);
+    }
     let (ended, mut end) = tokio::sync::oneshot::channel();
-    let served = Arc::clone(&shared);
+    let served = Arc::clone(shared);
     let thread = std::thread::Builder::new().name("session".into()).spawn(move || {
         let outcome = session.run();
         served.threads.finish();
@@ -128,7 +171,9 @@ fn serve(
     thread.map_err(|error| {
         MountFailure::new(FailureKind::Internal, format!("start the session's thread: {error}"))
     })?;
-    if let Err(error) = std::fs::metadata(&spec.target) {
+    // A process that waits for an answer of its own can't be killed, and as long as the broker has the device, nothing else ends
+    // the wait.
+    if !is_brokered && let Err(error) = std::fs::metadata(&spec.target) {
         let _ = unmount(&spec.target, true);
         let error = end.try_recv().ok().and_then(Result::err).unwrap_or(error);
         return Err(MountFailure::new(
@@ -144,13 +189,44 @@ fn serve(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| {
         MountFailure::new(FailureKind::Internal, format!("start the asynchronous runtime: {error}"))
     })?;
-    let outcome = runtime.block_on(watch(spec, control, &shared, identity, end));
+    let outcome = runtime.block_on(watch((spec, is_brokered), control, shared, identity, end));
     runtime.shutdown_background();
     shared.settle_all();
-    if let Some(keeper) = keeper {
-        keeper.end();
+    match keeper {
+        // Its successor goes on with the lease.
+        Some(keeper) if matches!(outcome, Ok(End::Left)) => std::mem::forget(keeper),
+        Some(keeper) => keeper.end(),
+        None => {}
     }
     outcome
+}
+
+/// A session on a mount that the broker has made.
+fn attach_session(
+    spec: &MountSpec,
+    Device { fuse, seat }: Device,
+    shared: &Arc<Shared>,
+) -> Result<Session<WeirFs>, MountFailure> {
+    let mut config = session_config(shared);
+    // Requests that were read from a descriptor of this process alone would fail with its end.
+    config.clone_fd = false;
+    let filesystem = WeirFs::new(Arc::clone(shared));
+    let session = match seat {
+        None => session::begin(filesystem, fuse, config),
+        Some(seat) => session::succeed(filesystem, &fuse, seat, config),
+    };
+    session.map_err(|error| {
+        let text = format!("mount at {}: FUSE session: {error}", spec.target.display());
+        MountFailure::new(FailureKind::FailedPrecondition, text)
+    })
+}
+
+fn session_config(shared: &Shared) -> fuser::Config {
+    let mut config = fuser::Config::default();
+    config.acl = SessionACL::All;
+    config.n_threads = Some(shared.threads.session_threads());
+    config.clone_fd = true;
+    config
 }
 
 /// Gives handles of the container and its pool back: a container with open handles cannot be destroyed without force.
@@ -174,7 +250,7 @@ fn give_back<'c>(attach: &Attach, handles: impl Iterator<Item = &'c Container>) 
 fn open(
     spec: &MountSpec,
     attach: &Attach,
-    options: MountOptions,
+    (options, before): (MountOptions, Option<KeptLease>),
     started: Instant,
 ) -> Result<Opened, MountFailure> {
     let context = Context::real(attach).map_err(|error| client_failure(&error))?;
@@ -204,9 +280,10 @@ fn open(
                 return Err(dfs_failure(&error));
             }
         };
-        let lease = match &writable {
-            Some(writable) => begin_lease(&context, writable, !options.read_only).await,
-            None => Err(weir_dfs::Error::ReadOnly),
+        let lease = match (&writable, before) {
+            (Some(writable), Some(before)) => resume_lease(&context, writable, before).await,
+            (Some(writable), None) => begin_lease(&context, writable, !options.read_only).await,
+            (None, _) => Err(weir_dfs::Error::ReadOnly),
         };
         let lease = lease
             .inspect_err(
@@ -288,10 +365,7 @@ fn mount(
             format!("mount at {}: {what}: {error}", spec.target.display()),
         )
     };
-    let mut config = fuser::Config::default();
-    config.acl = SessionACL::All;
-    config.n_threads = Some(shared.threads.session_threads());
-    config.clone_fd = true;
+    let mut config = session_config(shared);
     let filesystem = WeirFs::new(Arc::clone(shared));
     if !rustix::process::geteuid().is_root() {
         // An ordinary user mounts through fusermount3.
@@ -381,12 +455,12 @@ fn raise_read_ahead(target: &Path) {
 
 /// Waits for the end of the session, answers at the control socket, and unmounts on a signal.
 async fn watch(
-    spec: &MountSpec,
+    (spec, is_brokered): (&MountSpec, bool),
     control: Option<std::os::unix::net::UnixListener>,
     shared: &Arc<Shared>,
     identity: Identity,
     mut end: tokio::sync::oneshot::Receiver<io::Result<()>>,
-) -> Result<(), MountFailure> {
+) -> Result<End, MountFailure> {
     let internal =
         |what: &str, error: io::Error| MountFailure::new(FailureKind::Internal, format!("{what}: {error}"));
     let mut terminate = signal(SignalKind::terminate()).map_err(|error| internal("watch signals", error))?;
@@ -397,15 +471,20 @@ async fn watch(
     let outcome = loop {
         tokio::select! {
             outcome = &mut end => break outcome,
-            () = &mut answer => {}
-            () = &mut spare => {}
-            _ = terminate.recv() => return leave(spec, &mut end).await,
-            _ = interrupt.recv() => return leave(spec, &mut end).await,
+            () = &mut answer => continue,
+            () = &mut spare => continue,
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
         }
+        if is_brokered {
+            return Ok(End::Left);
+        }
+        leave(spec, &mut end).await;
+        return Ok(End::Unmounted);
     };
     tracing::info!(target = %spec.target.display(), "the file system is unmounted");
     match outcome {
-        Ok(Ok(())) => Ok(()),
+        Ok(Ok(())) => Ok(End::Unmounted),
         Ok(Err(error)) => Err(internal("FUSE session", error)),
         Err(_) => Err(MountFailure::new(FailureKind::Internal, "the FUSE session ended without a word")),
     }
@@ -425,10 +504,7 @@ async fn spare_memory(shared: &Shared) {
 }
 
 /// Unmounts on a signal: cleanly when no process uses the mount, else by detaching it and giving its users a moment.
-async fn leave(
-    spec: &MountSpec,
-    end: &mut tokio::sync::oneshot::Receiver<io::Result<()>>,
-) -> Result<(), MountFailure> {
+async fn leave(spec: &MountSpec, end: &mut tokio::sync::oneshot::Receiver<io::Result<()>>) {
     let target = spec.target.clone();
     let unmounted = tokio::task::spawn_blocking(move || match unmount(&target, false) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
@@ -445,7 +521,6 @@ async fn leave(
     if tokio::time::timeout(DRAIN_LIMIT, end).await.is_err() {
         tracing::warn!(target = %spec.target.display(), "users of the detached mount will get errors");
     }
-    Ok(())
 }
 
 /// Makes the control socket. Without it the mount works, and its daemon says that it does not answer.

@@ -33,6 +33,15 @@ pub const DEFAULT_UNSENT_MIB: u64 = 80;
 /// What an option may say of them: a fifth of it is for one file, which writes 1 MiB at a time; and many mounts share a node.
 const UNSENT_MIB: std::ops::RangeInclusive<u64> = 10..=1024;
 
+/// How long the kernel may use attributes and entries without asking again (close-to-open, `docs/reference/posix.md`).
+pub const CACHE_LIFE: Duration = Duration::from_secs(1);
+
+/// For how long a mount with `cache=cached` goes by what it has learned, unless the option says otherwise.
+const DEFAULT_CACHED: Duration = Duration::from_mins(1);
+
+/// What the option may say, in seconds.
+const CACHED_SECONDS: std::ops::RangeInclusive<u64> = 1..=86_400;
+
 /// Threads of a mount from their number as text.
 ///
 /// # Errors
@@ -68,6 +77,27 @@ pub enum Cache {
     CloseToOpen,
     /// Every read and every lookup asks the engines.
     None,
+    /// What was learned is used for so long without asking: names, names that don't exist, attributes, and content that the page
+    /// cache holds. Changes by other clients may stay unseen for that time.
+    Cached(Duration),
+}
+
+impl Cache {
+    /// How long the kernel may use attributes and names.
+    #[must_use]
+    pub const fn life(self) -> Duration {
+        match self {
+            Self::CloseToOpen => CACHE_LIFE,
+            Self::None => Duration::ZERO,
+            Self::Cached(life) => life,
+        }
+    }
+
+    /// Whether the page cache holds data, and the mount gathers changes.
+    #[must_use]
+    pub fn holds_data(self) -> bool {
+        self != Self::None
+    }
 }
 
 /// One mount.
@@ -119,6 +149,8 @@ pub struct MountOptions {
     pub cache: Cache,
     /// Bytes that the engines don't have, at most.
     pub unsent: u64,
+    /// Any process may get the container's handle, to access files without this mount.
+    pub intercept: bool,
 }
 
 /// A request to mount cannot be served as it is.
@@ -126,7 +158,7 @@ pub struct MountOptions {
 pub enum InvalidSpec {
     /// An option that is not known.
     #[error(
-        "mount option \"{0}\" is not served: use noatime, nodev, nosuid, noexec, ro, rw, cache=close-to-open, cache=none or unsent=10 to unsent=1024 (MiB)"
+        "mount option \"{0}\" is not served: use noatime, nodev, nosuid, noexec, ro, rw, intercept, cache=close-to-open, cache=none, cache=cached, cache=cached:SECONDS (1 to 86400) or unsent=10 to unsent=1024 (MiB)"
     )]
     UnknownOption(String),
     /// Options that exclude each other.
@@ -161,12 +193,12 @@ pub fn parse_options(options: &[String]) -> Result<MountOptions, InvalidSpec> {
             "nodev" => parsed.nodev = true,
             "nosuid" => parsed.nosuid = true,
             "noexec" => parsed.noexec = true,
+            "intercept" => parsed.intercept = true,
             "ro" => ro = true,
             "rw" => rw = true,
-            "cache=close-to-open" | "cache=none" => {
-                let wanted = if option == "cache=none" { Cache::None } else { Cache::CloseToOpen };
+            other if let Some(wanted) = parse_cache(other) => {
                 if cache.is_some_and(|earlier| earlier != wanted) {
-                    return Err(InvalidSpec::Conflict("cache=close-to-open", "cache=none"));
+                    return Err(InvalidSpec::Conflict("cache=…", "another cache=…"));
                 }
                 cache = Some(wanted);
             }
@@ -186,6 +218,21 @@ pub fn parse_options(options: &[String]) -> Result<MountOptions, InvalidSpec> {
     parsed.cache = cache.unwrap_or_default();
     parsed.unsent = unsent.unwrap_or(DEFAULT_UNSENT_MIB) << 20;
     Ok(parsed)
+}
+
+fn parse_cache(option: &str) -> Option<Cache> {
+    match option.strip_prefix("cache=")? {
+        "close-to-open" => Some(Cache::CloseToOpen),
+        "none" => Some(Cache::None),
+        "cached" => Some(Cache::Cached(DEFAULT_CACHED)),
+        timed => {
+            let seconds = timed.strip_prefix("cached:")?.parse().ok();
+            seconds
+                .filter(|seconds| CACHED_SECONDS.contains(seconds))
+                .map(Duration::from_secs)
+                .map(Cache::Cached)
+        }
+    }
 }
 
 fn parse_unsent(option: &str) -> Option<u64> {
@@ -289,8 +336,8 @@ mod tests {
 
     #[test]
     fn served_options_are_understood_and_others_named() {
-        let parsed = options(&["noatime", "nodev", "ro", "cache=none"]).expect("served");
-        assert!(parsed.nodev && parsed.read_only && !parsed.noexec);
+        let parsed = options(&["noatime", "nodev", "ro", "intercept", "cache=none"]).expect("served");
+        assert!(parsed.nodev && parsed.read_only && parsed.intercept && !parsed.noexec);
         assert_eq!((parsed.cache, parsed.unsent), (Cache::None, DEFAULT_UNSENT_MIB << 20));
         assert_eq!(options(&["unsent=10"]).map(|parsed| parsed.unsent), Ok(10 << 20));
         for bad in ["unsent=9", "unsent=1025", "unsent=", "unsent=-1", "unsent=1Gi"] {
@@ -300,6 +347,11 @@ mod tests {
         assert_eq!(options(&["sync"]), Err(InvalidSpec::UnknownOption("sync".into())));
         assert_eq!(options(&["ro", "rw"]), Err(InvalidSpec::Conflict("ro", "rw")));
         assert!(options(&["cache=none", "cache=close-to-open"]).is_err());
+        let cached = |option| options(&[option]).map(|parsed| parsed.cache.life().as_secs());
+        assert_eq!((cached("cache=cached"), cached("cache=cached:86400")), (Ok(60), Ok(86_400)));
+        for bad in ["cache=cached:", "cache=cached:0", "cache=cached:86401", "cache=cached:-1", "cache=all"] {
+            assert_eq!(options(&[bad]), Err(InvalidSpec::UnknownOption(bad.into())));
+        }
     }
 
     #[test]

@@ -65,7 +65,7 @@ fio_has_dfs() {
 system_up() {
     system_down
     mkdir -p "$work"
-    "$weir" dev up --detach --engines 2 --targets 2 --size 2GiB
+    "$weir" dev up --detach --engines 2 --targets 2 --size 2GiB --redundancy 0
 }
 
 system_down() {

@@ -50,8 +50,8 @@ pub fn guarded_as<E: Failure>(body: impl FnOnce() -> Result<(), E>) -> c_int {
     }
 }
 
-/// Runs an operation: to its end when `ev` is NULL, else until a poll or test of the event. `check` reads the arguments, before
-/// anything is started.
+/// Runs an operation to its end when `ev` is NULL; else launches it, and its end completes the event. `check` reads the
+/// arguments, before anything is started.
 pub fn run(ev: *mut daos_event_t, check: impl FnOnce() -> Result<Start, Der>) -> c_int {
     run_as(ev, check)
 }

@@ -4,7 +4,7 @@ use core::ffi::{c_char, c_int};
 use std::collections::BTreeMap;
 
 use serde_bytes::ByteBuf;
-use weir_client::{ContainerInfo, ContainerType};
+use weir_client::{ContainerInfo, ContainerType, ObjectClass};
 use weir_proto::Der;
 
 use crate::acl::{self, Entry, name_of_gid, name_of_uid};
@@ -102,6 +102,10 @@ fn value(info: &ContainerInfo, attributes: &BTreeMap<String, ByteBuf>, kind: u32
         ACL => stored.map_or_else(default_acl, Ok).map(Given::Bytes),
         ROOTS => Ok(Given::Bytes(stored.unwrap_or_else(|| vec![0; ROOTS_LEN]))),
         LAYOUT if properties.kind == ContainerType::Posix => Ok(Given::Number(1)),
+        REDUNDANCY_FACTOR => {
+            let class: ObjectClass = properties.object_class.parse().map_err(|_| Der::MISC)?;
+            Ok(Given::Number(class.survives().into()))
+        }
         _ => match stored {
             Some(bytes) => {
                 let number: [u8; 8] = bytes.try_into().map_err(|_| Der::MISC)?;

@@ -3,8 +3,8 @@
 use core::ffi::c_int;
 
 use weir_client::{
-    AkeyRead, AkeyWrite, Conditions, Container, Context, Extent, Fetched, Object, Rights, Transaction, Value,
-    kind,
+    AkeyRead, AkeyWrite, Conditions, Container, Context, Extent, Fetched, Hints, Object, Rights, Transaction,
+    Value, kind,
 };
 use weir_proto::{Der, Key, ObjectId};
 
@@ -45,20 +45,22 @@ pub(crate) fn is_read_only(container: &Container, mode: u32) -> bool {
     only_reads || !container.rights().allows(Rights::WRITE)
 }
 
-/// Puts type and class into an id.
+/// Puts type and class into an id: the class of this number, or with 0 one that the container, the type and hints choose.
 #[unsafe(no_mangle)]
 pub extern "C" fn daos_obj_generate_oid2(
     coh: daos_handle_t,
     oid: *mut daos_obj_id_t,
     kind: c_int,
     cid: u32,
-    _hints: u16,
+    hints: u16,
     _args: u32,
 ) -> c_int {
     guarded(|| {
+        let hints = Hints::from_bits(hints).ok_or(Der::INVAL)?;
         let (container, place) = (handle::container(coh)?, required(oid)?);
         let kind = u8::try_from(kind).map_err(|_| Der::INVAL)?;
-        let made = container.encode_object_id(id_of(place.get()), kind, chosen(cid)?).map_err(der_of)?;
+        let made = container.encode_object_id(id_of(place.get()), kind, chosen(cid)?, hints);
+        let made = made.map_err(der_of)?;
         place.set(daos_obj_id_t { lo: made.lo, hi: made.hi });
         Ok(())
     })

@@ -4,14 +4,14 @@ use core::ffi::c_int;
 use core::task::Waker;
 use core::time::Duration;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use weir_proto::Der;
 
 use crate::boundary::{Start, element, guarded, required};
 use crate::event::EventState;
-use crate::station::{Station, Told};
+use crate::station::{Station, Told, lock};
 use crate::types::{daos_event_t, daos_handle_t};
 use crate::{handle, library};
 
@@ -40,10 +40,6 @@ struct Progress {
 pub struct Queue {
     progress: Mutex<Progress>,
     station: Arc<Station>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Queue {

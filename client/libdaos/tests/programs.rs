@@ -128,14 +128,17 @@ fn each_header_can_be_included_alone() {
     }
 }
 
-/// Programs that use engines.
+/// A program that needs a pool with redundancy factor 1.
+const WITH_REDUNDANCY: &str = "replicas";
+
+/// Programs that use engines with a pool without redundancy.
 fn programs_with_engines() -> Vec<String> {
     let entries = source_folder().join("tests/c").read_dir().expect("the programs are there");
     let paths = entries.map(|entry| entry.expect("readable").path());
     let programs = paths.filter(|path| path.extension().is_some_and(|end| end == "c"));
     let mut programs: Vec<String> = programs
         .map(|path| path.file_stem().and_then(|name| name.to_str()).expect("text").to_owned())
-        .filter(|name| !WITHOUT_ENGINES.contains(&name.as_str()))
+        .filter(|name| !WITHOUT_ENGINES.contains(&name.as_str()) && name != WITH_REDUNDANCY)
         .collect();
     programs.sort();
     assert!(programs.len() > 10, "{programs:?}");
@@ -148,6 +151,12 @@ fn programs_written_for_daos_run_on_real_engines() {
     for program in &programs_with_engines() {
         run(&[], program, &system);
     }
+}
+
+#[test]
+fn objects_with_replicas_are_kept_in_pools_with_redundancy() {
+    let system = System::start_with(2, 1);
+    run(&[], WITH_REDUNDANCY, &system);
 }
 
 /// The library writes and reads the programs' memory nowhere but where it may. What memory many threads take is another one then.

@@ -19,6 +19,7 @@ import (
 	registrationv1 "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
 	mountv1 "weir.dev/weir/client/fuse/proto/mount/v1"
+	"weir.dev/weir/csi/internal/broker"
 	"weir.dev/weir/csi/internal/clusters"
 	"weir.dev/weir/csi/internal/controller"
 	lossevents "weir.dev/weir/csi/internal/events"
@@ -114,13 +115,14 @@ func runController(ctx context.Context, arguments []string, stderr io.Writer) er
 
 func runNode(ctx context.Context, arguments []string, stderr io.Writer) error {
 	var (
-		o                                         options
-		name, mountd, registrationSocket, kubelet string
-		events                                    bool
+		o                                                      options
+		name, mountd, mountBroker, registrationSocket, kubelet string
+		events                                                 bool
 	)
 	logger, err := o.parse("node", arguments, stderr, func(flags *flag.FlagSet) {
 		flags.StringVar(&name, "node-name", os.Getenv("NODE_NAME"), "`name` of this node; by default the environment variable NODE_NAME")
 		flags.StringVar(&mountd, "mountd-socket", "/var/lib/weir/mountd/mountd.sock", "`path` of the mount daemon's unix socket")
+		flags.StringVar(&mountBroker, "broker-socket", "", "`path` of the mount broker's unix socket; empty mounts without it, which takes CAP_SYS_ADMIN")
 		flags.StringVar(&registrationSocket, "registration-socket", "",
 			"`path` of the unix socket that the kubelet watches, e.g. /var/lib/kubelet/plugins_registry/csi.weir.dev-reg.sock; empty registers with no kubelet")
 		flags.StringVar(&kubelet, "kubelet-endpoint", "", "`path` of --endpoint as the kubelet sees it; by default the same")
@@ -148,7 +150,11 @@ func runNode(ctx context.Context, arguments []string, stderr io.Writer) error {
 	}
 	metrics := telemetry.NewMetrics(version, "node")
 	metrics.WatchNode(daemon)
-	volumes := node.New(name, daemon, mounts.Linux{})
+	var table mounts.Table = mounts.Linux{}
+	if mountBroker != "" {
+		table = broker.NewTable(mountBroker)
+	}
+	volumes := node.New(name, daemon, table)
 	api, err := apiServer("--events", events)
 	if err != nil {
 		return err
@@ -157,6 +163,7 @@ func runNode(ctx context.Context, arguments []string, stderr io.Writer) error {
 	services := []func(context.Context) error{
 		o.serveMetrics(metrics, ready),
 		func(ctx context.Context) error { return volumes.Restore(ctx, logger, reporter) },
+		func(ctx context.Context) error { return volumes.WatchHealth(ctx, logger, reporter) },
 		func(ctx context.Context) error {
 			return server.Serve(ctx, logger, o.endpoint, func(s *grpc.Server) {
 				csi.RegisterIdentityServer(s, identity.New(version, ready))

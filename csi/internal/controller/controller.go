@@ -102,16 +102,20 @@ func (s *Server) CreateVolume(ctx context.Context, request *csi.CreateVolumeRequ
 	if err := s.admit(ctx, plan, pool); err != nil {
 		return nil, err
 	}
-	made, err := system.Containers().Create(ctx, plan.creation(pool))
-	container := made.GetContainer()
-	if dial.Code(err) == codes.AlreadyExists || made.GetExisted() {
+	answer, err := system.Containers().Create(ctx, plan.creation(pool))
+	container := answer.GetContainer()
+	if dial.Code(err) == codes.AlreadyExists || answer.GetExisted() {
 		// That its properties are the same doesn't say whose it is: engines don't compare attributes.
 		container, err = existing(ctx, system, plan, pool)
 	}
 	if err != nil {
 		return nil, failed(err, "create volume %q in pool %s", plan.name, plan.parameters.Pool)
 	}
-	return &csi.CreateVolumeResponse{Volume: describe(system, container)}, nil
+	made := describe(system, container)
+	if plan.parameters.Intercept {
+		made.VolumeContext[volume.ParameterIntercept] = "true"
+	}
+	return &csi.CreateVolumeResponse{Volume: made}, nil
 }
 
 // plan is a CreateVolume request, checked.

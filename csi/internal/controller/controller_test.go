@@ -115,6 +115,20 @@ func TestCreateVolumeMakesTheContainerThatTheStorageClassDescribes(t *testing.T)
 	}
 }
 
+func TestAVolumeSaysWhetherItsFilesMayBeAccessedPastTheMount(t *testing.T) {
+	s, _ := start(t)
+	for value, want := range map[string]string{"": "", "false": "", "true": "true"} {
+		made := mustCreate(t, s, creation("pvc-is-"+value+"-", func(r *csi.CreateVolumeRequest) {
+			if value != "" {
+				r.Parameters["intercept"] = value
+			}
+		}))
+		if got := made.GetVolumeContext()["intercept"]; got != want {
+			t.Errorf("parameter %q: the volume has %q, want %q", value, got, want)
+		}
+	}
+}
+
 func TestCreateVolumeRefuses(t *testing.T) {
 	s, _ := start(t)
 	tests := map[string]struct {

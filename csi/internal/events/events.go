@@ -1,5 +1,5 @@
-// Package events tells users of a node's lost mounts: by events of the pods that use them and of their claims, by a metric
-// and in the log.
+// Package events tells users of a node's lost mounts, and of volumes that wait for engines: by events of the pods that use them and of their
+// claims, by a metric and in the log.
 package events
 
 import (
@@ -28,9 +28,13 @@ const (
 	ReasonRestored = "VolumeMountRestored"
 	// ReasonFailed says that it could not be made again.
 	ReasonFailed = "VolumeMountRestoreFailed"
+	// ReasonDegraded says that a volume waits for engines.
+	ReasonDegraded = "VolumeDegraded"
+	// ReasonRecovered says that it serves again.
+	ReasonRecovered = "VolumeRecovered"
 )
 
-// Reporter reports losses. It implements node.Reporter.
+// Reporter reports losses. It implements node.Reporter and node.HealthReporter.
 type Reporter struct {
 	logger   *slog.Logger
 	losses   *prometheus.CounterVec
@@ -39,7 +43,10 @@ type Reporter struct {
 	node     string
 }
 
-var _ node.Reporter = (*Reporter)(nil)
+var (
+	_ node.Reporter       = (*Reporter)(nil)
+	_ node.HealthReporter = (*Reporter)(nil)
+)
 
 // New returns a reporter for the node called name. Without an API server (nil) there are no events.
 func New(logger *slog.Logger, registry prometheus.Registerer, api kubernetes.Interface, name string) *Reporter {
@@ -80,6 +87,20 @@ func (r *Reporter) Failed(ctx context.Context, loss node.Loss, err error) {
 	r.logger.ErrorContext(ctx, "mount not restored", "volume", loss.Volume, "targets", loss.Targets, "error", err)
 	r.tell(ctx, loss, corev1.EventTypeWarning, ReasonFailed, fmt.Sprintf(
 		"the mount of volume %s on node %s cannot be made again yet: %v", loss.Volume, r.node, err))
+}
+
+// Degraded tells that a volume waits for engines. weir_csi_volume_health has the state.
+func (r *Reporter) Degraded(ctx context.Context, loss node.Loss) {
+	r.logger.WarnContext(ctx, "volume waits for engines", "volume", loss.Volume, "reason", loss.Reason, "targets", loss.Targets)
+	r.tell(ctx, loss, corev1.EventTypeWarning, ReasonDegraded, fmt.Sprintf(
+		"volume %s waits for engines on node %s (%s): programs that use it wait, too, and nothing is lost; the conditions of its Pool and StorageCluster say which engines are away",
+		loss.Volume, r.node, loss.Reason))
+}
+
+// Recovered tells that a volume serves again.
+func (r *Reporter) Recovered(ctx context.Context, loss node.Loss) {
+	r.logger.InfoContext(ctx, "volume serves again", "volume", loss.Volume, "targets", loss.Targets)
+	r.tell(ctx, loss, corev1.EventTypeNormal, ReasonRecovered, fmt.Sprintf("volume %s serves again on node %s", loss.Volume, r.node))
 }
 
 // podPath finds pod and volume in a path at which the kubelet has a volume published.

@@ -42,8 +42,10 @@ func TestPodsAndClaimsOfALostMountGetEvents(t *testing.T) {
 	reporter.Lost(t.Context(), loss)
 	reporter.Failed(t.Context(), loss, errors.New("engines are away"))
 	reporter.Restored(t.Context(), loss, 2)
+	reporter.Degraded(t.Context(), loss)
+	reporter.Recovered(t.Context(), loss)
 	want := []string{"PersistentVolumeClaim/data", "Pod/reader", "Pod/writer"}
-	for _, reason := range []string{ReasonLost, ReasonFailed, ReasonRestored} {
+	for _, reason := range []string{ReasonLost, ReasonFailed, ReasonRestored, ReasonDegraded, ReasonRecovered} {
 		if got := await(t, api, reason, len(want)); !slices.Equal(got, want) {
 			t.Errorf("events %s of %v, want %v", reason, got, want)
 		}

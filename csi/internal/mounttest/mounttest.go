@@ -285,7 +285,7 @@ func (d daemon) Mount(_ context.Context, request *mountv1.MountRequest) (*mountv
 		return nil, err
 	}
 	for _, option := range request.GetOptions() {
-		if !slices.Contains([]string{"noatime", "nodev", "nosuid", "noexec", "cache=none", "cache=close-to-open"}, option) {
+		if !slices.Contains([]string{"noatime", "nodev", "nosuid", "noexec", "intercept", "cache=none", "cache=close-to-open"}, option) {
 			return nil, status.Errorf(codes.InvalidArgument, "mount option %q is unknown", option)
 		}
 	}

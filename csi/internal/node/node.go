@@ -32,6 +32,9 @@ const patience = 5 * time.Second
 // directoryMode is the mode of directories that a volume is mounted on. It is seen only while nothing is mounted.
 const directoryMode = 0o750
 
+// optionIntercept is the mount option by which programs may access files past the mount, and find the libraries for it on the mount.
+const optionIntercept = "intercept"
+
 // Server serves csi.Node.
 type Server struct {
 	csi.UnimplementedNodeServer
@@ -95,7 +98,12 @@ func (s *Server) NodeStageVolume(ctx context.Context, request *csi.NodeStageVolu
 		return nil, err
 	}
 	defer release()
-	if _, err := s.stage(ctx, id, request.GetStagingTargetPath(), request.GetVolumeCapability(), own); err != nil {
+	mount, err := mountRequest(id, request.GetStagingTargetPath(), request)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "%s: %v", operation, err)
+	}
+	mount.Credentials = own
+	if _, err := s.stage(ctx, mount); err != nil {
 		return nil, err
 	}
 	return &csi.NodeStageVolumeResponse{}, nil
@@ -104,12 +112,8 @@ func (s *Server) NodeStageVolume(ctx context.Context, request *csi.NodeStageVolu
 // stage has the daemon mount a volume, with credentials of its own if there are, and returns the mount as the node plugin sees it. A
 // mount that is there and alive stays as it is; one whose server is gone is replaced, without credentials by one with those that the
 // daemon keeps of it.
-func (s *Server) stage(ctx context.Context, id volume.ID, path string, capability *csi.VolumeCapability, own *mountv1.MountCredentials) (mounts.Mount, error) {
-	request, err := mountRequest(id, path, capability)
-	if err != nil {
-		return mounts.Mount{}, status.Errorf(codes.InvalidArgument, "stage volume %s: %v", id, err)
-	}
-	request.Credentials = own
+func (s *Server) stage(ctx context.Context, request *mountv1.MountRequest) (mounts.Mount, error) {
+	id, path := request.GetVolume(), request.GetTargetPath()
 	entries, err := s.table.List()
 	if err != nil {
 		return mounts.Mount{}, status.Error(codes.Internal, err.Error())
@@ -135,8 +139,16 @@ func (s *Server) stage(ctx context.Context, id volume.ID, path string, capabilit
 	return staged, nil
 }
 
-// mountRequest returns what the daemon is asked for. Asking again for the same gives the same request.
-func mountRequest(id volume.ID, path string, capability *csi.VolumeCapability) (*mountv1.MountRequest, error) {
+// mountRequest returns what the daemon is asked for by a request to stage or publish. Asking again for the same gives the same request.
+func mountRequest(id volume.ID, path string, asked interface {
+	GetVolumeCapability() *csi.VolumeCapability
+	GetVolumeContext() map[string]string
+}) (*mountv1.MountRequest, error) {
+	capability := asked.GetVolumeCapability()
+	intercepts, err := volume.Intercepts(asked.GetVolumeContext())
+	if err != nil {
+		return nil, err
+	}
 	group, err := mountGroup(capability.GetMount().GetVolumeMountGroup())
 	if err != nil {
 		return nil, err
@@ -154,7 +166,11 @@ func mountRequest(id volume.ID, path string, capability *csi.VolumeCapability) (
 			request.Options = append(request.Options, flag)
 		}
 	}
+	if intercepts {
+		request.Options = append(request.Options, optionIntercept)
+	}
 	slices.Sort(request.Options)
+	request.Options = slices.Compact(request.Options)
 	return request, nil
 }
 
@@ -255,7 +271,11 @@ func (s *Server) staged(ctx context.Context, id volume.ID, request *csi.NodePubl
 			return mounts.Mount{}, status.Errorf(codes.Unavailable, "publish volume %s: %s", id, status.Convert(err).Message())
 		}
 	}
-	return s.stage(ctx, id, path, request.GetVolumeCapability(), nil)
+	mount, err := mountRequest(id, path, request)
+	if err != nil {
+		return mounts.Mount{}, status.Errorf(codes.InvalidArgument, "publish volume %s: %v", id, err)
+	}
+	return s.stage(ctx, mount)
 }
 
 // publish binds the staging mount at the target path, unless it is there already.

@@ -160,6 +160,30 @@ func TestStageAsksTheDaemonForWhatTheVolumeIs(t *testing.T) {
 	}
 }
 
+func TestAMountLetsProgramsPassAsTheVolumeSays(t *testing.T) {
+	for value, options := range map[string]string{"": "nosuid", "false": "nosuid", "true": "intercept,nosuid"} {
+		f := start(t)
+		attributes := map[string]string{"pool": "tank"}
+		if value != "" {
+			attributes["intercept"] = value
+		}
+		stage := &csi.NodeStageVolumeRequest{
+			VolumeId: oneVolume, StagingTargetPath: f.path(stagingName), VolumeCapability: capability(writeMany, "nosuid"), VolumeContext: attributes,
+		}
+		_, err := f.NodeStageVolume(f.ctx(), stage)
+		got := strings.Join(f.node.Served(f.path(stagingName)).GetOptions(), ",")
+		if err != nil || got != options {
+			t.Errorf("attribute %q: mounted with %s, %v, want %s", value, got, err, options)
+		}
+	}
+	f := start(t)
+	_, err := f.NodeStageVolume(f.ctx(), &csi.NodeStageVolumeRequest{
+		VolumeId: oneVolume, StagingTargetPath: f.path(stagingName), VolumeCapability: capability(writeMany),
+		VolumeContext: map[string]string{"intercept": "yes"},
+	})
+	want(t, err, codes.InvalidArgument, `"intercept"`)
+}
+
 func TestStageSaysWhyItCannot(t *testing.T) {
 	tests := map[string]struct {
 		prepare    func(f *fixture)

@@ -41,7 +41,14 @@ type Reporter interface {
 // Restore makes mounts again whose process has ended, until ctx ends. Pods that run get the new mount in the place of the old
 // one; what they have open stays lost.
 func (s *Server) Restore(ctx context.Context, logger *slog.Logger, reporter Reporter) error {
-	ticker := time.NewTicker(restorePeriod)
+	return lookEvery(ctx, restorePeriod, func(known map[string]bool) map[string]bool {
+		return s.restoreAll(ctx, logger, reporter, known)
+	})
+}
+
+// lookEvery looks once in a period, until ctx ends. Each look gets what the one before has returned.
+func lookEvery(ctx context.Context, period time.Duration, look func(known map[string]bool) map[string]bool) error {
+	ticker := time.NewTicker(period)
 	defer ticker.Stop()
 	known := map[string]bool{}
 	for {
@@ -49,7 +56,7 @@ func (s *Server) Restore(ctx context.Context, logger *slog.Logger, reporter Repo
 		case <-ctx.Done():
 			return nil
 		case <-ticker.C:
-			known = s.restoreAll(ctx, logger, reporter, known)
+			known = look(known)
 		}
 	}
 }

@@ -163,6 +163,7 @@ func (m *Metrics) Serve(ctx context.Context, listener net.Listener, ready func(c
 
 var (
 	mountedDescription = prometheus.NewDesc("weir_csi_mounted_volumes", "Volumes staged on the node.", nil, nil)
+	healthDescription  = prometheus.NewDesc("weir_csi_volume_health", "1 for the health of a volume that is staged on the node.", []string{"volume", "health"}, nil)
 	daemonDescription  = prometheus.NewDesc("weir_csi_mountd_up", "1 while the mount daemon answers.", nil, nil)
 )
 
@@ -174,6 +175,7 @@ type daemonCollector struct {
 // Describe names the metrics.
 func (c *daemonCollector) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- mountedDescription
+	descriptions <- healthDescription
 	descriptions <- daemonDescription
 }
 
@@ -188,11 +190,22 @@ func (c *daemonCollector) Collect(metrics chan<- prometheus.Metric) {
 		return
 	}
 	var volumes int
+	// A volume has several mounts while it is staged anew: the worst counts.
+	worst := map[string]mountv1.MountHealth{}
 	for _, mount := range list.GetMounts() {
 		if mount.GetVolume() != "" {
 			volumes++
+			worst[mount.GetVolume()] = max(worst[mount.GetVolume()], mount.GetHealth())
 		}
+	}
+	for volume, health := range worst {
+		metrics <- prometheus.MustNewConstMetric(healthDescription, prometheus.GaugeValue, 1, volume, healthName(health))
 	}
 	metrics <- prometheus.MustNewConstMetric(daemonDescription, prometheus.GaugeValue, 1)
 	metrics <- prometheus.MustNewConstMetric(mountedDescription, prometheus.GaugeValue, float64(volumes))
+}
+
+// healthName is the health of a mount as the mount daemon's own metrics name it.
+func healthName(health mountv1.MountHealth) string {
+	return strings.ToLower(strings.TrimPrefix(health.String(), "MOUNT_HEALTH_"))
 }

@@ -129,10 +129,16 @@ func TestTheNodesMountsAreCounted(t *testing.T) {
 		}
 	}
 	_, text := get(t, address+"/metrics")
-	for _, line := range []string{"weir_csi_mounted_volumes 2", "weir_csi_mountd_up 1", "weir_csi_registered 1"} {
+	for _, line := range []string{
+		"weir_csi_mounted_volumes 2", "weir_csi_mountd_up 1", "weir_csi_registered 1", `weir_csi_volume_health{health="serving",volume="weir/tank/a"} 1`,
+	} {
 		if !strings.Contains(text, line) {
 			t.Errorf("metrics lack %s", line)
 		}
+	}
+	machine.Degrade("engine 1 is away")
+	if _, text = get(t, address+"/metrics"); !strings.Contains(text, `weir_csi_volume_health{health="degraded",volume="weir/tank/b"} 1`) {
+		t.Error("a volume that waits for engines is not told")
 	}
 	machine.Refuse(status.Error(codes.Unavailable, "gone"))
 	_, text = get(t, address+"/metrics")
@@ -172,7 +178,11 @@ func TestTheMetricsAreThoseThatTheReferenceDocuments(t *testing.T) {
 		documented[row[1]] = true
 	}
 	m := NewMetrics("v1", "node")
-	m.WatchNode(mounttest.New().Serve(t))
+	daemon := mounttest.New().Serve(t)
+	m.WatchNode(daemon)
+	if _, err := daemon.Mount(t.Context(), &mountv1.MountRequest{TargetPath: "/a", Volume: "weir/tank/a"}); err != nil {
+		t.Fatal(err)
+	}
 	events.New(slog.New(slog.DiscardHandler), m.Registry(), nil, "node-1").Lost(t.Context(), node.Loss{})
 	if err := call(m, slog.New(slog.DiscardHandler), "Node/NodeGetInfo", &csi.NodeGetInfoRequest{}, func(context.Context, any) (any, error) {
 		return &csi.NodeGetInfoResponse{}, nil

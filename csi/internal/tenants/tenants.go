@@ -48,9 +48,9 @@ func (n *Namespaces) Of(ctx context.Context, namespace string) (Tenant, error) {
 			return Tenant{}, fmt.Errorf("read Tenant %s: %w", list.Items[i].GetName(), err)
 		}
 	}
-	owner, err := v1alpha1.TenantOf(tenants, found.Labels)
-	if err != nil || owner == nil {
-		return Tenant{}, err
+	owner := v1alpha1.TenantOf(tenants, found.Labels)
+	if owner == nil {
+		return Tenant{}, nil
 	}
 	return Tenant{Name: owner.Name, Number: uint64(owner.Status.Number)}, nil
 }

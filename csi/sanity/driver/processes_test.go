@@ -190,7 +190,7 @@ func (m *machine) startEngines(t testing.TB) {
 	}
 	defer func() { _ = write.Close() }()
 	m.engines, err = start(m.folder, "engines", write, program(t, "weir"), "dev", "up", "--dir", m.path("dev"),
-		"--engines", "3", "--targets", "1", "--size", "4GiB", "--engine", program(t, "weir-engine"))
+		"--engines", "3", "--targets", "1", "--size", "4GiB", "--redundancy", "0", "--engine", program(t, "weir-engine"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -300,6 +300,7 @@ type volume struct {
 	// name is the container's label.
 	name       string
 	capability *csi.VolumeCapability
+	attributes map[string]string
 	targets    []string
 	stagings   []string
 	// orphaned says that a client was killed that had the volume open, so that it counts as open for a while.
@@ -331,18 +332,24 @@ func mountCapability(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapab
 // newVolume makes a volume that is taken down and deleted when the test ends.
 func newVolume(t testing.TB, bytes int64) *volume {
 	t.Helper()
+	return newVolumeOf(t, bytes, map[string]string{"pool": sanity.Pool})
+}
+
+// newVolumeOf is newVolume with the parameters of a StorageClass.
+func newVolumeOf(t testing.TB, bytes int64, parameters map[string]string) *volume {
+	t.Helper()
 	v := &volume{
 		t: t, machine: theMachine(t), name: "pvc-" + strings.ToLower(t.Name()),
 		capability: mountCapability(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER),
 	}
 	made, err := v.controllers().CreateVolume(v.ctx(), &csi.CreateVolumeRequest{
 		Name: v.name, CapacityRange: &csi.CapacityRange{RequiredBytes: bytes},
-		VolumeCapabilities: []*csi.VolumeCapability{v.capability}, Parameters: map[string]string{"pool": sanity.Pool},
+		VolumeCapabilities: []*csi.VolumeCapability{v.capability}, Parameters: parameters,
 	})
 	if err != nil {
 		t.Fatalf("create volume: %v\n%s", err, v.machine.controller.tail())
 	}
-	v.id = made.GetVolume().GetVolumeId()
+	v.id, v.attributes = made.GetVolume().GetVolumeId(), made.GetVolume().GetVolumeContext()
 	t.Cleanup(func() {
 		v.takeDown()
 		_, err := v.controllers().DeleteVolume(v.ctx(), &csi.DeleteVolumeRequest{VolumeId: v.id})
@@ -362,7 +369,7 @@ func (v *volume) mount(name string, readOnly bool) string {
 	v.t.Helper()
 	staging, target := v.machine.path(v.name+"-"+name+"-staging"), v.machine.path(v.name+"-"+name)
 	if _, err := v.nodes().NodeStageVolume(v.ctx(), &csi.NodeStageVolumeRequest{
-		VolumeId: v.id, StagingTargetPath: staging, VolumeCapability: v.capability,
+		VolumeId: v.id, StagingTargetPath: staging, VolumeCapability: v.capability, VolumeContext: v.attributes,
 	}); err != nil {
 		v.t.Fatalf("stage volume: %v\n%s", err, v.machine.mountd.tail())
 	}
@@ -376,6 +383,7 @@ func (v *volume) mount(name string, readOnly bool) string {
 func (v *volume) publish(staging, target string, readOnly bool) error {
 	_, err := v.nodes().NodePublishVolume(v.ctx(), &csi.NodePublishVolumeRequest{
 		VolumeId: v.id, StagingTargetPath: staging, TargetPath: target, VolumeCapability: v.capability, Readonly: readOnly,
+		VolumeContext: v.attributes,
 	})
 	if err == nil {
 		v.targets = append(v.targets, target)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -38,7 +39,7 @@ func run(ctx context.Context, repository string) error {
 	}
 	s := &story.Story{Cluster: &kubectl.Cluster{Kubeconfig: kubeconfig}, Repository: root}
 	began := time.Now()
-	if _, err := story.Perform(ctx, os.Stdout, append(s.Install(), s.Use()...)); err != nil {
+	if _, err := story.Perform(ctx, os.Stdout, slices.Concat(s.Install(), s.Use(), s.Survive())); err != nil {
 		return err
 	}
 	fmt.Printf(`

@@ -1,15 +1,15 @@
 //! Conversions between the management protocol's and the pool service's types.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use prost::Message;
 use serde_bytes::ByteBuf;
 use weir_group::{Gathered, Refusal};
 use weir_management::{Failure, v1};
-use weir_pool::{DirectoryEntry, EntryState, Failed, OpenHandle, PoolRecord};
+use weir_pool::{Condition, DirectoryEntry, EntryState, Failed, Health, OpenHandle, PoolRecord};
 use weir_proto::group::{EngineInfo, MemberState};
-use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType};
-use weir_proto::{Der, TenantId};
+use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, PoolEngine, TargetState};
+use weir_proto::{Der, Rank, TenantId};
 use weir_rpc::membership::swim::Member;
 use weir_runtime::Instant;
 
@@ -59,6 +59,11 @@ pub fn add_membership(state: &mut v1::EngineState, member: &Member, now: Instant
     state.membership_seconds = (now - member.since).as_secs();
 }
 
+/// Where an engine is, as the creator of a pool says.
+pub fn place(said: v1::EnginePlace) -> PoolEngine {
+    PoolEngine { rank: Rank(said.rank), path: said.path }
+}
+
 /// A pool as its service describes it.
 pub fn pool(record: &PoolRecord, gathered: &Gathered, containers: usize) -> v1::PoolInfo {
     let targets = record.map.targets.len() as u64;
@@ -70,7 +75,10 @@ pub fn pool(record: &PoolRecord, gathered: &Gathered, containers: usize) -> v1::
     let unreachable: Vec<u32> = gathered.unreachable.iter().map(|rank| rank.0).collect();
     let down = record.map.down().map(|target| v1::TargetName { rank: target.rank.0, target: target.index.0 });
     let down_targets: Vec<_> = down.collect();
-    let whole = unreachable.is_empty() && down_targets.is_empty();
+    let new = record.map.targets.iter().filter(|target| target.state == TargetState::New);
+    let new_ranks: Vec<u32> = new.map(|target| target.rank.0).collect::<BTreeSet<_>>().into_iter().collect();
+    // Others have the places of those that are out.
+    let whole = unreachable.is_empty() && record.map.down().all(|target| target.out != 0);
     let state = if whole { v1::PoolState::Ready } else { v1::PoolState::Degraded };
     v1::PoolInfo {
         uuid: record.pool.to_string(),
@@ -88,7 +96,31 @@ pub fn pool(record: &PoolRecord, gathered: &Gathered, containers: usize) -> v1::
         service_ranks: record.replicas().into_iter().map(|rank| rank.0).collect(),
         tenant: record.tenant.0,
         down_targets,
+        health: None,
+        new_ranks,
+        rebuild_delay_seconds: None,
     }
+}
+
+/// How a pool with redundancy is doing.
+pub fn health(health: &Health) -> v1::PoolHealth {
+    let condition = match health.condition {
+        Condition::Healthy => v1::PoolCondition::Healthy,
+        Condition::Degraded => v1::PoolCondition::Degraded,
+        Condition::Rebuilding => v1::PoolCondition::Rebuilding,
+        Condition::Unavailable => v1::PoolCondition::Unavailable,
+    };
+    let rebuild = health.filling.as_ref().map(|filling| v1::PoolRebuild {
+        targets: count(filling.targets),
+        entries: filling.entries,
+        bytes: filling.bytes,
+        parts_done: filling.parts.map(|(done, _)| done),
+        parts: filling.parts.map(|(_, all)| all),
+        bytes_per_second: filling.rate,
+        seconds_left: filling.left.map(|left| left.as_secs()),
+        hindrance: filling.hindrance.clone(),
+    });
+    v1::PoolHealth { condition: condition.into(), failures_survived: health.survives, rebuild }
 }
 
 /// A pool whose service doesn't answer, as the list of pools has it.
@@ -168,6 +200,7 @@ fn bytes(attributes: HashMap<String, String>) -> BTreeMap<String, ByteBuf> {
 pub fn count(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
+
 /// The tenant of a number, which is not the system's: the engines themselves are of that.
 ///
 /// # Errors

@@ -194,6 +194,16 @@ service!(Pools {
     query(PoolQueryRequest) -> PoolQueryResponse = "Pools/Query", |asked| asked.pool.clone();
     resize(PoolResizeRequest) -> PoolResizeResponse = "Pools/Resize", |asked| asked.pool.clone();
     destroy(PoolDestroyRequest) -> PoolDestroyResponse = "Pools/Destroy", |asked| asked.pool.clone();
+    exclude(PoolExcludeRequest) -> PoolExcludeResponse = "Pools/Exclude",
+        |asked| format!("rank {} of pool {}", asked.rank, asked.pool);
+    reintegrate(PoolReintegrateRequest) -> PoolReintegrateResponse = "Pools/Reintegrate",
+        |asked| format!("rank {} of pool {}", asked.rank, asked.pool);
+    drain(PoolDrainRequest) -> PoolDrainResponse = "Pools/Drain",
+        |asked| format!("rank {} of pool {}", asked.rank, asked.pool);
+    extend(PoolExtendRequest) -> PoolExtendResponse = "Pools/Extend",
+        |asked| format!("ranks {:?} of pool {}", asked.ranks, asked.pool);
+    set_properties(PoolSetPropertiesRequest) -> PoolSetPropertiesResponse = "Pools/SetProperties",
+        |asked| asked.pool.clone();
 });
 
 service!(Containers {

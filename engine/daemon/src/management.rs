@@ -7,14 +7,15 @@ use prost::Message;
 use weir_group::{AskError, Refusal};
 use weir_management::{Failure, v1};
 use weir_pool::{
-    Directory, DirectoryEntry, EntryState, Failed, Made, PoolRecord, PoolService, PoolSpec, TargetPools,
+    Directory, DirectoryEntry, EntryState, Failed, Keeper, Made, PoolRecord, PoolService, PoolSpec,
+    TargetPools,
 };
 use weir_proto::group::MemberState;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use weir_proto::pool::{ContainerCreateRequest, EngineReport, ForwardReply, ForwardRequest};
 use weir_proto::{Capability, ContainerId, Der, PoolId, Rank, Rights, TargetIndex, TenantId, opcode};
 use weir_rpc::membership::Membership;
-use weir_runtime::join_all;
+use weir_runtime::{Either, join_all, race};
 
 use crate::convert;
 use crate::tenants::Tenants;
@@ -32,6 +33,9 @@ const LIST_LIMIT: Duration = Duration::from_secs(4);
 
 /// How long a request is tried while a replicated pool service has no leader: it has one again within two seconds.
 const LEADER_PATIENCE: Duration = Duration::from_secs(5);
+
+/// The same while nobody answers for the list of pools. With the tries of a request it is less than a caller waits.
+const LIST_PATIENCE: Duration = Duration::from_secs(4);
 
 /// Pause between two tries.
 const LEADER_PAUSE: Duration = Duration::from_millis(200);
@@ -53,7 +57,7 @@ pub struct Management {
     system: String,
     provider: String,
     pools: Rc<TargetPools>,
-    directory: Option<Rc<Directory>>,
+    keeper: Rc<Keeper>,
     membership: Rc<Membership>,
     tenants: Rc<Tenants>,
 }
@@ -66,18 +70,18 @@ impl Management {
     pub fn new(
         (system, provider): (String, String),
         pools: Rc<TargetPools>,
-        directory: Option<Rc<Directory>>,
+        keeper: Rc<Keeper>,
         membership: Rc<Membership>,
         tenants: Rc<Tenants>,
     ) -> Rc<Self> {
-        let management = Rc::new(Self { system, provider, pools, directory, membership, tenants });
+        let management = Rc::new(Self { system, provider, pools, keeper, membership, tenants });
         let weak = Rc::downgrade(&management);
         management.pools.engines().serve(opcode::MANAGEMENT_FORWARD, move |_, request: ForwardRequest| {
             let management = weak.upgrade();
             async move {
                 let stopping = || Failure::new(Der::SHUTDOWN, "", "the engine is stopping");
                 let answer = match management.ok_or_else(stopping) {
-                    Ok(management) => management.answer(&request.method, &request.request).await,
+                    Ok(management) => management.answer_forwarded(&request.method, &request.request).await,
                     Err(error) => Err(error),
                 };
                 Ok::<_, Refusal>(match answer {
@@ -119,7 +123,19 @@ impl Management {
         let engines = self.pools.engines();
         let dead = self.membership.state(to) == MemberState::Dead;
         let limit = if dead { limit.min(DEAD_FORWARD_LIMIT) } else { limit };
-        let asked = engines.ask(to, TargetIndex(0), opcode::MANAGEMENT_FORWARD, &forwarded, limit).await;
+        let asking = engines.ask(to, TargetIndex(0), opcode::MANAGEMENT_FORWARD, &forwarded, limit);
+        let asked = if is_of_list(method) {
+            match race(Box::pin(asking), self.pools.wait_for_other_keeper(to)).await {
+                Either::First(asked) => asked,
+                Either::Second(()) => {
+                    return Err(convert::failure(Failed::NoKeeper(
+                        "the one that did doesn't answer any more",
+                    )));
+                }
+            }
+        } else {
+            asking.await
+        };
         match asked {
             Ok(ForwardReply::Answer(answer)) => Ok(answer),
             Ok(ForwardReply::Failed { der, object, message }) => Err(Failure { der, object, message }),
@@ -132,17 +148,56 @@ impl Management {
         }
     }
 
+    /// The rank that answers for the list of pools. One whose list is lost says so itself.
+    async fn place_of_list(&self) -> Result<Rank, Failure> {
+        let own = self.pools.engines().own_rank();
+        let rt = self.pools.engines().runtime();
+        let until = rt.now() + LIST_PATIENCE;
+        loop {
+            if self.keeper.leads() {
+                return Ok(own);
+            }
+            let error = match self.pools.find_keeper().await {
+                Ok(keeper) => return Ok(keeper),
+                Err(error) => error,
+            };
+            if self.pools.out_of_service().is_some() {
+                return Ok(own);
+            }
+            if rt.now() >= until {
+                let failed = Failed::asking("the list of pools", "finding who keeps it", error);
+                return Err(convert::failure(failed));
+            }
+            rt.sleep(LEADER_PAUSE).await;
+        }
+    }
+
+    /// Answers what another engine has forwarded. Earlier releases forward to the lowest rank what concerns the list of pools, wherever
+    /// that is: it goes on from there, once.
+    async fn answer_forwarded(&self, method: &str, request: &[u8]) -> Answer {
+        let own = self.pools.engines().own_rank();
+        if is_of_list(method) && !self.keeper.leads() && own == self.pools.engines().lowest_rank() {
+            let at = self.place_of_list().await?;
+            if at != own {
+                return self.forward(at, method, request, FORWARD_LIMIT).await;
+            }
+        }
+        self.answer(method, request).await
+    }
+
     /// The rank that answers.
     async fn place_of(&self, method: &str, request: &[u8]) -> Result<Rank, Failure> {
         let pool = match method {
-            "Pools/Create" | "Pools/List" | "Pools/Resize" | "Pools/Destroy" => {
-                return Ok(self.pools.engines().directory_rank());
-            }
+            method if is_of_list(method) => return self.place_of_list().await,
             "System/ClearDevice" => {
                 let request: v1::ClearDeviceRequest = convert::decode(method, request)?;
                 return self.place_of_target(request.rank, request.target);
             }
             "Pools/Query" => convert::decode::<v1::PoolQueryRequest>(method, request)?.pool,
+            "Pools/Exclude" => convert::decode::<v1::PoolExcludeRequest>(method, request)?.pool,
+            "Pools/Reintegrate" => convert::decode::<v1::PoolReintegrateRequest>(method, request)?.pool,
+            "Pools/Drain" => convert::decode::<v1::PoolDrainRequest>(method, request)?.pool,
+            "Pools/SetProperties" => convert::decode::<v1::PoolSetPropertiesRequest>(method, request)?.pool,
             "Containers/Create" => convert::decode::<v1::ContainerCreateRequest>(method, request)?.pool,
             "Containers/List" => convert::decode::<v1::ContainerListRequest>(method, request)?.pool,
             "Containers/Query" => convert::decode::<v1::ContainerQueryRequest>(method, request)?.pool,
@@ -168,7 +223,12 @@ impl Management {
             "Pools/List" => self.list_pools().await,
             "Pools/Query" => self.query_pool(&convert::decode(method, request)?).await,
             "Pools/Resize" => self.resize_pool(&convert::decode(method, request)?).await,
+            "Pools/Extend" => self.extend_pool(convert::decode(method, request)?).await,
             "Pools/Destroy" => self.destroy_pool(&convert::decode(method, request)?).await,
+            "Pools/Exclude" => self.exclude_rank(&convert::decode(method, request)?).await,
+            "Pools/Reintegrate" => self.reintegrate_rank(&convert::decode(method, request)?).await,
+            "Pools/Drain" => self.drain_rank(&convert::decode(method, request)?).await,
+            "Pools/SetProperties" => self.set_pool_properties(&convert::decode(method, request)?).await,
             "Containers/Create" => self.create_container(convert::decode(method, request)?).await,
             "Containers/List" => self.list_containers(&convert::decode(method, request)?).await,
             "Containers/Query" => self.query_container(&convert::decode(method, request)?).await,
@@ -278,23 +338,8 @@ impl Management {
         v1::SystemQueryResponse { system, engines: states, viewed_by_rank }
     }
 
-    /// Creates pools with a redundancy factor from now on, for tests of what isn't served to users.
-    #[doc(hidden)]
-    pub fn allow_redundancy(&self) {
-        if let Some(directory) = &self.directory {
-            directory.allow_redundancy();
-        }
-    }
-
-    fn directory(&self) -> Result<&Directory, Failure> {
-        let elsewhere = || {
-            if let Some(failed) = self.pools.out_of_service() {
-                return convert::failure(failed);
-            }
-            let rank = self.pools.engines().directory_rank();
-            Failure::new(Der::NOTLEADER, "", format!("the list of pools is kept by rank {rank}; ask it"))
-        };
-        self.directory.as_deref().ok_or_else(elsewhere)
+    async fn directory(&self) -> Result<Rc<Directory>, Failure> {
+        self.keeper.directory().await.map_err(convert::failure)
     }
 
     async fn create_pool(&self, request: v1::PoolCreateRequest) -> Answer {
@@ -307,8 +352,10 @@ impl Management {
             redundancy: request.redundancy_factor,
             object_class: request.object_class,
             tenant: TenantId(request.tenant),
+            places: request.places.into_iter().map(convert::place).collect(),
         };
-        let Made { it: entry, existed } = self.directory()?.create(spec).await.map_err(convert::failure)?;
+        let Made { it: entry, existed } =
+            self.directory().await?.create(spec).await.map_err(convert::failure)?;
         let pool = Some(self.info_of(&entry, FORWARD_LIMIT).await);
         Ok(v1::PoolCreateResponse { pool, existed }.encode_to_vec())
     }
@@ -329,21 +376,30 @@ impl Management {
     }
 
     async fn list_pools(&self) -> Answer {
-        let entries = self.directory()?.list();
+        let entries = self.directory().await?.list();
         let mut pools = join_all(entries.iter().map(|entry| self.info_of(entry, LIST_LIMIT))).await;
         pools.sort_by(|one, other| one.label.cmp(&other.label));
         Ok(v1::PoolListResponse { pools }.encode_to_vec())
     }
 
     async fn resize_pool(&self, request: &v1::PoolResizeRequest) -> Answer {
-        let directory = self.directory()?;
+        let directory = self.directory().await?;
         let entry = directory.resize(&request.pool, request.size_bytes).await.map_err(convert::failure)?;
         let pool = Some(self.info_of(&entry, FORWARD_LIMIT).await);
         Ok(v1::PoolResizeResponse { pool }.encode_to_vec())
     }
 
+    async fn extend_pool(&self, request: v1::PoolExtendRequest) -> Answer {
+        let ranks: Vec<Rank> = request.ranks.into_iter().map(Rank).collect();
+        let places = request.places.into_iter().map(convert::place).collect();
+        let extended = self.directory().await?.extend(&request.pool, &ranks, places).await;
+        let entry = extended.map_err(convert::failure)?;
+        let pool = Some(self.info_of(&entry, FORWARD_LIMIT).await);
+        Ok(v1::PoolExtendResponse { pool }.encode_to_vec())
+    }
+
     async fn destroy_pool(&self, request: &v1::PoolDestroyRequest) -> Answer {
-        let was_there = self.directory()?.destroy(&request.pool, request.force).await;
+        let was_there = self.directory().await?.destroy(&request.pool, request.force).await;
         let missing = !was_there.map_err(convert::failure)?;
         Ok(v1::PoolDestroyResponse { missing }.encode_to_vec())
     }
@@ -361,14 +417,52 @@ impl Management {
     }
 
     async fn query_pool(&self, request: &v1::PoolQueryRequest) -> Answer {
-        let (service, record) = self.service(&request.pool).await?;
+        let (service, _) = self.service(&request.pool).await?;
+        let pool = Some(self.described(&service).await?);
+        Ok(v1::PoolQueryResponse { pool }.encode_to_vec())
+    }
+
+    /// A pool whose service runs here.
+    async fn described(&self, service: &PoolService) -> Result<v1::PoolInfo, Failure> {
         let gathered = service.gathered(SPACE_AGE_MAX).await.map_err(convert::failure)?;
+        let record = service.pool().map_err(convert::failure)?;
         let mut pool = convert::pool(&record, &gathered, service.live_labels().len());
         // The one that leads comes first.
         let own = self.pools.engines().own_rank().0;
         pool.service_ranks.sort_by_key(|rank| *rank != own);
-        let pool = Some(pool);
-        Ok(v1::PoolQueryResponse { pool }.encode_to_vec())
+        pool.rebuild_delay_seconds = service.rebuild_delay().map_err(convert::failure)?;
+        pool.health = service.health().map_err(convert::failure)?.map(|health| convert::health(&health));
+        Ok(pool)
+    }
+
+    async fn exclude_rank(&self, request: &v1::PoolExcludeRequest) -> Answer {
+        let (service, _) = self.service(&request.pool).await?;
+        service.expel(Rank(request.rank)).await.map_err(convert::failure)?;
+        let pool = Some(self.described(&service).await?);
+        Ok(v1::PoolExcludeResponse { pool }.encode_to_vec())
+    }
+
+    async fn reintegrate_rank(&self, request: &v1::PoolReintegrateRequest) -> Answer {
+        let (service, _) = self.service(&request.pool).await?;
+        service.reintegrate(Rank(request.rank)).await.map_err(convert::failure)?;
+        let pool = Some(self.described(&service).await?);
+        Ok(v1::PoolReintegrateResponse { pool }.encode_to_vec())
+    }
+
+    async fn drain_rank(&self, request: &v1::PoolDrainRequest) -> Answer {
+        let (service, _) = self.service(&request.pool).await?;
+        service.drain(Rank(request.rank)).await.map_err(convert::failure)?;
+        let pool = Some(self.described(&service).await?);
+        Ok(v1::PoolDrainResponse { pool }.encode_to_vec())
+    }
+
+    async fn set_pool_properties(&self, request: &v1::PoolSetPropertiesRequest) -> Answer {
+        let (service, _) = self.service(&request.pool).await?;
+        if let Some(seconds) = request.rebuild_delay_seconds {
+            service.set_rebuild_delay(seconds).await.map_err(convert::failure)?;
+        }
+        let pool = Some(self.described(&service).await?);
+        Ok(v1::PoolSetPropertiesResponse { pool }.encode_to_vec())
     }
 
     async fn create_container(&self, request: v1::ContainerCreateRequest) -> Answer {
@@ -426,6 +520,11 @@ impl Management {
     }
 }
 
+/// Whether a method is about the list of pools. Each may be asked again: what has been done is done once.
+fn is_of_list(method: &str) -> bool {
+    matches!(method, "Pools/Create" | "Pools/List" | "Pools/Resize" | "Pools/Extend" | "Pools/Destroy")
+}
+
 /// Management is authorised by its certificate; the field of a client's handle stays blank.
 fn unused_capability(pool: PoolId) -> Capability {
     let tenant = TenantId::SYSTEM;
@@ -440,7 +539,12 @@ fn method_in_words(method: &str) -> &'static str {
         "Pools/List" => "listing pools",
         "Pools/Query" => "describing a pool",
         "Pools/Resize" => "resizing a pool",
+        "Pools/Extend" => "extending a pool",
         "Pools/Destroy" => "destroying a pool",
+        "Pools/Exclude" => "excluding an engine",
+        "Pools/Reintegrate" => "reintegrating an engine",
+        "Pools/Drain" => "draining an engine",
+        "Pools/SetProperties" => "changing properties of a pool",
         "Containers/Create" => "creating a container",
         "Containers/List" => "listing containers",
         "Containers/Query" => "describing a container",

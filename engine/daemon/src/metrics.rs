@@ -600,7 +600,25 @@ impl Exporter {
             });
             Metric { name, help, series: series.collect() }
         };
+        let tenants = served().map(|pool| {
+            let mut labels = self.ranked();
+            labels.extend([("pool", pool.label.clone()), ("tenant", pool.tenant.to_string())]);
+            (labels, Value::Gauge(1))
+        });
+        let tenants = tenants.collect();
+        let claims = served().flat_map(|pool| {
+            pool.containers.iter().filter_map(|container| {
+                let (namespace, name) = container.claim.clone()?;
+                let mut labels = self.ranked();
+                labels.extend([("pool", pool.label.clone()), ("container", container.label.clone())]);
+                labels.extend([("claim_namespace", namespace), ("claim", name)]);
+                Some((labels, Value::Gauge(1)))
+            })
+        });
+        let claims = claims.collect();
         vec![
+            Metric { name: "weir_pool_info", help: "Always 1; the labels tell the tenant", series: tenants },
+            Metric { name: "weir_container_info", help: "1 for a container of a claim", series: claims },
             pool("weir_pool_size_bytes", "Bytes the pool may hold", |pool| pool.size),
             pool("weir_pool_used_bytes", "Bytes in use, over all its targets that answer", |pool| pool.used),
             pool("weir_pool_unreachable_ranks", "Engines of the pool that do not answer", |pool| {

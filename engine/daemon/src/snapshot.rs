@@ -8,8 +8,8 @@ use weir_group::Roster;
 use weir_media::health::DeviceHealth;
 use weir_object::LatencyCounts;
 use weir_pool::{OPERATIONS, PoolService, TargetPool};
-use weir_proto::Der;
 use weir_proto::group::MemberState;
+use weir_proto::{ContainerId, Der, Epoch};
 use weir_rpc::membership::swim::SwimStats;
 use weir_rpc::membership::{Membership, ProbeTimes};
 use weir_store::{ScrubReport, StoreStats};
@@ -66,6 +66,8 @@ pub struct ServedContainer {
     pub used: u64,
     /// Open handles.
     pub handles: u32,
+    /// Namespace and name of the claim that the CSI driver made it for.
+    pub claim: Option<(String, String)>,
 }
 
 /// A pool whose service runs on the target.
@@ -73,6 +75,8 @@ pub struct ServedContainer {
 pub struct ServedPool {
     /// Label.
     pub label: String,
+    /// Number of its tenant.
+    pub tenant: u64,
     /// Bytes it may hold.
     pub size: u64,
     /// Bytes in use on the targets that answered.
@@ -102,6 +106,8 @@ pub struct TargetFigures {
     pub latency: [LatencyCounts; OPERATIONS],
     /// Requests refused because the target held no lease of a pool's map.
     pub without_lease: u64,
+    /// Changes that aren't known to be at all replicas, and the epoch of the oldest one.
+    pub unsettled: (u64, Epoch),
     /// Requests to others that wait for their replies.
     pub in_flight: u64,
     /// Messages and requests whose authentication was wrong, and replays.
@@ -186,10 +192,12 @@ fn thread_time() -> Duration {
 
 /// Takes a target's figures, on its thread.
 pub async fn take(target: &Target) -> TargetFigures {
+    let (unsettled, oldest) = target.io.unsettled();
     let mut figures = TargetFigures {
         busy: thread_time(),
         latency: target.io.metrics().latency(),
         without_lease: target.io.metrics().without_lease(),
+        unsettled: (unsettled, oldest.unwrap_or(Epoch::ZERO)),
         in_flight: target.rpc.in_flight() as u64,
         unauthenticated: target.pools.engines().forged() + target.rpc.metrics().unauthenticated.get(),
         store: target.store.stats(),
@@ -252,18 +260,34 @@ fn count_containers(pool: &TargetPool, label: &str, room: &mut usize, figures: &
     }
 }
 
+/// Attributes in which the CSI driver keeps the claim of a container (`csi/volume/parameters.go`).
+const CLAIM_ATTRIBUTES: [&str; 2] = ["csi.weir.dev/pvc-namespace", "csi.weir.dev/pvc-name"];
+
+/// The claim of a container. What isn't text, or longer than a name of Kubernetes, is none.
+fn claim(service: &PoolService, container: ContainerId) -> Option<(String, String)> {
+    const NAME_BYTES_MAX: usize = 253;
+    let mut attributes = service.attributes_of(container);
+    let [namespace, name] = CLAIM_ATTRIBUTES.map(|attribute| {
+        let value = String::from_utf8(attributes.remove(attribute)?.into_vec()).ok()?;
+        (value.len() <= NAME_BYTES_MAX).then_some(value)
+    });
+    Some((namespace?, name?))
+}
+
 async fn served(service: &PoolService) -> Option<ServedPool> {
     let record = service.pool().ok()?;
     let gathered = service.gathered(POOL_AGE).await.ok()?;
     let (total, free) = gathered.total_and_free();
     let containers = service.list_within(POOL_AGE).await.ok()?.into_iter().map(|info| ServedContainer {
         used: gathered.used_by(info.container),
+        claim: claim(service, info.container),
         label: info.properties.label,
         quota: info.properties.quota,
         handles: info.handles,
     });
     Some(ServedPool {
         label: record.label,
+        tenant: record.tenant.0,
         size: record.size.saturating_mul(record.map.targets.len() as u64),
         used: total.saturating_sub(free),
         unreachable: gathered.unreachable.len(),

@@ -12,7 +12,7 @@ use weir_group::{Engines, InvalidEngines, Refusal, Roster, Spread};
 use weir_media::Device;
 use weir_media::health::{DeviceState, HUNG};
 use weir_object::IoService;
-use weir_pool::{Directory, Failed, MapBackup, TargetPools, serve_clients};
+use weir_pool::{Failed, Keeper, MapBackup, TargetPools, serve_clients};
 use weir_proto::group::{GroupList, MemberState};
 use weir_proto::pool::EngineReport;
 use weir_proto::{Clock, TargetIndex, opcode};
@@ -171,17 +171,10 @@ impl Target {
         let io = IoService::start(&rpc, Rc::clone(&pools));
         let management = if let Some(members) = &membership {
             serve_clients(&rpc, &pools);
-            let directory = if engines.directory_rank() != owner.rank {
-                None
-            } else if pools.lost().is_some() {
-                Directory::refuse(&pools);
-                None
-            } else {
-                Some(Directory::open(&store, Rc::clone(&engines), spread).await?)
-            };
+            let keeper = Keeper::start(&pools, spread).await?;
             let members = Rc::clone(members);
             let (of, tenants) = (Rc::clone(&pools), Rc::clone(&tenants));
-            Some(Management::new((owner.system, provider), of, directory, members, tenants))
+            Some(Management::new((owner.system, provider), of, keeper, members, tenants))
         } else {
             None
         };

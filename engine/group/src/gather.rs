@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
+use weir_proto::limits::GATHER_NS;
 use weir_proto::pool::{PoolMap, TargetPoolSpace};
 use weir_proto::{ContainerId, PoolId, Rank};
 
 use crate::spread::Spread;
 
-/// Longest wait for the figures of all targets. A target that is up answers in under a millisecond; one that isn't must
-/// not keep a query waiting, but the tree needs two seconds to get around an engine that died this moment.
-const QUERY_LIMIT: Duration = Duration::from_secs(3);
+/// Longest wait for the figures of all targets.
+const QUERY_LIMIT: Duration = Duration::from_nanos(GATHER_NS);
 
 /// Figures of a pool's targets at one time.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -24,7 +24,7 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Asks every target of the map. Takes three seconds at most.
+    /// Asks every target of the map. Takes [`GATHER_NS`] at most.
     pub async fn ask(spread: &Spread, pool: PoolId, map: &PoolMap) -> Self {
         let sum = spread.sum(pool, &map.ranks(), QUERY_LIMIT).await;
         let figures: HashMap<_, _> =

@@ -78,7 +78,7 @@ impl Known {
 
     fn keep(&mut self, object: ObjectId, layout: &Rc<Layout>) {
         let shared = self.placement.as_ref().is_some_and(|(_, placement)| placement.has_shards_of(layout));
-        let bytes = ENTRY_BYTES + if shared { 0 } else { size_of_val(&*layout.shards) };
+        let bytes = ENTRY_BYTES + if shared { 0 } else { layout.bytes() };
         if self.bytes + bytes > BYTES_MAX / 2 {
             self.old = core::mem::take(&mut self.young);
             self.bytes = 0;

@@ -5,6 +5,7 @@
 
 use core::cell::Cell;
 use core::fmt;
+use core::ops::RangeInclusive;
 use core::str::FromStr;
 
 use weir_proto::ObjectId;
@@ -16,7 +17,7 @@ use crate::domains;
 pub const PREDEFINED_GROUPS: [u16; 8] = [1, 2, 4, 6, 8, 12, 16, 32];
 
 /// The group count that stands for "as many as the pool has targets for".
-const ALL_GROUPS: u16 = 0xffff;
+pub(crate) const ALL_GROUPS: u16 = 0xffff;
 
 /// Redundancy code of classes without redundancy (`OR_RP_1`).
 const NO_REDUNDANCY: u8 = 1;
@@ -53,43 +54,58 @@ const ERASURE: [(u8, u16, u16); 11] = [
     (42, 16, 3),
 ];
 
-/// Whether engines and clients serve objects with replicas. The one switch: as long as it is false,
-/// [`ObjectClass::ensure_supported`] refuses their classes, and with it pools, containers and objects of theirs.
-/// Layouts are computed either way. `engine/pool` refuses redundancy factors above 0 by a check of its own.
-pub const SERVES_REPLICAS: bool = false;
+/// Most replicas of a group that are served: what a leader does for a second other member, and what a new leader has to send to
+/// the rest, isn't there. Layouts are computed for all.
+pub const REPLICAS_SERVED: usize = 2;
 
 thread_local! {
-    /// Whether this thread serves them all the same.
+    /// Whether this thread serves all of them all the same.
     static SERVES_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has all engines and clients of this thread serve objects with replicas from now on: for simulated tests of what
-/// [`SERVES_REPLICAS`] switches off.
+/// Has all engines and clients of this thread take objects with any number of replicas from now on: for simulated tests of what
+/// isn't served to users.
 #[doc(hidden)]
 pub fn serve_replicas_here() {
     SERVES_HERE.set(true);
 }
 
-/// Whether objects with replicas are served.
+/// Whether this thread serves objects with any number of replicas, in any pool.
 #[must_use]
-pub fn serves_replicas() -> bool {
-    SERVES_REPLICAS || SERVES_HERE.get()
+pub fn serves_all_replicas() -> bool {
+    SERVES_HERE.get()
 }
+
+/// The redundancy factors for which data is served.
+#[must_use]
+pub fn served_factors() -> RangeInclusive<u32> {
+    let is_served =
+        |factor| ObjectClass::for_redundancy(factor).is_some_and(|class| class.ensure_supported().is_ok());
+    let mut most = 0;
+    while is_served(most + 1) {
+        most += 1;
+    }
+    0..=most
+}
+
+/// The classes that are served, for messages.
+const SERVED_CLASSES: &str = "S1, S2, S4, S6, S8, S12, S16, S32 or SX, or with two replicas RP_2G1, RP_2G2, RP_2G4, RP_2G6, RP_2G8, RP_2G12, RP_2G16, RP_2G32 or RP_2GX";
 
 /// Why an object class can't be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ClassError {
     /// Nothing of that name.
-    #[error("object class \"{0}\" is unknown; use S1, S2, S4, S6, S8, S12, S16, S32 or SX")]
+    #[error("object class \"{0}\" is unknown; use {served}", served = SERVED_CLASSES)]
     UnknownName(String),
     /// Nothing of that number.
-    #[error("object class {0:#x} is unknown; use S1, S2, S4, S6, S8, S12, S16, S32 or SX")]
+    #[error("object class {0:#x} is unknown; use {served}", served = SERVED_CLASSES)]
     UnknownId(u32),
-    /// A class with redundancy.
-    #[error(
-        "object class {0} stores data with redundancy, which is not supported yet; use S1, S2, S4, S6, S8, S12, S16, S32 or SX"
-    )]
+    /// A class with redundancy that isn't served.
+    #[error("object class {0} {lack}, which is not supported yet; use {served}", lack = .0.protection(), served = SERVED_CLASSES)]
     NotSupported(ObjectClass),
+    /// More replicas than the pool has fault domains.
+    #[error("object class {0} needs {replicas} fault domains, the pool has {1}; use a class with fewer replicas", replicas = .0.replicas())]
+    Domains(ObjectClass, usize),
 }
 
 /// A class of objects, e.g. `S4` or `RP_2GX`.
@@ -156,9 +172,9 @@ impl ObjectClass {
     /// Checks that this build can place and serve objects of the class.
     ///
     /// # Errors
-    /// For classes with erasure coding, and with replication unless [`SERVES_REPLICAS`].
+    /// For classes with erasure coding, and with more than [`REPLICAS_SERVED`] replicas.
     pub fn ensure_supported(self) -> Result<Self, ClassError> {
-        if self.replicas() > 1 && !serves_replicas() {
+        if self.replicas() > REPLICAS_SERVED && !serves_all_replicas() {
             return Err(ClassError::NotSupported(self));
         }
         self.ensure_placed()
@@ -197,7 +213,18 @@ impl ObjectClass {
     /// The same protection in one group.
     #[must_use]
     pub const fn narrow(self) -> Self {
-        Self { groups: 1, ..self }
+        self.with_groups(1)
+    }
+
+    /// The same protection in as many groups as the pool has places for.
+    #[must_use]
+    pub const fn wide(self) -> Self {
+        self.with_groups(ALL_GROUPS)
+    }
+
+    /// The same protection in so many groups.
+    pub(crate) const fn with_groups(self, groups: u16) -> Self {
+        Self { groups, ..self }
     }
 
     /// Number of replicas in each group; 1 for classes without replication.
@@ -237,9 +264,17 @@ impl ObjectClass {
     /// Parses a class name and checks that it is supported.
     ///
     /// # Errors
-    /// For unknown names and for classes with redundancy.
+    /// For unknown names, and for classes that aren't served.
     pub fn parse_supported(name: &str) -> Result<Self, ClassError> {
         name.parse::<Self>()?.ensure_supported()
+    }
+
+    /// How a class with redundancy protects data, for messages.
+    fn protection(self) -> String {
+        if self.cells().is_some() {
+            return "stores data with erasure coding".to_owned();
+        }
+        format!("stores data with {} replicas", self.replicas())
     }
 
     fn cells(self) -> Option<(u16, u16)> {
@@ -317,12 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn replicas_are_served_where_a_test_says_so() {
-        let class: ObjectClass = "RP_2G1".parse().expect("a registered name");
-        let is_served = || class.ensure_supported().is_ok();
-        assert_eq!(is_served(), SERVES_REPLICAS);
+    fn more_than_two_replicas_are_served_where_a_test_says_so() {
+        let is_served = |name: &str| ObjectClass::parse_supported(name).is_ok();
+        assert!(is_served("RP_2G1") && is_served("RP_2GX"));
+        assert!(!is_served("RP_3G1") && !is_served("RP_6GX"));
+        assert_eq!(served_factors(), 0..=1);
         serve_replicas_here();
-        assert!(is_served());
+        assert!(is_served("RP_3G1") && is_served("RP_6GX"));
+        assert_eq!(served_factors(), 0..=5);
     }
 
     #[test]
@@ -365,10 +402,19 @@ mod tests {
     }
 
     #[test]
-    fn redundancy_is_refused_by_name() {
-        let error = ObjectClass::parse_supported("RP_3G1").expect_err("replication");
-        assert!(error.to_string().contains("RP_3G1 stores data with redundancy, which is not supported yet"));
-        assert!(ObjectClass::parse_supported("EC_2P1GX").is_err());
+    fn what_is_not_served_is_refused_by_name() {
+        let refused = |name: &str| ObjectClass::parse_supported(name).expect_err(name).to_string();
+        let replicas = refused("RP_3G1");
+        assert!(
+            replicas.contains("RP_3G1 stores data with 3 replicas, which is not supported yet"),
+            "{replicas}"
+        );
+        assert!(replicas.contains("RP_2GX"), "{replicas}");
+        let coded = refused("EC_2P1GX");
+        assert!(
+            coded.contains("EC_2P1GX stores data with erasure coding, which is not supported yet"),
+            "{coded}"
+        );
         assert_eq!(ObjectClass::parse_supported("SX"), Ok(ObjectClass::SX));
     }
 }

@@ -63,6 +63,15 @@ fn lost(engines: u32, rank: Rank) -> PoolMap {
     map
 }
 
+/// The same with an engine that is down, whose places others fill.
+fn leaving(engines: u32, rank: Rank) -> PoolMap {
+    let mut map = PoolMap { version: 2, ..pool(engines) };
+    for target in map.targets.iter_mut().filter(|target| target.rank == rank) {
+        assert!(target.enter(TargetState::Down, 2) && target.leave(2));
+    }
+    map
+}
+
 /// Objects that were created in the pool before anything changed.
 fn wide(class: &str, map: &PoolMap) -> impl Iterator<Item = ObjectId> + use<> {
     let class = class.parse::<ObjectClass>().expect("a registered name").around(map);
@@ -148,6 +157,13 @@ fn check(class: &str) {
     let moved = moves(&before, &after);
     assert!(moved.iter().all(|(from, _)| is_gone(from)), "{what}: something moves from elsewhere");
     assert_eq!(moved.len(), on_gone, "{what}: all that is lost moves, and nothing else");
+
+    let leaving = leaving(engines(), gone);
+    for (object, after) in wide(class, &map).zip(&after) {
+        let (now, next) = (Layout::of(object, &leaving), Layout::next(object, &leaving));
+        assert_eq!(now, Layout::of(object, &map), "{what}: nothing has moved yet");
+        assert_eq!(next.map(|next| next.shards), Ok(after.shards.clone()), "{what}: heirs are others");
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //! the target with the greatest weight for that place of those that hold the fewest places of the object. So a loss moves
 //! exactly the places of what is lost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::domains::Seat;
 use crate::placement::{mix, weight};
@@ -125,17 +125,26 @@ impl Groups<'_> {
     }
 }
 
-/// Hands the places of targets that are out to others. `out` has the seats that are out, the first one first.
-pub(crate) fn replace(salt: u64, replicas: usize, seats: &[Seat], out: &[usize], places: &mut [usize]) {
+/// Hands the places of targets that are out to others. `out` has the seats that are out, the first one first, each with the version
+/// of the map in which it went out. Returns the places that others have, ascending, each with the version in which the last of its
+/// occupants went out.
+pub(crate) fn replace(
+    salt: u64,
+    replicas: usize,
+    seats: &[Seat],
+    out: &[(usize, u32)],
+    places: &mut [usize],
+) -> Vec<(usize, u32)> {
+    let mut taken = BTreeMap::new();
     if out.is_empty() {
-        return;
+        return Vec::new();
     }
     let mut held = vec![0_usize; seats.len()];
     for seat in &*places {
         held[*seat] += 1;
     }
     let mut is_gone = vec![false; seats.len()];
-    for lost in out {
+    for (lost, version) in out {
         is_gone[*lost] = true;
         if held[*lost] == 0 {
             continue;
@@ -159,9 +168,11 @@ pub(crate) fn replace(salt: u64, replicas: usize, seats: &[Seat], out: &[usize],
                 held[heir] += 1;
                 held[*lost] -= 1;
                 places[place] = heir;
+                taken.insert(place, *version);
             }
         }
     }
+    taken.into_iter().collect()
 }
 
 /// A number below `count`, evenly from a hash; 0 for 0.

@@ -4,6 +4,7 @@
 //! same [`Layout`] on client and engine. Whoever needs one for each request keeps a [`LayoutCache`].
 
 mod cache;
+mod choice;
 mod class;
 mod domains;
 mod groups;
@@ -11,8 +12,10 @@ mod placement;
 mod receivers;
 
 pub use cache::LayoutCache;
+pub use choice::Hints;
 pub use class::{
-    ClassError, ObjectClass, PREDEFINED_GROUPS, SERVES_REPLICAS, serve_replicas_here, serves_replicas,
+    ClassError, ObjectClass, PREDEFINED_GROUPS, REPLICAS_SERVED, serve_replicas_here, served_factors,
+    serves_all_replicas,
 };
 pub use domains::domains_with;
 pub use placement::{Layout, LayoutError};

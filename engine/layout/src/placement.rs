@@ -6,7 +6,8 @@
 //! the occupants are a uniform sample (weighted rendezvous), and a target that joins moves at most one slot of an
 //! object: exactly the one it takes. An object on all targets has a slot for each, and dkeys are dealt to slots by
 //! jump consistent hashing (Lamping and Veach, 2014), so that a target that joins takes over only its own share of dkeys.
-//! Objects with replicas have groups in place of slots, which the room `groups` fills.
+//! Objects with replicas have groups in place of slots, which the room `groups` fills. Targets that have joined a pool later take
+//! places in groups alone: only data with replicas moves. The width of objects is that of the targets with which the pool was made.
 
 use core::cell::OnceCell;
 use std::rc::Rc;
@@ -55,6 +56,9 @@ pub struct Layout {
     pub shards: Rc<[u32]>,
     /// Number of replicas in each group; 1 without redundancy.
     pub replicas: usize,
+    /// Indexes in [`Layout::shards`] of the places that others have taken over, ascending, each with the version of the map since
+    /// which its target has it.
+    taken: Rc<[(usize, u32)]>,
     /// Mixed into dkey hashes, so that objects with equal dkeys load different shards.
     salt: u64,
 }
@@ -69,22 +73,18 @@ impl Layout {
         Placement::default().layout(object, map)
     }
 
-    /// Where an object lives when the targets that are up have got what they missed, and nothing else has changed: they have the
-    /// places that others had meanwhile. Leaders send changes there, too.
+    /// Where an object lives when all moves of data that are under way have ended ([`PoolMap::moves_since`]): who leaves is out, who
+    /// joins or comes back is in. The data of each place that has another target then goes there, and leaders send changes there, too.
     ///
     /// # Errors
     /// As [`Layout::of`].
-    pub fn filled(object: ObjectId, map: &PoolMap) -> Result<Self, LayoutError> {
-        Placement { view: View::Filled, ..Placement::default() }.layout(object, map)
+    pub fn next(object: ObjectId, map: &PoolMap) -> Result<Self, LayoutError> {
+        Placement { view: View::Next, ..Placement::default() }.layout(object, map)
     }
 
-    /// Where an object lives when all changes of the map that are under way have ended: what is down or drained is out, what
-    /// is up or new is in. Data moves to each place that has another target then.
-    ///
-    /// # Errors
-    /// As [`Layout::of`].
-    pub fn after(object: ObjectId, map: &PoolMap) -> Result<Self, LayoutError> {
-        Placement { view: View::After, ..Placement::default() }.layout(object, map)
+    /// Bytes that its places take.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of_val(&*self.shards) + size_of_val(&*self.taken)
     }
 
     /// Whether each group has a member in service.
@@ -114,8 +114,10 @@ impl Layout {
         &self.shards[index * self.replicas..(index + 1) * self.replicas]
     }
 
-    /// The member of a group that orders its changes: the first that serves, counted from a place that object and group pick, so
-    /// that leaders spread. A function of group and map; `None` while no member serves.
+    /// The member of a group that orders its changes: of those that serve the one that has served for longest. So nobody
+    /// takes the lead over from a member that goes on serving, and may have changes that others don't have. Of those that have
+    /// served equally long it is the first, counted from a place that object and group pick, so that leaders spread. A function of
+    /// group and map; `None` while no member serves.
     #[must_use]
     pub fn leader(&self, index: usize, map: &PoolMap) -> Option<u32> {
         self.serving(index, map).next()
@@ -128,7 +130,23 @@ impl Layout {
         let serving = self.members(index).filter_map(|id| map.target(id)).filter(|one| one.state.serves());
         let last = serving.max_by_key(|one| (one.rank, one.index));
         let alone = last.filter(|_| !self.members(index).any(|id| is_sure(&id))).map(|one| one.id);
-        self.members(index).filter(is_sure).chain(alone)
+        let mut sure: Vec<(u32, u32)> = self
+            .places(index)
+            .filter_map(|place| {
+                let target = map.target(self.shards[place])?;
+                let served_since = target.since.max(self.taken_since(place));
+                is_sure(&target.id).then_some((served_since, target.id))
+            })
+            .collect();
+        // Stable: equal ones stay in the order of their places.
+        sure.sort_by_key(|(since, _)| *since);
+        sure.into_iter().map(|(_, id)| id).chain(alone)
+    }
+
+    /// Version of the map since which the target at a place has it in the place of others; 0: it has had it since it joined.
+    fn taken_since(&self, place: usize) -> u32 {
+        let found = self.taken.binary_search_by_key(&place, |(place, _)| *place);
+        found.map_or(0, |index| self.taken[index].1)
     }
 
     /// The members of a group that take writes, the leader first while there is one. Of those that serve no reads
@@ -143,10 +161,14 @@ impl Layout {
 
     /// The members of a group from the place on that object and group pick.
     fn members(&self, index: usize) -> impl Iterator<Item = u32> {
-        let group = self.group(index);
-        let start = groups::reduce(mix(self.salt ^ mix(!(index as u64))), group.len());
-        let (before, from) = group.split_at(start);
-        from.iter().chain(before).copied()
+        self.places(index).map(|place| self.shards[place])
+    }
+
+    /// Indexes of the places of a group, in the same order.
+    fn places(&self, index: usize) -> impl Iterator<Item = usize> + use<> {
+        let first = index * self.replicas;
+        let start = first + groups::reduce(mix(self.salt ^ mix(!(index as u64))), self.replicas);
+        (start..first + self.replicas).chain(first..start)
     }
 
     /// Index in [`Layout::shards`] of the first shard that holds a dkey of this hash ([`Key::hash`]).
@@ -172,7 +194,7 @@ impl Layout {
 #[derive(Debug, Default)]
 pub(crate) struct Placement {
     view: View,
-    /// The targets that objects without replicas are laid out on, ascending.
+    /// The targets that objects without replicas are laid out on, ascending: those with which the pool was made.
     ids: OnceCell<Rc<[u32]>>,
     seating: OnceCell<Seating>,
 }
@@ -181,9 +203,9 @@ pub(crate) struct Placement {
 #[derive(Debug)]
 struct Seating {
     seats: Vec<Seat>,
-    /// Those whose places go to others, the first one first.
-    out: Vec<usize>,
-    /// How many seats each fault domain has.
+    /// Those whose places go to others, the first one first, each with the version of the map in which it went out.
+    out: Vec<(usize, u32)>,
+    /// How many seats each fault domain has, without those that have joined later.
     sizes: Vec<usize>,
 }
 
@@ -201,14 +223,16 @@ impl Placement {
         if replicas == 1 {
             let ids = self.ids.get_or_init(|| self.view.ids(map));
             let count = usize::from(class.groups()).min(ids.len());
-            return Ok(Layout { shards: occupants(salt, count, ids), replicas, salt });
+            let shards = occupants(salt, count, ids);
+            return Ok(Layout { shards, replicas, taken: Rc::default(), salt });
         }
         let Seating { seats, out, sizes } = self.seating.get_or_init(|| self.view.seating(map));
         let count = usize::from(class.groups()).min(domains::most_groups(sizes, replicas));
         let places = (count > 0).then(|| groups::occupants(salt, count, replicas, seats)).flatten();
         let mut places = places.ok_or(LayoutError::Domains { object, class, domains: sizes.len() })?;
-        groups::replace(salt, replicas, seats, out, &mut places);
-        Ok(Layout { shards: places.into_iter().map(|seat| seats[seat].id).collect(), replicas, salt })
+        let taken = groups::replace(salt, replicas, seats, out, &mut places).into();
+        let shards = places.into_iter().map(|seat| seats[seat].id).collect();
+        Ok(Layout { shards, replicas, taken, salt })
     }
 
     /// Whether a layout takes no memory of its own for its shards, since they are all targets.
@@ -223,39 +247,38 @@ enum View {
     /// Those that targets have.
     #[default]
     Now,
-    /// Those that targets have once what is up serves.
-    Filled,
-    /// Those that targets will have.
-    After,
+    /// Those that targets have once all moves that are under way have ended.
+    Next,
 }
 
 impl View {
     /// Whether objects are laid out on a target.
     fn is_seat(self, target: &PoolTarget) -> bool {
-        self == Self::After || target.state != TargetState::New
+        target.state != TargetState::New || (self == Self::Next && target.gains_all())
     }
 
     /// Ids of the targets that objects are laid out on.
     fn ids(self, map: &PoolMap) -> Rc<[u32]> {
-        map.targets.iter().filter(|target| self.is_seat(target)).map(|target| target.id).collect()
+        let original = map.targets.iter().filter(|target| self.is_seat(target) && target.joined == 0);
+        original.map(|target| target.id).collect()
     }
 
     fn seating(self, map: &PoolMap) -> Seating {
         let is_seat = |target: &PoolTarget| self.is_seat(target);
         let seats = domains::seats(map, |position| is_seat(&map.targets[position]));
         let seated = map.targets.iter().filter(|target| is_seat(target)).enumerate();
-        // What goes out by changes that are under way comes behind all that is out.
+        // Who leaves comes behind all that is out, in the order in which they go out.
         let order = |target: &PoolTarget| match (self, target.state) {
-            (Self::After | Self::Filled, TargetState::Up) => None,
-            (Self::After, TargetState::Down | TargetState::Drain) if target.out == 0 => {
-                Some((true, target.since))
-            }
+            (Self::Next, TargetState::Up) => None,
+            (Self::Next, _) if target.out == 0 && target.leaving != 0 => Some((true, target.leaving)),
             _ => (target.out != 0).then_some((false, target.out)),
         };
         let mut out: Vec<_> =
             seated.filter_map(|(seat, target)| Some((order(target)?, target.id, seat))).collect();
         out.sort_unstable();
-        let (out, sizes) = (out.into_iter().map(|(_, _, seat)| seat).collect(), domains::sizes(&seats));
+        let original = |position: usize| is_seat(&map.targets[position]) && map.targets[position].joined == 0;
+        let sizes = domains::sizes(&domains::seats(map, original));
+        let out = out.into_iter().map(|((_, version), _, seat)| (seat, version)).collect();
         Seating { seats, out, sizes }
     }
 }

@@ -5,13 +5,13 @@ use weir_proto::pool::{PoolMap, TargetState};
 
 use crate::placement::{Layout, LayoutError};
 
-/// Where an object with replicas is served, and where it will be once the targets that are up have got what they missed.
+/// Where an object with replicas is served, and where it will be when all moves of data that are under way have ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Receivers {
     /// Where it is served.
     pub now: Layout,
-    /// Where it will be; `None`: no target is up.
-    filled: Option<Layout>,
+    /// Where it will be; `None`: there, too.
+    next: Option<Layout>,
 }
 
 impl Receivers {
@@ -20,16 +20,42 @@ impl Receivers {
     /// # Errors
     /// As [`Layout::of`].
     pub fn of(object: ObjectId, map: &PoolMap) -> Result<Self, LayoutError> {
-        let is_up = map.targets.iter().any(|target| target.state == TargetState::Up);
-        let filled = if is_up { Some(Layout::filled(object, map)?) } else { None };
-        Ok(Self { now: Layout::of(object, map)?, filled })
+        let next = map.moves_since().map(|_| Layout::next(object, map)).transpose()?;
+        Ok(Self { now: Layout::of(object, map)?, next })
     }
 
-    /// The targets that don't serve a group, and get its changes and its data.
+    /// The targets that don't serve a group, and get its changes and its data: members that are up, and targets that have a place in
+    /// it when all moves have ended.
     pub fn of_group<'a>(&'a self, group: usize, map: &'a PoolMap) -> impl Iterator<Item = u32> + 'a {
         let is_up = |id: &u32| map.target(*id).is_some_and(|target| target.state == TargetState::Up);
-        let filled = self.filled.as_ref().filter(|filled| group < filled.group_count());
-        filled.into_iter().flat_map(move |filled| filled.group(group)).copied().filter(is_up)
+        let members = self.now.group(group).iter().copied().filter(is_up);
+        members.chain(self.gaining(group, map))
+    }
+
+    /// The targets that have no place in a group, and will have one when all moves have ended.
+    pub fn gaining<'a>(&'a self, group: usize, map: &'a PoolMap) -> impl Iterator<Item = u32> + 'a {
+        let takes = |id: &u32| map.target(*id).is_some_and(|target| !target.state.is_lost());
+        let next = self.next_group(group).into_iter().flatten().copied();
+        next.filter(move |id| !self.now.group(group).contains(id) && takes(id))
+    }
+
+    /// Whether a group has other members when all moves have ended.
+    #[must_use]
+    pub fn changes(&self, group: usize) -> bool {
+        let Some(next) = self.next_group(group) else { return false };
+        let now = self.now.group(group);
+        !(now.iter().all(|id| next.contains(id)) && next.iter().all(|id| now.contains(id)))
+    }
+
+    /// Whether a target is a member of a group, and will be none when all moves have ended.
+    #[must_use]
+    pub fn leaves(&self, group: usize, id: u32) -> bool {
+        self.now.group(group).contains(&id) && self.next_group(group).is_some_and(|next| !next.contains(&id))
+    }
+
+    fn next_group(&self, group: usize) -> Option<&[u32]> {
+        let next = self.next.as_ref().filter(|next| group < next.group_count())?;
+        Some(next.group(group))
     }
 
     /// For each group, whether one target leads it and another one gets its data.
@@ -77,6 +103,7 @@ mod tests {
         assert!(received(&down).iter().all(Vec::is_empty));
         let mut out = down.clone();
         out.targets[2].enter(TargetState::DownOut, 3);
+        assert!(received(&out).iter().all(Vec::is_empty));
         for before in [down, out] {
             let mut up = before.clone();
             up.targets[2].enter(TargetState::Up, 4);
@@ -92,6 +119,38 @@ mod tests {
                     assert!(!receivers.between(&up, 2, leader)[group], "it leads nothing");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn heirs_get_what_the_places_of_a_lost_target_have() {
+        let mut map = map();
+        map.targets[2].enter(TargetState::Down, 2);
+        map.targets[2].leave(3);
+        let mut out = map.clone();
+        out.targets[2].enter(TargetState::DownOut, 4);
+        let mut heirs = 0;
+        for number in 0..50 {
+            let receivers = Receivers::of(object(number), &map).expect("six domains");
+            let after = Layout::of(object(number), &out).expect("six domains");
+            for group in 0..2 {
+                let (now, then) = (receivers.now.group(group), after.group(group));
+                let gained: Vec<u32> = then.iter().copied().filter(|id| !now.contains(id)).collect();
+                assert_eq!(gained.len(), usize::from(now.contains(&2)));
+                assert_eq!(receivers.of_group(group, &map).collect::<Vec<_>>(), gained);
+                let leader = receivers.now.leader(group, &map).expect("five serve");
+                assert_eq!(after.leader(group, &out), Some(leader), "nobody takes the lead over");
+                for heir in gained {
+                    assert!(receivers.between(&map, leader, heir)[group]);
+                    heirs += 1;
+                }
+            }
+        }
+        assert!(heirs > 10, "{heirs}");
+        map.targets[2].enter(TargetState::Up, 4);
+        for number in 0..50 {
+            let receivers = Receivers::of(object(number), &map).expect("six domains");
+            assert!((0..2).all(|group| receivers.gaining(group, &map).next().is_none()), "it is back");
         }
     }
 }

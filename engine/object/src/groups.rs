@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
 
-use weir_layout::{Layout, ObjectClass};
+use weir_layout::{Layout, ObjectClass, Receivers};
 use weir_pool::TargetPool;
 use weir_proto::hlc::SKEW_MAX_NS;
 use weir_proto::pool::PoolMap;
@@ -14,7 +14,7 @@ use weir_rpc::Status;
 
 use crate::unsettled::Place;
 
-/// The members of a group that take writes.
+/// The targets that take writes of a group.
 pub(crate) struct Serving {
     /// Version of the map that says so.
     pub(crate) version: u32,
@@ -32,13 +32,13 @@ pub(crate) fn is_replicated(object: ObjectId) -> bool {
 pub(crate) fn serving(pool: &TargetPool, group: GroupName) -> Option<Serving> {
     let found = pool.with_layout(group.object, |layout, map| {
         let number = usize::try_from(group.number).ok().filter(|number| *number < layout.group_count())?;
-        Some(Serving { version: map.version, members: members(layout, number, map) })
+        Some(Serving { version: map.version, members: members(group.object, layout, number, map) })
     });
     found.ok().flatten()
 }
 
-/// The members of a group of a layout; see [`Serving::members`].
-pub(crate) fn members(layout: &Layout, number: usize, map: &PoolMap) -> Vec<Place> {
+/// The members of a group of a layout, and behind them those who fill places that they are to have; see [`Serving::members`].
+pub(crate) fn members(object: ObjectId, layout: &Layout, number: usize, map: &PoolMap) -> Vec<Place> {
     let place = |id: u32| map.target(id).map(|target| (target.rank, target.index));
     if layout.replicas == 1 {
         return layout.group(number).iter().copied().filter_map(place).collect();
@@ -46,7 +46,85 @@ pub(crate) fn members(layout: &Layout, number: usize, map: &PoolMap) -> Vec<Plac
     if layout.leader(number, map).is_none() {
         return Vec::new();
     }
-    layout.writing(number, map).filter_map(place).collect()
+    let gaining = gaining(object, number, map);
+    layout.writing(number, map).chain(gaining).filter_map(place).collect()
+}
+
+/// Ids of the targets that have no place in a group, and fill one.
+pub(crate) fn gaining(object: ObjectId, number: usize, map: &PoolMap) -> Vec<u32> {
+    if map.moves_since().is_none() {
+        return Vec::new();
+    }
+    let receivers = Receivers::of(object, map);
+    receivers.map_or_else(|_| Vec::new(), |receivers| receivers.gaining(number, map).collect())
+}
+
+/// Refuses changes of a group that is about to get other members: what is unsettled there has to be settled before.
+///
+/// # Errors
+/// As long as the map hands its places over.
+pub(crate) fn check_kept(pool: &TargetPool, object: ObjectId, group: usize) -> Result<(), Status> {
+    let is_handed_over = pool.with_map(|map| {
+        map.handing > 0
+            && is_replicated(object)
+            && Receivers::of(object, map).is_ok_and(|receivers| receivers.changes(group))
+    });
+    if !is_handed_over {
+        return Ok(());
+    }
+    let label = pool.label();
+    let message =
+        format!("pool {label}: a group of replicas is about to get other members, and takes changes then");
+    Err(Status::new(Der::INPROGRESS, message))
+}
+
+/// Refuses reads of what this target gives away, from the moment on at which others may take changes without it. Without a dkey
+/// any group of the object counts.
+///
+/// # Errors
+/// As long as the map hands places over that this target has, and once it has none any more.
+pub(crate) fn check_read(
+    pool: &TargetPool,
+    own: Place,
+    (object, dkey): (ObjectId, Option<&Key>),
+) -> Result<(), Status> {
+    let is_given = pool.with_map(|map| {
+        let receivers = (map.handing > 0).then(|| Receivers::of(object, map).ok()).flatten()?;
+        let id = map.targets.iter().find(|target| (target.rank, target.index) == own)?.id;
+        let mut groups = match dkey {
+            Some(dkey) => receivers.now.group_index(dkey.hash())..receivers.now.group_index(dkey.hash()) + 1,
+            None => 0..receivers.now.group_count(),
+        };
+        groups.any(|group| receivers.leaves(group, id)).then_some(())
+    });
+    if is_given.is_none() {
+        return Ok(());
+    }
+    let label = pool.label();
+    Err(Status::new(
+        Der::AGAIN,
+        format!("pool {label}: another target is about to serve in place of this one"),
+    ))
+}
+
+/// Refuses what was read by an earlier map if this target has given it away meanwhile: its data may be gone.
+///
+/// # Errors
+/// When this target has no place any more in the group, or, without a dkey, in the object.
+pub(crate) fn check_still_read(
+    pool: &TargetPool,
+    own: Place,
+    (object, dkey): (ObjectId, Option<&Key>),
+) -> Result<(), Status> {
+    let has_place = pool.with_layout(object, |layout, map| {
+        let mut members = match dkey {
+            Some(dkey) => layout.group(layout.group_index(dkey.hash())),
+            None => &layout.shards,
+        }
+        .iter();
+        members.any(|id| map.target(*id).is_some_and(|target| (target.rank, target.index) == own))
+    });
+    if has_place.unwrap_or(true) { Ok(()) } else { Err(leads_not(pool, own)) }
 }
 
 /// Whether a target leads a group, by the newest map here.

@@ -8,7 +8,7 @@
 //! The room calls attributes of the store's shard. The operations call it.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -43,6 +43,10 @@ const KEPT_FEW: usize = 4096;
 /// How long an identity is kept then: twice as long as what most clients wait.
 const KEPT_BRIEFLY: Duration = Duration::from_mins(2);
 
+/// How long the name of a change is kept at least that its client may send to one leader after another: each of its requests has a
+/// deadline of its own, and the change has a later one. Longer than mounts wait for an engine.
+const KEPT_FOR_LEADERS: Duration = Duration::from_mins(10);
+
 /// How long after a request's deadline its identity is kept: the clocks of client and target may differ.
 const GRACE: Duration = Duration::from_nanos(2 * SKEW_MAX_NS);
 
@@ -56,22 +60,34 @@ struct ExecutedChange {
     until: u64,
     /// Its epoch. `None`: a version that did not store it has executed it.
     epoch: Option<NonZeroU64>,
+    /// Whether other targets have it, too.
+    is_replicated: bool,
 }
+
+/// Stands behind an epoch that other targets have, too.
+const REPLICATED: u8 = 1;
 
 impl ExecutedChange {
     /// As it is stored.
     fn encode(self) -> Vec<u8> {
-        let epoch = self.epoch.map_or(Vec::new(), |epoch| epoch.get().to_be_bytes().to_vec());
+        let mut epoch = self.epoch.map_or(Vec::new(), |epoch| epoch.get().to_be_bytes().to_vec());
+        if self.is_replicated && !epoch.is_empty() {
+            epoch.push(REPLICATED);
+        }
         [self.until.to_be_bytes().to_vec(), epoch].concat()
     }
 
     fn decode(value: &[u8]) -> Option<Self> {
         let (until, epoch) = value.split_first_chunk()?;
+        let (epoch, is_replicated) = match epoch {
+            [epoch @ .., REPLICATED] if epoch.len() == size_of::<u64>() => (epoch, true),
+            epoch => (epoch, false),
+        };
         let epoch = match epoch {
             [] => None,
             epoch => NonZeroU64::new(u64::from_be_bytes(epoch.try_into().ok()?)),
         };
-        Some(Self { until: u64::from_be_bytes(*until), epoch })
+        Some(Self { until: u64::from_be_bytes(*until), epoch, is_replicated })
     }
 }
 
@@ -147,6 +163,8 @@ pub struct Marks {
     pub until: u64,
     /// Numbers of the same client that go.
     pub forgotten: Vec<u64>,
+    /// Whether other targets make the change, too.
+    pub is_replicated: bool,
 }
 
 impl Marks {
@@ -157,7 +175,8 @@ impl Marks {
     }
 
     fn kept(&self, epoch: Epoch) -> ExecutedChange {
-        ExecutedChange { until: self.until, epoch: NonZeroU64::new(epoch.0) }
+        let (until, is_replicated) = (self.until, self.is_replicated);
+        ExecutedChange { until, epoch: NonZeroU64::new(epoch.0), is_replicated }
     }
 }
 
@@ -183,23 +202,36 @@ impl Repeats {
 
     /// What to store with the change that `request` asks for.
     pub fn marks(&self, rt: &Handle, pool: &TargetPool, request: &Request) -> Marks {
-        self.marks_as(rt, pool, (identity(request), request.acked()), request.deadline())
+        let named = (identity(request), request.acked());
+        let left = request.deadline().saturating_duration_since(rt.now());
+        Marks { is_replicated: false, ..self.marks_for(rt, pool, named, left) }
     }
 
-    /// The same of a change that has an identity of its own. Its client is done with all numbers below `acked`.
+    /// The same of a change that has an identity of its own, and that other targets make, too. Its client is done with all numbers
+    /// below `acked`.
     pub fn marks_as(
         &self,
         rt: &Handle,
         pool: &TargetPool,
-        (identity, acked): (Identity, u64),
+        named: (Identity, u64),
         deadline: Instant,
     ) -> Marks {
-        let left = deadline.saturating_duration_since(rt.now()) + GRACE;
-        let now = rt.wall_ns();
+        let left = deadline.saturating_duration_since(rt.now()).max(KEPT_FOR_LEADERS);
+        self.marks_for(rt, pool, named, left)
+    }
+
+    fn marks_for(
+        &self,
+        rt: &Handle,
+        pool: &TargetPool,
+        (identity, acked): (Identity, u64),
+        left: Duration,
+    ) -> Marks {
+        let (left, now) = (left + GRACE, rt.wall_ns());
         let until = now.saturating_add(u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
         let (until, forgotten) = self
             .with(pool, |repeats| (repeats.kept_until(now, until), repeats.superfluous(identity.0, acked)));
-        Marks { identity, until, forgotten }
+        Marks { identity, until, forgotten, is_replicated: true }
     }
 
     /// The change was committed at this epoch.
@@ -212,12 +244,13 @@ impl Repeats {
         });
     }
 
-    /// Names of executed changes, some at a time, from one on.
+    /// Names of executed changes that other targets have made, too, some at a time, from one on.
     pub fn names(&self, pool: &TargetPool, from: ChangeId, most: usize) -> ChangeNames {
         self.with(pool, |repeats| {
             let mut all = repeats.stored.range(from.client..).flat_map(|(client, numbers)| {
                 let first = if *client == from.client { from.number } else { 0 };
-                numbers.range(first..).map(|(number, kept)| {
+                let replicated = numbers.range(first..).filter(|(_, kept)| kept.is_replicated);
+                replicated.map(|(number, kept)| {
                     let id = ChangeId { client: *client, number: *number };
                     (id, kept.until, kept.epoch.map_or(0, NonZeroU64::get))
                 })
@@ -227,7 +260,7 @@ impl Repeats {
         })
     }
 
-    /// Takes over names of changes that another target has executed.
+    /// Takes over names of changes that another target has executed, with the epochs that they have there.
     ///
     /// # Errors
     /// When they can't be stored.
@@ -238,15 +271,46 @@ impl Repeats {
     ) -> Result<(), AttributeError> {
         for some in names.chunks(SWEEP_MAX) {
             let kept = some.iter().map(|(id, until, epoch)| {
-                let kept = ExecutedChange { until: *until, epoch: NonZeroU64::new(*epoch) };
+                let (until, epoch) = (*until, NonZeroU64::new(*epoch));
+                let kept = ExecutedChange { until, epoch, is_replicated: true };
                 ((id.client, id.number), kept)
             });
             let new: Vec<(Identity, ExecutedChange)> = self.with(pool, |repeats| {
-                kept.filter(|(identity, _)| repeats.get(*identity).is_none()).collect()
+                let known = |identity| repeats.get(identity).map(|kept: ExecutedChange| kept.epoch);
+                kept.filter(|(identity, kept)| known(*identity) != Some(kept.epoch)).collect()
             });
             let changes: Vec<_> = new.iter().map(|(identity, kept)| change(*identity, Some(*kept))).collect();
             pool.shard().change_attributes(&changes).await?;
             self.with(pool, |repeats| new.iter().for_each(|(identity, kept)| repeats.add(*identity, *kept)));
+        }
+        Ok(())
+    }
+
+    /// Forgets names of changes that other targets should have made, too, up to an epoch, and of which none has told: they never
+    /// happened.
+    ///
+    /// # Errors
+    /// When that can't be stored.
+    pub async fn roll_back(
+        &self,
+        pool: &TargetPool,
+        up_to: Epoch,
+        told: &HashSet<Identity>,
+    ) -> Result<(), AttributeError> {
+        let is_rogue = |identity: &Identity, kept: &ExecutedChange| {
+            let is_old = kept.epoch.is_some_and(|epoch| epoch.get() <= up_to.0);
+            kept.is_replicated && is_old && !told.contains(identity)
+        };
+        let rogue: Vec<Identity> = self.with(pool, |repeats| {
+            let all = repeats.stored.iter().flat_map(|(client, numbers)| {
+                numbers.iter().map(|(number, kept)| ((*client, *number), kept))
+            });
+            all.filter(|(identity, kept)| is_rogue(identity, kept)).map(|(identity, _)| identity).collect()
+        });
+        for some in rogue.chunks(SWEEP_MAX) {
+            let changes: Vec<_> = some.iter().map(|identity| change(*identity, None)).collect();
+            pool.shard().change_attributes(&changes).await?;
+            self.with(pool, |repeats| some.iter().for_each(|identity| repeats.forget(*identity)));
         }
         Ok(())
     }
@@ -321,7 +385,7 @@ mod tests {
     use super::*;
 
     fn until(until: u64) -> ExecutedChange {
-        ExecutedChange { until, epoch: NonZeroU64::new(7) }
+        ExecutedChange { until, epoch: NonZeroU64::new(7), is_replicated: false }
     }
 
     #[test]
@@ -331,8 +395,13 @@ mod tests {
         };
         assert_eq!(read(&until(5).encode()), Some((5, Some(7))));
         assert_eq!(read(&5_u64.to_be_bytes()), Some((5, None)), "by a version that stored no epoch");
-        for damaged in [0, 7, 9, 15, 17] {
-            assert_eq!(read(&vec![1; damaged]), None, "{damaged} bytes");
+        for damaged in [0, 7, 9, 15, 17, 18] {
+            assert_eq!(read(&vec![2; damaged]), None, "{damaged} bytes");
+        }
+        for is_replicated in [false, true] {
+            let kept = ExecutedChange { is_replicated, ..until(5) };
+            let again = ExecutedChange::decode(&kept.encode()).map(|kept| kept.is_replicated);
+            assert_eq!(again, Some(is_replicated));
         }
     }
 

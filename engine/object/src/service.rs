@@ -5,12 +5,13 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_pool::{Operation, TargetPools};
-use weir_proto::{Der, PoolId, opcode};
+use weir_proto::object::ReserveRequest;
+use weir_proto::{Der, Epoch, PoolId, codec, opcode};
 use weir_rpc::{Body, Request, Rpc, Status};
 use weir_runtime::Handle;
 
-use crate::admission::{Admission, IoMetrics};
-use crate::groups::Floors;
+use crate::admission::{Admission, IoMetrics, refusal};
+use crate::groups::{Floors, is_replicated};
 use crate::operations::Operations;
 use crate::rebuild::{Rebuild, RebuildProgress};
 use crate::repeats::Repeats;
@@ -28,6 +29,7 @@ pub struct IoService {
     replication: Rc<Replication>,
     rebuild: Rc<Rebuild>,
     transactions: Rc<Transactions>,
+    unsettled: Rc<Unsettled>,
     admission: Admission,
 }
 
@@ -42,9 +44,16 @@ impl IoService {
         let transactions = Transactions::new(admission.clone(), Rc::clone(&unsettled), Rc::clone(&floors));
         let replication =
             Replication::new(admission.clone(), Rc::clone(&repeats), Rc::clone(&unsettled), floors);
-        let rebuild = Rebuild::new(admission.clone(), Rc::clone(&repeats), Rc::clone(&unsettled));
-        let operations = Operations::new(admission.clone(), repeats, unsettled);
-        let service = Rc::new(Self { rt, operations, replication, rebuild, transactions, admission });
+        let rebuild = Rebuild::new(
+            admission.clone(),
+            Rc::clone(&repeats),
+            Rc::clone(&unsettled),
+            Rc::clone(&transactions),
+            Rc::clone(&replication),
+        );
+        let operations = Operations::new(admission.clone(), repeats, Rc::clone(&unsettled));
+        let service =
+            Rc::new(Self { rt, operations, replication, rebuild, transactions, unsettled, admission });
         service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
@@ -82,6 +91,18 @@ impl IoService {
         (self.rebuild.progress(), self.rebuild.ended())
     }
 
+    /// Changes of objects with replicas that aren't known to be at all members of their groups, and the epoch of the oldest one.
+    #[must_use]
+    pub fn unsettled(&self) -> (u64, Option<Epoch>) {
+        self.unsettled.waiting()
+    }
+
+    /// Bytes of data that the target has taken in since its start, since it lacked them.
+    #[must_use]
+    pub fn rebuilt_bytes(&self) -> u64 {
+        self.rebuild.bytes()
+    }
+
     /// Plants a fault, for tests of the harness that looks for it.
     #[doc(hidden)]
     pub fn plant(&self, bug: PlantedBug) {
@@ -108,7 +129,13 @@ impl IoService {
         let arrived = self.rt.now();
         let answer = match operation {
             Operation::Update if request.opcode() == opcode::OBJECT_RESERVE => {
-                self.operations.reserve(&request).await
+                let wanted: ReserveRequest =
+                    codec::decode_message(request.body()).map_err(refusal::malformed)?;
+                if is_replicated(wanted.object) {
+                    self.replication.reserve(&request, wanted).await
+                } else {
+                    self.operations.reserve(&request, wanted).await
+                }
             }
             Operation::Update if request.opcode() == opcode::REPLICA_UPDATE => {
                 self.replication.update(request).await

@@ -2,7 +2,8 @@
 //!
 //! Whoever reads such a change waits: nobody may be told of it while another reader could miss it at another member. The leader
 //! of the group knows when it is settled, and tells the other members. Where the leader is out of the pool map, and this
-//! target is the only member left, what is stored here counts.
+//! target is the only member left, what is stored here counts. So it does where the leader was out since, and serves again: it has
+//! got from here what it lacked, and has forgotten what was to be told.
 //!
 //! Operations wait by it, the replication fills it.
 
@@ -34,6 +35,8 @@ pub(crate) struct Pending {
     pub(crate) epoch: Epoch,
     /// The target that has chosen the epoch.
     pub(crate) leader: Place,
+    /// Version of the map by which that one led.
+    version: u32,
     /// The group in which it is.
     pub(crate) group: usize,
     pub(crate) is_punch: bool,
@@ -44,17 +47,32 @@ pub(crate) struct Pending {
     /// Opens when it is settled, or won't be stored.
     pub(crate) settled: Gate,
     is_withdrawn: Cell<bool>,
+    /// Whether a later change of the same is settled.
+    is_overtaken: Cell<bool>,
 }
 
 impl Pending {
     pub(crate) fn new(
         object: ObjectName,
         epoch: Epoch,
-        (leader, group): (Place, usize),
+        (leader, version, group): (Place, u32, usize),
         (is_punch, dkeys): (bool, Option<Vec<Key>>),
     ) -> Rc<Self> {
-        let (stored, settled, is_withdrawn) = (Gate::new(), Gate::new(), Cell::new(false));
-        Rc::new(Self { object, epoch, leader, group, is_punch, dkeys, stored, settled, is_withdrawn })
+        let (stored, settled) = (Gate::new(), Gate::new());
+        let (is_withdrawn, is_overtaken) = (Cell::new(false), Cell::new(false));
+        Rc::new(Self {
+            object,
+            epoch,
+            leader,
+            version,
+            group,
+            is_punch,
+            dkeys,
+            stored,
+            settled,
+            is_withdrawn,
+            is_overtaken,
+        })
     }
 
     /// Whether it won't be stored.
@@ -70,14 +88,30 @@ impl Pending {
         }
     }
 
-    /// Whether this target alone is left of the group, so that what it has stored counts.
+    /// Whether both concern something.
+    fn meets(&self, other: &Self) -> bool {
+        match &other.dkeys {
+            Some(dkeys) => dkeys.iter().any(|dkey| self.concerns(Some(dkey))),
+            None => true,
+        }
+    }
+
+    /// Whether what this target has stored counts, whatever the leader has: this one alone is left of the group, or has been since, and
+    /// the leader has caught up from it; or the leader has no place there any more, which is handed over only when all of its
+    /// changes are settled, or are at all who have its places.
     fn is_left_to(&self, own: Place, layout: &Layout, map: &PoolMap) -> bool {
-        if self.group >= layout.group_count() {
+        if self.group >= layout.group_count() || self.leader == own {
             return false;
         }
+        let is_leader = |id: &u32| map.target(*id).is_some_and(|one| (one.rank, one.index) == self.leader);
+        if !layout.group(self.group).iter().any(is_leader) {
+            return true;
+        }
         let place = |id: u32| map.target(id).map(|target| (target.rank, target.index));
-        let mut serving = layout.serving(self.group, map).filter_map(place);
-        self.leader != own && serving.next() == Some(own) && serving.next().is_none()
+        let serving: Vec<Place> = layout.serving(self.group, map).filter_map(place).collect();
+        let leader = map.targets.iter().find(|target| (target.rank, target.index) == self.leader);
+        let was_out = leader.is_some_and(|leader| leader.since > self.version);
+        serving.contains(&own) && (serving.len() == 1 || was_out)
     }
 }
 
@@ -101,6 +135,14 @@ pub enum PlantedBug {
     IgnoredLease,
     /// A target that gets what it lacks keeps what it had, also what was removed meanwhile.
     ResurrectedDeletion,
+    /// A target that gets what it lacks stores no punch that comes meanwhile, as if nothing of what it ends could come later.
+    PunchBeforeItsHistory,
+    /// A target that gets what it lacks, or places of others, says that it has all before anything has come.
+    SaidBeforeItCame,
+    /// A leader doesn't know changes that come again.
+    DoubleAnswer,
+    /// A read takes a transaction that is prepared for one that never happens.
+    SnapshotOfUndecided,
 }
 
 /// Changes of one object, in the order of their epochs.
@@ -138,6 +180,13 @@ impl Unsettled {
         self.objects.borrow().contains_key(object)
     }
 
+    /// How many there are, and the epoch of the oldest one.
+    pub(crate) fn waiting(&self) -> (u64, Option<Epoch>) {
+        let objects = self.objects.borrow();
+        let firsts = objects.values().filter_map(|pendings| pendings.keys().next());
+        (self.named.borrow().len() as u64, firsts.map(|(epoch, _)| *epoch).min())
+    }
+
     /// A change of this leader and epoch.
     pub(crate) fn find(&self, pool: PoolId, leader: Place, epoch: Epoch) -> Option<Rc<Pending>> {
         let object = *self.named.borrow().get(&(pool, leader, epoch))?;
@@ -151,6 +200,10 @@ impl Unsettled {
         let mut objects = self.objects.borrow_mut();
         if let Some(pendings) = objects.get_mut(&object) {
             pendings.remove(&key);
+            if !pending.is_withdrawn() {
+                let before = pendings.range(..key).map(|(_, other)| other);
+                before.filter(|other| other.meets(pending)).for_each(|other| other.is_overtaken.set(true));
+            }
             if pendings.is_empty() {
                 objects.remove(&object);
             }
@@ -166,15 +219,32 @@ impl Unsettled {
         self.settle(pending);
     }
 
-    /// Nothing of a pool is known any more to be unsettled.
-    pub(crate) fn forget(&self, pool: PoolId) {
-        let all: Vec<Rc<Pending>> = {
-            let objects = self.objects.borrow();
-            let of_pool = objects.iter().filter(|(object, _)| object.0 == pool);
-            of_pool.flat_map(|(_, pendings)| pendings.values().map(Rc::clone)).collect()
-        };
-        for pending in &all {
-            self.settle(pending);
+    /// All changes of a pool that aren't settled.
+    fn of_pool(&self, pool: PoolId) -> Vec<Rc<Pending>> {
+        let objects = self.objects.borrow();
+        let of_pool = objects.iter().filter(|(object, _)| object.0 == pool);
+        of_pool.flat_map(|(_, pendings)| pendings.values().map(Rc::clone)).collect()
+    }
+
+    /// Nothing of a pool is known any more to be unsettled of up to an epoch. What this target has led of that is gone where others
+    /// don't have it.
+    pub(crate) fn forget(&self, own: Place, pool: PoolId, up_to: Epoch) {
+        for pending in self.of_pool(pool).iter().filter(|pending| pending.epoch <= up_to) {
+            if pending.leader == own {
+                self.withdraw(pending);
+            } else {
+                self.settle(pending);
+            }
+        }
+    }
+
+    /// Settles what counts whatever its leader has: nobody tells of it any more, and it would stay until somebody reads it.
+    pub(crate) fn settle_left(&self, pool: &TargetPool, own: Place) {
+        for pending in self.of_pool(pool.id()).iter().filter(|pending| pending.stored.is_open()) {
+            let is_left = |layout: &Layout, map: &PoolMap| pending.is_left_to(own, layout, map);
+            if pool.with_layout(pending.object.2, is_left).unwrap_or(false) {
+                self.settle(pending);
+            }
         }
     }
 
@@ -186,6 +256,17 @@ impl Unsettled {
         let before = all.range(..(pending.epoch, pending.leader)).map(|(_, other)| other);
         let ordered = before.filter(|other| pending.is_punch || other.is_punch);
         ordered.map(Rc::clone).collect()
+    }
+
+    /// An epoch at which a dkey, or the whole object, is as it is without what isn't settled at this moment. Nobody has been told
+    /// of that where this target leads all of it, which decides what is settled. `None`: it doesn't, nothing is unsettled, or there is no
+    /// such epoch, since a later change of the same is settled.
+    pub(crate) fn before(&self, own: Place, object: &ObjectName, dkey: Option<&Key>) -> Option<Epoch> {
+        let objects = self.objects.borrow();
+        let mut concerned = objects.get(object)?.values().filter(|pending| pending.concerns(dkey)).peekable();
+        let first = concerned.peek()?.epoch;
+        let is_own = concerned.all(|pending| pending.leader == own && !pending.is_overtaken.get());
+        is_own.then(|| Epoch(first.0 - 1))
     }
 
     /// Waits until all changes of a dkey, or of the whole object, are settled that are here now and were made up to `epoch`.
@@ -201,11 +282,20 @@ impl Unsettled {
         if self.has_planted(PlantedBug::NewThenOld) {
             return true;
         }
+        // What comes to places that this target has not yet is shown to nobody.
+        let is_shown = |pending: &Pending| {
+            let has_place = |layout: &Layout, map: &PoolMap| {
+                let members = layout.shards.chunks(layout.replicas).nth(pending.group);
+                let mut members = members.into_iter().flatten().filter_map(|id| map.target(*id));
+                members.any(|target| (target.rank, target.index) == own)
+            };
+            pending.leader == own || pool.with_layout(object.2, has_place).unwrap_or(true)
+        };
         let concerned: Vec<Rc<Pending>> = {
             let objects = self.objects.borrow();
             let Some(all) = objects.get(object) else { return true };
             let up_to = all.values().filter(|pending| pending.epoch <= epoch && pending.concerns(dkey));
-            up_to.map(Rc::clone).collect()
+            up_to.filter(|pending| is_shown(pending)).map(Rc::clone).collect()
         };
         for pending in concerned {
             while !pending.settled.is_open() {
@@ -222,5 +312,48 @@ impl Unsettled {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+    use weir_layout::ObjectClass;
+    use weir_proto::pool::{PoolTarget, TargetState};
+
+    const OWN: Place = (Rank(0), TargetIndex(0));
+    const OTHER: Place = (Rank(1), TargetIndex(0));
+
+    /// The map of two engines in the last of some versions, each of which brings the other one a state.
+    fn map(states: &[TargetState]) -> PoolMap {
+        let targets = (0..2).map(|id| PoolTarget::serving(id, Rank(id), TargetIndex(0)));
+        let mut map = PoolMap::new(1, targets.collect());
+        for state in states {
+            map.version += 1;
+            map.targets[1].enter(*state, map.version);
+        }
+        map
+    }
+
+    /// Whether a change counts here that a target led by a version of the map.
+    fn counts((leader, version): (Place, u32), map: &PoolMap) -> bool {
+        let class: ObjectClass = "RP_2G1".parse().expect("a registered name");
+        let object = class.encode(ObjectId { hi: 0, lo: 7 }, 0);
+        let layout = Layout::of(object, map).expect("two engines");
+        let name = (PoolId(Uuid::nil()), ContainerId(Uuid::nil()), object);
+        let pending = Pending::new(name, Epoch(5), (leader, version, 0), (false, None));
+        pending.is_left_to(OWN, &layout, map)
+    }
+
+    #[test]
+    fn what_is_stored_counts_once_its_leader_was_out_whether_or_not_that_one_is_back() {
+        use TargetState::{Down, Up, UpIn};
+        assert!(!counts((OTHER, 1), &map(&[])), "the leader knows");
+        assert!(counts((OTHER, 1), &map(&[Down])) && counts((OTHER, 1), &map(&[Down, Up])));
+        let back = map(&[Down, Up, UpIn]);
+        assert!(counts((OTHER, 1), &back), "it has forgotten, and has caught up from here");
+        assert!(!counts((OTHER, back.version), &back), "it leads by this map");
+        assert!(!counts((OWN, 1), &back), "this one leads");
     }
 }

@@ -66,6 +66,14 @@ pub enum Failed {
         /// What differs.
         difference: String,
     },
+    /// An engine that is to join a pool has.
+    #[error("{object}: rank {rank} holds it already; `weir pool query` shows the ranks that do")]
+    Joined {
+        /// The pool.
+        object: String,
+        /// The engine.
+        rank: Rank,
+    },
     /// The object is in use.
     #[error("{object} {reason}")]
     Busy {
@@ -98,6 +106,11 @@ pub enum Failed {
         /// How much is missing, where.
         reason: String,
     },
+    /// Nobody answers for the list of pools.
+    #[error(
+        "no engine answers for the list of pools at the moment: {0}; try again when the engines are back that keep it (`weir system query` shows which are away)"
+    )]
+    NoKeeper(&'static str),
     /// The client's credential is wrong.
     #[error(
         "the credential for pool {0} is not valid; check that the client has this system's key and that both clocks agree"
@@ -255,10 +268,12 @@ impl Failed {
         match self {
             Self::NoPool(_) | Self::NoContainer { .. } | Self::NoSnapshot { .. } => Der::NONEXIST,
             Self::Remnant(_) => Der::ALREADY,
-            Self::Elsewhere { .. } | Self::Leaderless(_) | Self::Deposed(_) => Der::NOTLEADER,
+            Self::Elsewhere { .. } | Self::Leaderless(_) | Self::Deposed(_) | Self::NoKeeper(_) => {
+                Der::NOTLEADER
+            }
             Self::InTransition(..) => Der::INPROGRESS,
             Self::Destroyed { .. } => Der::CONT_NONEXIST,
-            Self::Exists { .. } => Der::EXIST,
+            Self::Exists { .. } | Self::Joined { .. } => Der::EXIST,
             Self::Busy { .. } => Der::BUSY,
             Self::Invalid { .. } => Der::INVAL,
             Self::NotSupported { .. } => Der::NOTSUPPORTED,
@@ -299,6 +314,7 @@ impl Failed {
             | Self::Unsettled { object, .. }
             | Self::NoSnapshot { object, .. }
             | Self::Exists { object, .. }
+            | Self::Joined { object, .. }
             | Self::Busy { object, .. }
             | Self::Invalid { object, .. }
             | Self::NotSupported { object, .. }
@@ -306,6 +322,7 @@ impl Failed {
             | Self::Unreachable { object, .. }
             | Self::Target { object, .. } => object.clone(),
             Self::Capability(_)
+            | Self::NoKeeper(_)
             | Self::OutOfService { .. }
             | Self::Lost { .. }
             | Self::Clock(_)

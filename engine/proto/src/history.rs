@@ -2,13 +2,16 @@
 //!
 //! History is what a store knows of objects: when each object, dkey and akey began and ended, and the versions of values by
 //! epoch. Any two parts of it can be taken over in any order, and each again: what they amount to is their union.
+//!
+//! A target that has some of it already says so by fingerprints, and gets the rest. What it has and the other one hasn't goes.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::object::Extent;
 use crate::replica::ChangeId;
-use crate::{ContainerId, Epoch, Key, ObjectId, PoolId, TargetIndex};
+use crate::replica_transaction::GroupName;
+use crate::{ContainerId, Epoch, Key, ObjectId, PoolId, TargetIndex, TransactionId, codec};
 
 /// A step along history. Objects, dkeys and akeys come in the order in which they are listed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -84,6 +87,36 @@ pub struct HistoryPage {
     pub needed: u64,
 }
 
+/// A part of the history of a container, without what the asker has.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct HistoryDifference {
+    /// What the asker lacks.
+    pub page: HistoryPage,
+    /// Which entries of [`HistoryComparison::here`] the sender has, too: a bit for each, the lowest of a byte first. Those behind
+    /// the page's end have none.
+    pub kept: ByteBuf,
+    /// Places, among the versions of the page, of those whose data is damaged at the sender: zeros stand for the chunks that don't
+    /// match their checksums. Ascending.
+    pub unread: Vec<u32>,
+}
+
+/// Bytes of a fingerprint in [`HistoryComparison::here`].
+pub const FINGERPRINT_LEN: usize = size_of::<u64>();
+
+/// Most fingerprints of a request: with seal and header they fit [`crate::limits::INLINE_MAX`].
+pub const FINGERPRINTS_MAX: usize = 1024;
+
+/// What tells an entry of history from all others: a hash of its place in its container and of all that is said of it. Two
+/// entries with one fingerprint are the same, data included, since checksums are said of it.
+#[must_use]
+pub fn fingerprint(place: &[u8], step: &HistoryStep) -> u64 {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(place.len() as u64).to_be_bytes()).update(place).update(&codec::encode(step));
+    let mut first = [0; FINGERPRINT_LEN];
+    hasher.finalize_xof().fill(&mut first);
+    u64::from_be_bytes(first)
+}
+
 /// A target that gets data → one that serves: it is about to ask for history.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HistoryBegin {
@@ -102,8 +135,7 @@ pub struct HistoryBegun {
     pub containers: Vec<ContainerId>,
 }
 
-/// A target that gets data → one that serves: a page of history, of what it leads and the asker is to have. Answered by a
-/// [`HistoryPage`].
+/// A target that gets data → one that serves: a page of history, of what it leads and the asker is to have.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HistoryRequest {
     /// The target that asks, of the engine that has sealed the request.
@@ -118,6 +150,53 @@ pub struct HistoryRequest {
     pub from: ByteBuf,
     /// Most bytes of the page.
     pub most: u64,
+}
+
+/// Asks for a page of history where the asker has some of it. Answered by a [`HistoryDifference`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HistoryComparison {
+    /// The page.
+    pub request: HistoryRequest,
+    /// Where the page ends at the latest; empty: at the end of the container.
+    pub until: ByteBuf,
+    /// The [`fingerprint`]s of what the asker has from where the page begins until there, in its order, each as a big-endian
+    /// number: that doesn't come again.
+    pub here: ByteBuf,
+}
+
+/// A target that gets data → one that serves: transactions of groups that have ended. Answered by [`EndedTransactions`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EndedRequest {
+    /// The target that asks, of the engine that has sealed the request.
+    pub index: TargetIndex,
+    /// The pool.
+    pub pool: PoolId,
+    /// Version of the pool map by which the sender goes. One that goes by another refuses.
+    pub map_version: u32,
+    /// The container.
+    pub container: ContainerId,
+    /// Where to begin; `None`: at the first one.
+    pub from: Option<TransactionId>,
+}
+
+/// Transactions that have ended, in the order of their ids.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct EndedTransactions {
+    /// Those.
+    pub ended: Vec<EndedTransaction>,
+    /// Where to go on; `None`: nothing is left.
+    pub next: Option<TransactionId>,
+}
+
+/// What became of a transaction of groups.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EndedTransaction {
+    /// The transaction.
+    pub id: TransactionId,
+    /// Its epoch, if it was committed.
+    pub committed: Option<Epoch>,
+    /// The groups that take part, the leading one first, where some may not have heard of it. Otherwise none.
+    pub groups: Vec<GroupName>,
 }
 
 /// A target that gets data → one that serves: names of changes that were made. Answered by [`ChangeNames`].

@@ -21,6 +21,7 @@ pub mod probe;
 pub mod raft;
 pub mod replica;
 pub mod replica_transaction;
+pub mod system;
 pub mod tenant;
 pub mod transaction;
 

@@ -34,6 +34,10 @@ pub const RESERVED_DKEYS_MAX: u64 = 2048;
 /// target through I/O. A client that died without closing holds up the destruction of a container no longer than this.
 pub const HANDLE_LEASE_NS: u64 = 300 * 1_000_000_000;
 
+/// Longest time for which a pool service gathers what all targets hold, in nanoseconds. A target that is up answers in under a millisecond;
+/// one that isn't must not keep a query waiting, but the tree needs two seconds to get around an engine that died this moment.
+pub const GATHER_NS: u64 = 3 * 1_000_000_000;
+
 /// Longest name of a node: that of a DNS name, as Kubernetes has it.
 pub const NODE_NAME_MAX: usize = 253;
 

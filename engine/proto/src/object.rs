@@ -351,6 +351,14 @@ pub struct MeasureRequest {
     pub below: u64,
 }
 
+/// What stands behind a [`SearchKeyRequest`], a [`MeasureRequest`] or a [`RunsRequest`] about an object with replicas: a target may
+/// have places in several groups of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct GroupTail {
+    /// The group that is asked about; `None`: all that the target has.
+    pub group: Option<u32>,
+}
+
 /// Outcome of a [`MeasureRequest`] on one target.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct MeasureReply {

@@ -40,6 +40,9 @@ opcodes! {
     /// Empty → `Vec` of [`crate::probe::ProbeListener`]: where else the engine is measured.
     PROBE_LIST = 0x0010,
 
+    /// Empty → [`crate::group::GroupList`]: where the engines are. Any engine answers it from memory, to clients of all tenants.
+    SYSTEM_ENGINES = 0x0012,
+
     /// Target → target: [`crate::tenant::TenantQuestion`] → [`crate::tenant::TenantTable`]. Engines only.
     TENANT_TABLE = 0x0011,
 
@@ -154,6 +157,12 @@ opcodes! {
     TARGET_REPLICA_FORWARD = 0x0420,
     /// Leader of groups of replicas → another member: [`crate::replica::SettledNotice`] → empty. Engines only.
     TARGET_REPLICA_SETTLED = 0x0421,
+    /// Leader of groups of replicas → another member: [`crate::replica::RoomRequest`] → [`crate::replica::RoomPromise`]. Engines
+    /// only.
+    TARGET_REPLICA_ROOM = 0x0425,
+    /// Leader of a group of replicas → another member: [`crate::replica::ReplicaReserve`] → [`crate::object::ReserveReply`]. Engines
+    /// only.
+    TARGET_REPLICA_RESERVE = 0x0426,
     /// Replica of a pool's service → another one: [`crate::raft::RaftBatch`] → empty. Engines only.
     POOL_RAFT = 0x0422,
     /// Target → pool service: [`crate::lease::RebuiltNotice`] → [`crate::pool::TargetPoolMap`]. Engines only.
@@ -164,18 +173,25 @@ opcodes! {
     /// Engine → pool services of an engine, and target → target 0 of its engine: [`crate::lease::LeaseRequest`] →
     /// [`crate::lease::LeaseReply`]. Engines only.
     MAP_LEASE = 0x0432,
+    /// Target → pool service: [`crate::lease::ProgressNotice`] → empty. Engines only.
+    TARGET_FILL_PROGRESS = 0x0433,
+    /// Target → pool service: [`crate::lease::HindranceNotice`] → empty. Engines only.
+    TARGET_FILL_HINDERED = 0x0434,
     /// Target that gets data → one that serves: [`crate::history::HistoryBegin`] → [`crate::history::HistoryBegun`]. Engines only.
     TARGET_HISTORY_BEGIN = 0x0440,
-    /// Target that gets data → one that serves: [`crate::history::HistoryRequest`] → [`crate::history::HistoryPage`]. Engines
-    /// only.
+    /// Target that gets data → one that serves: [`crate::history::HistoryComparison`] → [`crate::history::HistoryDifference`].
+    /// Engines only.
     TARGET_HISTORY = 0x0441,
     /// Target that gets data → one that serves: [`crate::history::NamesRequest`] → [`crate::history::ChangeNames`]. Engines only.
     TARGET_CHANGE_NAMES = 0x0442,
+    /// Target that gets data → one that serves: [`crate::history::EndedRequest`] → [`crate::history::EndedTransactions`]. Engines
+    /// only.
+    TARGET_ENDED_TRANSACTIONS = 0x0443,
     /// Leader of a transaction of groups → target: [`crate::replica_transaction::ReplicaPrepareRequest`] → empty, or
     /// [`crate::transaction::Declined`]. Engines only.
     TARGET_REPLICA_PREPARE = 0x0450,
     /// Leader of a transaction of groups → another member of the leading group:
-    /// [`crate::replica_transaction::ReplicaDecideRequest`] → [`crate::transaction::Outcome`]. Engines only.
+    /// [`crate::replica_transaction::ReplicaDecision`] → [`crate::transaction::Outcome`]. Engines only.
     TARGET_REPLICA_DECIDE = 0x0451,
     /// Leader of a transaction of groups → another member of the leading group:
     /// [`crate::replica_transaction::ReplicaKnownRequest`] → [`crate::replica_transaction::Known`]. Engines only.
@@ -194,12 +210,22 @@ opcodes! {
     /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
     /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,
-    /// Engine → keeper of the list of pools: [`crate::pool::ResolveRequest`] → [`crate::pool::ResolveReply`].
-    /// Engines only.
+    /// Engine → engine: [`crate::pool::ResolveRequest`] → [`crate::pool::ResolveReply`]. An engine that doesn't lead the system
+    /// service asks the one that does. Engines only.
     POOL_RESOLVE = 0x0502,
     /// Engine → engine or target: empty → [`crate::pool::EngineReport`], about the asked target or, at target 0, the
     /// whole engine. Engines only.
     ENGINE_REPORT = 0x0503,
+    /// Engine → engine: empty → [`crate::system::SystemState`]. Engines only.
+    SYSTEM_STATE = 0x0504,
+    /// Leader of the system service → engine: [`crate::system::SystemJoin`] → empty. Engines only.
+    SYSTEM_JOIN = 0x0505,
+    /// Engine that begins the list of pools → engine: empty → `Vec` of [`crate::pool::TargetPoolCreate`]: the pools that its
+    /// target 0 has a part of. Engines only.
+    SYSTEM_POOLS = 0x0506,
+    /// Engine that keeps the list of pools → pool service: [`crate::pool::PoolExtension`] → [`crate::pool::TargetPoolMap`], with the
+    /// engines in it. Engines only.
+    POOL_EXTEND = 0x0507,
 }
 
 /// Whether requests of this opcode go before all others, beyond credits and past a full server: membership, leases and tenants'
@@ -220,6 +246,8 @@ pub const fn is_awaited(opcode: u16) -> bool {
         TARGET_TRANSACTION_PREPARE
             | TARGET_REPLICA_FORWARD
             | TARGET_REPLICA_SETTLED
+            | TARGET_REPLICA_ROOM
+            | TARGET_REPLICA_RESERVE
             | POOL_RAFT
             | TARGET_REPLICA_PREPARE
             | TARGET_REPLICA_FORGET

@@ -361,6 +361,19 @@ pub struct TargetPoolMap {
     pub map: PoolMap,
 }
 
+/// Has engines join a pool.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PoolExtension {
+    /// The pool.
+    pub pool: PoolId,
+    /// Bytes of each of their targets.
+    pub size: u64,
+    /// The engines, each with the number of its targets.
+    pub engines: Vec<(Rank, u32)>,
+    /// Where they are. One that isn't named is a fault domain of its own.
+    pub places: Vec<PoolEngine>,
+}
+
 /// A target says whether its device can be used, to the services of the pools that it holds.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct DeviceNotice {

@@ -73,6 +73,59 @@ pub struct ReplicaForward {
     pub change: ByteBuf,
 }
 
+/// Leader of groups → another member: keep room for copies of what is about to be stored here.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RoomRequest {
+    /// The target that leads, of the engine that has sealed the request.
+    pub leader: TargetIndex,
+    /// The pool.
+    pub pool: PoolId,
+    /// The container of the change that needs it.
+    pub container: ContainerId,
+    /// Bytes that the change takes at most.
+    pub needed: u64,
+    /// Bytes that are to be kept beside, for changes that come later.
+    pub ahead: u64,
+    /// Bytes that the leader still counts on, of earlier promises. The member may drop the rest of them.
+    pub held: u64,
+}
+
+/// What a member answers. What it promises is added to what the leader holds, which lasts as long as what is promised last.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RoomPromise {
+    /// Bytes that are kept: none, or as many as are needed and perhaps more.
+    pub bytes: u64,
+    /// Whether there may be room soon, where nothing is kept: what was overwritten or deleted a moment ago still takes some.
+    pub regains: bool,
+}
+
+/// Leader of a group → another member: keep room for records, or give it up, as [`crate::object::ReserveRequest`] asks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReplicaReserve {
+    /// The pool.
+    pub pool: PoolId,
+    /// The container.
+    pub container: ContainerId,
+    /// Version of the pool map by which the leader leads. A member with a newer one refuses.
+    pub map_version: u32,
+    /// The object.
+    pub object: ObjectId,
+    /// The akey.
+    pub akey: Key,
+    /// Bytes of a record.
+    pub record_size: u32,
+    /// Records of a dkey: those below this one.
+    pub records: u64,
+    /// Dkey and record to begin with.
+    pub from: (u64, u64),
+    /// Dkey and record behind the last one.
+    pub below: (u64, u64),
+    /// Whether room is to be kept. Otherwise it is given up.
+    pub keeps: bool,
+    /// Runs of dkeys.
+    pub dkeys: Vec<(u32, u32)>,
+}
+
 /// Leader of groups → another member: these changes are stored at all members.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SettledNotice {

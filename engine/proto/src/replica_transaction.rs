@@ -90,6 +90,17 @@ pub struct ReplicaDecideRequest {
     pub outcome: Outcome,
 }
 
+/// A decision with what a member needs to know of the transaction that hasn't prepared it, since it gets what it lacks.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ReplicaDecision {
+    /// The decision.
+    pub request: ReplicaDecideRequest,
+    /// The transaction's epoch; 0: the sender doesn't know it any more.
+    pub epoch: Epoch,
+    /// The groups that take part, the leading one first. None: all have heard of it.
+    pub groups: Vec<GroupName>,
+}
+
 /// Leader of the leading group → another member of it: what do you know of this transaction?
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReplicaKnownRequest {

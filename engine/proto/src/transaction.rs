@@ -99,6 +99,22 @@ pub fn decode_read<T: DeserializeOwned>(
     Ok((None, codec::decode(body)?))
 }
 
+/// As [`decode_read`], of a body that has grown: what a later release has put behind it is ignored.
+///
+/// # Errors
+/// As [`decode_read`].
+pub fn decode_read_with_tail<T: DeserializeOwned, Tail: DeserializeOwned + Default>(
+    opcode: u16,
+    body: &[u8],
+) -> Result<(Option<ReaderId>, T, Tail), codec::DecodeError> {
+    if opcode::is_of_transaction(opcode) {
+        let (Read { reader, wanted }, tail) = codec::decode_with_tail(body)?;
+        return Ok((Some(reader), wanted, tail));
+    }
+    let (wanted, tail) = codec::decode_with_tail(body)?;
+    Ok((None, wanted, tail))
+}
+
 /// Encodes the body of a read, by a transaction if there is one.
 #[must_use]
 pub fn encode_read<T: Serialize>(reader: Option<ReaderId>, wanted: T) -> Vec<u8> {

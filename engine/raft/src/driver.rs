@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use protobuf::Message as _;
+use raft::eraftpb::{ConfChange, ConfChangeV2, Entry, EntryType, Message, MessageType};
 use raft::{Config, RawNode, Ready, SnapshotStatus, StateRole};
 use weir_group::Engines;
+use weir_proto::Rank;
 use weir_runtime::{Handle, race};
 use weir_store::AttributeChange;
 
@@ -151,6 +153,7 @@ impl Driver {
                     self.raw.report_snapshot(id, status);
                 }
                 Input::Propose { term, id, command, answer } => self.propose(term, id, command, answer),
+                Input::Change { term, change, answer } => self.propose_change(term, change, answer),
                 Input::Confirm { term, answer } if self.leads_in(term) => confirming.push(answer),
                 Input::Confirm { answer, .. } => reply(answer, Err(self.not_leader())),
             }
@@ -208,6 +211,14 @@ impl Driver {
         self.pending.insert(index, Pending { term, answer });
     }
 
+    fn propose_change(&mut self, term: u64, change: ConfChange, answer: Answer<Outcome>) {
+        if !self.leads_in(term) || self.raw.propose_conf_change(Vec::new(), change).is_err() {
+            return reply(answer, Err(self.not_leader()));
+        }
+        let index = self.raw.raft.raft_log.last_index();
+        self.pending.insert(index, Pending { term, answer });
+    }
+
     /// Answers what only a leader of the term can.
     fn give_up_if_deposed(&mut self) {
         let raft = &self.raw.raft;
@@ -233,6 +244,8 @@ impl Driver {
             self.raw.mut_store().install(ready.snapshot()).await.map_err(text)?;
             let done = crate::command::Done::load(&self.raw.store().shard)?;
             *self.shared.done.borrow_mut() = done;
+            let members = self.raw.store().voters().iter().filter_map(|id| rank_of(*id)).collect();
+            *self.shared.members.borrow_mut() = members;
         }
         // A commit by itself is known again from the leader.
         let hard = ready.hs().cloned().filter(|_| ready.must_sync());
@@ -276,15 +289,34 @@ impl Driver {
             }
             bytes += entry.data.len();
             place = Some((entry.index, entry.term));
-            if entry.get_entry_type() != EntryType::EntryNormal {
-                return Err("a change of the members, which this release doesn't know".to_owned());
-            }
-            if !entry.data.is_empty() {
-                let outcome = self.carry_out(&entry, &mut changes)?;
-                outcomes.push((entry.index, entry.term, outcome));
-            }
+            let outcome = match entry.get_entry_type() {
+                EntryType::EntryNormal if entry.data.is_empty() => Outcome::Applied,
+                EntryType::EntryNormal => self.carry_out(&entry, &mut changes)?,
+                EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
+                    changes.push(self.change_members(&entry)?);
+                    Outcome::Applied
+                }
+            };
+            outcomes.push((entry.index, entry.term, outcome));
         }
         self.commit(place, changes, outcomes).await
+    }
+
+    /// Goes by other members from an entry on.
+    fn change_members(&mut self, entry: &Entry) -> Result<AttributeChange, String> {
+        let unreadable = |error: protobuf::ProtobufError| format!("a change of the members: {error}");
+        let state = if entry.get_entry_type() == EntryType::EntryConfChange {
+            let change = ConfChange::parse_from_bytes(&entry.data).map_err(unreadable)?;
+            self.raw.apply_conf_change(&change)
+        } else {
+            let change = ConfChangeV2::parse_from_bytes(&entry.data).map_err(unreadable)?;
+            self.raw.apply_conf_change(&change)
+        };
+        let voters = state.map_err(|error| error.to_string())?.get_voters().to_vec();
+        let members: Vec<Rank> = voters.iter().filter_map(|id| rank_of(*id)).collect();
+        tracing::info!(group = %self.shared.group, ?members, "other replicas of a pool's service take part");
+        *self.shared.members.borrow_mut() = members;
+        Ok(self.raw.mut_store().set_voters(voters))
     }
 
     fn carry_out(&self, entry: &Entry, changes: &mut Vec<AttributeChange>) -> Result<Outcome, String> {

@@ -20,7 +20,7 @@ mod wire;
 
 pub use command::{COMMAND_MAX, Command, CommandId};
 pub use error::{Lost, Unreadable};
-pub use log::{is_prepared, prepare};
+pub use log::{is_prepared, prepare, prepare_again, prepare_with_state};
 pub use replica::{Leadership, Outcome, Replica, Scopes};
 pub use replicas::Replicas;
 pub use stored::{change, load_scope};

@@ -43,6 +43,36 @@ pub async fn prepare(shard: &Shard, members: &[Rank]) -> Result<(), AttributeErr
     shard.change_attributes(&[put(NAME_START, &StartForm { place: PlaceForm::default(), voters })]).await
 }
 
+/// Has a shard that was made anew begin its engine's replica again, from nothing. The other members, of which it is none at this moment
+/// ([`crate::Replica::change_member`]), know what the lost one has voted for, and have all that was committed with it. A shard that has
+/// a replica stays as it is.
+///
+/// # Errors
+/// When it can't be stored.
+pub async fn prepare_again(shard: &Shard, members: &[Rank]) -> Result<(), AttributeError> {
+    if is_prepared(shard) {
+        return Ok(());
+    }
+    let voters = members.iter().map(|rank| id_of(*rank)).collect();
+    let start = put(NAME_START, &StartForm { place: PlaceForm::default(), voters });
+    // The group has begun: this one doesn't stand for election at once.
+    shard.change_attributes(&[start, put(NAME_HARD, &HardForm { term: 1, vote: 0, commit: 0 })]).await
+}
+
+/// Has a shard whose attributes are a state already begin a group of which it is the only member. A member that is taken in later
+/// gets that state as a whole, since no log leads to it. A shard that has a replica stays as it is.
+///
+/// # Errors
+/// When it can't be stored.
+pub async fn prepare_with_state(shard: &Shard, own: Rank) -> Result<(), AttributeError> {
+    if is_prepared(shard) {
+        return Ok(());
+    }
+    let start = StartForm { place: PlaceForm { index: 1, term: 1 }, voters: vec![id_of(own)] };
+    let hard = HardForm { term: 1, vote: 0, commit: 1 };
+    shard.change_attributes(&[put(NAME_START, &start), put(NAME_HARD, &hard)]).await
+}
+
 /// Whether a shard has a replica.
 #[must_use]
 pub fn is_prepared(shard: &Shard) -> bool {
@@ -91,6 +121,12 @@ impl Log {
     /// The members.
     pub(crate) fn voters(&self) -> &[u64] {
         &self.start.voters
+    }
+
+    /// Goes by other members from the entry on that takes effect next, with which the change is to be stored.
+    pub(crate) fn set_voters(&mut self, voters: Vec<u64>) -> AttributeChange {
+        self.start.voters = voters;
+        put(NAME_START, &self.start)
     }
 
     /// Index of the last entry that has taken effect.

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use raft::eraftpb::Message;
+use raft::eraftpb::{ConfChange, ConfChangeType, Message};
 use weir_proto::{PoolId, Rank};
 use weir_runtime::Instant;
 use weir_runtime::sync::{Notify, oneshot};
@@ -12,6 +12,7 @@ use weir_store::Shard;
 
 use crate::command::{COMMAND_MAX, Command, CommandId, Done};
 use crate::error::Lost;
+use crate::wire::id_of;
 
 /// The scopes of the shard that commands change; one whose attributes tell which others there are comes before those.
 pub type Scopes = Rc<dyn Fn(&Shard) -> Vec<Vec<u8>>>;
@@ -53,6 +54,11 @@ pub(crate) enum Input {
         term: u64,
         answer: Answer<()>,
     },
+    Change {
+        term: u64,
+        change: ConfChange,
+        answer: Answer<Outcome>,
+    },
 }
 
 /// What a replica and its driver have in common.
@@ -62,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) wake: Notify,
     pub(crate) leadership: Cell<Option<Leadership>>,
     pub(crate) leader: Cell<Option<Rank>>,
+    pub(crate) members: RefCell<Vec<Rank>>,
     pub(crate) changed: Notify,
     pub(crate) done: RefCell<Done>,
     pub(crate) failed: RefCell<Option<String>>,
@@ -69,13 +76,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(group: PoolId, done: Done) -> Rc<Self> {
+    pub(crate) fn new(group: PoolId, done: Done, members: Vec<Rank>) -> Rc<Self> {
         Rc::new(Self {
             group,
             inputs: RefCell::default(),
             wake: Notify::new(),
             leadership: Cell::new(None),
             leader: Cell::new(None),
+            members: RefCell::new(members),
             changed: Notify::new(),
             done: RefCell::new(done),
             failed: RefCell::default(),
@@ -139,6 +147,27 @@ impl Replica {
         self.check()?;
         self.shared.give(Input::Propose { term, id, command, answer });
         outcome.await.unwrap_or(Err(Lost::InDoubt))
+    }
+
+    /// The engines whose replicas take part, by what has taken effect here.
+    #[must_use]
+    pub fn members(&self) -> Vec<Rank> {
+        self.shared.members.borrow().clone()
+    }
+
+    /// Has an engine's replica take part, or no more. One change is made at a time: [`Replica::members`] says whether it was this one.
+    /// A replica that is lost takes part no more before its engine begins another one ([`crate::prepare_again`]).
+    ///
+    /// # Errors
+    /// As [`Replica::propose`].
+    pub async fn change_member(&self, term: u64, rank: Rank, takes_part: bool) -> Result<(), Lost> {
+        let (answer, outcome) = oneshot::channel();
+        let mut change = ConfChange { node_id: id_of(rank), ..ConfChange::default() };
+        let kind = if takes_part { ConfChangeType::AddNode } else { ConfChangeType::RemoveNode };
+        change.set_change_type(kind);
+        self.check()?;
+        self.shared.give(Input::Change { term, change, answer });
+        outcome.await.unwrap_or(Err(Lost::InDoubt)).map(drop)
     }
 
     /// Makes sure that no other replica has led at the time of this call: what this one has applied then is all that was

@@ -59,8 +59,11 @@ impl Replicas {
         let unreadable = |what, reason| Unreadable { group, what, reason };
         let log = Log::load(shard.clone(), scopes).await?;
         let done = Done::load(&shard).map_err(|reason| unreadable("what took effect", reason))?;
-        let is_first = log.is_new() && log.voters().first() == Some(&id_of(self.engines.own_rank()));
-        let state = Shared::new(group, done);
+        let own = id_of(self.engines.own_rank());
+        // The only member needs nobody's vote.
+        let is_first = log.voters() == [own] || (log.is_new() && log.voters().first() == Some(&own));
+        let members = log.voters().iter().filter_map(|id| rank_of(*id)).collect();
+        let state = Shared::new(group, done, members);
         let driver = Driver::new(Rc::clone(&state), Rc::clone(&self.engines), log);
         let driver = driver.map_err(|error| unreadable("the log", error.to_string()))?;
         let replica = Rc::new(Replica { shared: state });

@@ -8,6 +8,12 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded is True while something that worked before does not: data may be unavailable, none is lost.
 	ConditionDegraded = "Degraded"
+	// ConditionRebuilding is True while copies of a Pool's data are being made: the message says how far they are.
+	ConditionRebuilding = "Rebuilding"
+	// ConditionAtRisk is True while the next loss would make data of a Pool with redundancy unavailable, or stop its service.
+	ConditionAtRisk = "AtRisk"
+	// ConditionDrainable is True while a node with an engine of a StorageCluster may be drained: the budget of its pods admits it.
+	ConditionDrainable = "Drainable"
 	// ConditionDeletionBlocked is True when the object is being deleted and something keeps it: the message lists what.
 	ConditionDeletionBlocked = "DeletionBlocked"
 	// ConditionHealthy is True while nothing is known to be wrong with a NodeDevice itself.
@@ -16,6 +22,10 @@ const (
 	ConditionVNIAllocated = "VNIAllocated"
 	// ConditionEnginesServe is True while every engine serves a Tenant's number, as the engines themselves say.
 	ConditionEnginesServe = "EnginesServe"
+	// ConditionFabricEnforced is True while every node with an agent has admitted the pods of a Tenant to its VNIs, and no others.
+	ConditionFabricEnforced = "FabricEnforced"
+	// ConditionIsolated is True while every attempt to get from a Tenant's VNIs into others was refused, as the nodes tried.
+	ConditionIsolated = "Isolated"
 	// ConditionCredentialsWritten is True while each namespace of a Tenant has the Secrets that its clients attach with.
 	ConditionCredentialsWritten = "CredentialsWritten"
 )
@@ -42,6 +52,8 @@ const (
 	ReasonLabelInUse = "LabelInUse"
 	// ReasonUnknownObjectClass says that the object class is not one that this version knows.
 	ReasonUnknownObjectClass = "UnknownObjectClass"
+	// ReasonWeakObjectClass says that objects of the class survive fewer losses than the pool's redundancyFactor asks for.
+	ReasonWeakObjectClass = "WeakObjectClass"
 	// ReasonTooFewEngines says that the object wants more copies, or more ranks, than there are engines.
 	ReasonTooFewEngines = "TooFewEngines"
 )
@@ -66,6 +78,10 @@ const (
 	ReasonStarting = "Starting"
 	// ReasonRollingOut says that engines are being restarted one at a time with a new configuration.
 	ReasonRollingOut = "RollingOut"
+	// ReasonNothingMissing says that all data of pools with redundancy has all its copies.
+	ReasonNothingMissing = "NothingMissing"
+	// ReasonNoneToSpare says that pools with redundancy can't do without another engine; the message says why.
+	ReasonNoneToSpare = "NoneToSpare"
 	// ReasonSettled says that the cluster is what its spec asks for.
 	ReasonSettled = "Settled"
 	// ReasonStorageTooSmall says that storage.size leaves too little for each target.
@@ -92,12 +108,34 @@ const (
 	ReasonClusterNotReady = "ClusterNotReady"
 	// ReasonUnknownRank says that spec.ranks names a rank that the cluster does not have.
 	ReasonUnknownRank = "UnknownRank"
+	// ReasonTooFewFailureDomains says that engines are in fewer failure domains than the pool keeps copies.
+	ReasonTooFewFailureDomains = "TooFewFailureDomains"
 	// ReasonInsufficientCapacity says that the engines have less free space than the pool asks.
 	ReasonInsufficientCapacity = "InsufficientCapacity"
 	// ReasonPoolTooSmall says that the pool's share of a target would be less than a target can manage.
 	ReasonPoolTooSmall = "PoolTooSmall"
 	// ReasonRanksUnreachable says that some engines of the pool do not answer.
 	ReasonRanksUnreachable = "RanksUnreachable"
+	// ReasonCopiesMissing says that engines or devices of the pool are away, not more than its redundancyFactor.
+	ReasonCopiesMissing = "CopiesMissing"
+	// ReasonCopiesBeingMade says that copies that were missing are being made.
+	ReasonCopiesBeingMade = "CopiesBeingMade"
+	// ReasonAllCopiesThere says that all data has all its copies.
+	ReasonAllCopiesThere = "AllCopiesThere"
+	// ReasonNothingMoves says that no copies are being made.
+	ReasonNothingMoves = "NothingMoves"
+	// ReasonBeyondRedundancy says that more is away than the pool's redundancyFactor allows.
+	ReasonBeyondRedundancy = "BeyondRedundancy"
+	// ReasonNotGivenUp says that the engines refuse to give up a rank that the StorageCluster calls lost; the message says why.
+	ReasonNotGivenUp = "NotGivenUp"
+	// ReasonEnginesJoin says that engines have joined the pool and get their share of its data; the message says which, and how far it is.
+	ReasonEnginesJoin = "EnginesJoin"
+	// ReasonNotJoined says that engines by which the StorageCluster has grown can't join the pool yet; the message says why.
+	ReasonNotJoined = "NotJoined"
+	// ReasonNoServiceToSpare says that all copies are there, and the pool's service can't do without another engine.
+	ReasonNoServiceToSpare = "NoServiceToSpare"
+	// ReasonLossSurvived says that another failure domain may be lost.
+	ReasonLossSurvived = "LossSurvived"
 	// ReasonTargetsOutOfService says that devices of the pool are faulty.
 	ReasonTargetsOutOfService = "TargetsOutOfService"
 	// ReasonAllRanksReachable says that every engine of the pool answers.
@@ -138,6 +176,8 @@ const (
 	ReasonSecretsWritten = "SecretsWritten"
 	// ReasonNoNamespace says that no namespace has the labels that the tenant selects.
 	ReasonNoNamespace = "NoNamespace"
+	// ReasonSelectorMalformed says that the tenant's selector can't be evaluated; the message says why.
+	ReasonSelectorMalformed = "SelectorMalformed"
 	// ReasonNoCluster says that there is no StorageCluster whose clients the tenant's could be.
 	ReasonNoCluster = "NoCluster"
 	// ReasonNamespaceTaken says that an older Tenant selects a namespace, too.
@@ -154,6 +194,18 @@ const (
 	ReasonEnginesSilent = "EnginesSilent"
 	// ReasonVNIOutsideBlock says that engines don't serve a VNI of the tenant.
 	ReasonVNIOutsideBlock = "VNIOutsideBlock"
+	// ReasonPodsAdmitted says that the agents of nodes have admitted every pod of the tenant.
+	ReasonPodsAdmitted = "PodsAdmitted"
+	// ReasonPodsWait says that pods are not admitted, or not let go of; the message says why.
+	ReasonPodsWait = "PodsWait"
+	// ReasonNoAgent says that no node's agent has admitted a pod of the tenant.
+	ReasonNoAgent = "NoAgent"
+	// ReasonAttemptsRefused says that the network refused every attempt to leave the tenant's VNIs.
+	ReasonAttemptsRefused = "AttemptsRefused"
+	// ReasonAttemptSucceeded says that an attempt to leave the tenant's VNIs got through; the message says which.
+	ReasonAttemptSucceeded = "AttemptSucceeded"
+	// ReasonNotProven says that nodes have no proof, or an old one; the message names them.
+	ReasonNotProven = "NotProven"
 	// ReasonTenantReady says that the tenant has all that its spec asks for.
 	ReasonTenantReady = "TenantReady"
 	// ReasonRangeExhausted says that the FabricDomain has no number left to give.

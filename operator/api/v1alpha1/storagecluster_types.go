@@ -117,6 +117,27 @@ type EnginesSpec struct {
 	// which engines need and the default profile of newer container runtimes denies.
 	// +optional
 	SeccompProfile *corev1.SeccompProfile `json:"seccompProfile,omitempty"`
+	// failureDomains are the labels of nodes that say what fails together, from the widest to the narrowest. No two copies of anything are
+	// in one domain of the narrowest kind; the others spread the pools' services. A node without the narrowest label is a
+	// domain of its own. Absent means topology.kubernetes.io/zone, topology.kubernetes.io/rack and kubernetes.io/hostname. Pools that are there
+	// keep the domains that they were made with.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=317
+	FailureDomains []string `json:"failureDomains,omitempty"`
+	// lost are ranks whose data is given up, because their node or drives won't come back: others get at once what they have of pools with
+	// redundancy, and a rank whose node was deleted gets another one, if there is any. Without this field others get it after the
+	// pool's rebuildDelaySeconds, and the rank waits for its node. What only a lost rank has, of pools without redundancy, is lost. A rank that is taken off the list
+	// again is let back into the pools.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=128
+	// +kubebuilder:validation:items:Minimum=0
+	// +kubebuilder:validation:items:Maximum=127
+	Lost []int32 `json:"lost,omitempty"`
 	// logLevel of the engines.
 	// +optional
 	// +kubebuilder:default=info
@@ -266,7 +287,7 @@ type PortsSpec struct {
 
 // StorageClusterStatus is the cluster that is.
 type StorageClusterStatus struct {
-	// conditions of the cluster: Ready, Progressing, Degraded, DeletionBlocked.
+	// conditions of the cluster: Ready, Progressing, Degraded, DeletionBlocked, and where pools have redundancy Drainable.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -24,19 +24,16 @@ func (t *Tenant) Selects(namespace map[string]string) (bool, error) {
 }
 
 // TenantOf is the tenant that a namespace with these labels belongs to: the oldest of those that select it. It is nil if there is
-// none.
-func TenantOf(tenants []Tenant, namespace map[string]string) (*Tenant, error) {
+// none. A Tenant with a malformed selector selects none; its own conditions say so.
+func TenantOf(tenants []Tenant, namespace map[string]string) *Tenant {
 	var owner *Tenant
 	for i := range tenants {
 		selects, err := tenants[i].Selects(namespace)
-		if err != nil {
-			return nil, err
-		}
-		if selects && (owner == nil || Older(&tenants[i], owner)) {
+		if err == nil && selects && (owner == nil || Older(&tenants[i], owner)) {
 			owner = &tenants[i]
 		}
 	}
-	return owner, nil
+	return owner
 }
 
 // Older tells which of two objects for the same thing was there first, and so owns it.

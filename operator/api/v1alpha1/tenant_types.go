@@ -16,6 +16,8 @@ import (
 // +kubebuilder:printcolumn:name="Number",type=integer,JSONPath=`.status.number`
 // +kubebuilder:printcolumn:name="VNIs",type=string,JSONPath=`.status.vnis`
 // +kubebuilder:printcolumn:name="Domain",type=string,JSONPath=`.status.fabricDomain`
+// +kubebuilder:printcolumn:name="Isolated",type=string,JSONPath=`.status.conditions[?(@.type=="Isolated")].status`
+// +kubebuilder:printcolumn:name="Proven",type=date,JSONPath=`.status.provenAt`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Blocked",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="DeletionBlocked")].reason`
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.fabricDomainRef) || !has(self.status) || !has(self.status.fabricDomain) || self.status.fabricDomain == self.spec.fabricDomainRef.name",message="the tenant has its VNIs from the domain in status.fabricDomain: spec.fabricDomainRef can't name another one"
@@ -89,7 +91,7 @@ type TenantVNI struct {
 
 // TenantStatus is the tenant that is.
 type TenantStatus struct {
-	// conditions of the tenant: Ready, VNIAllocated, CredentialsWritten, EnginesServe, DeletionBlocked.
+	// conditions of the tenant: Ready, VNIAllocated, CredentialsWritten, EnginesServe, FabricEnforced, Isolated, DeletionBlocked.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -118,4 +120,7 @@ type TenantStatus struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=4
 	VNIs []int32 `json:"vnis,omitempty"`
+	// provenAt is the time of the oldest of the proofs that the condition Isolated rests on, one of each node with pods of the tenant.
+	// +optional
+	ProvenAt *metav1.Time `json:"provenAt,omitempty"`
 }

@@ -116,13 +116,59 @@ type VNINode struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	Name string `json:"name"`
+	// addresses of the pods on the node that are admitted to the number. Simulated fabrics of other nodes let them in.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=2048
+	// +kubebuilder:validation:items:MaxLength=45
+	Addresses []string `json:"addresses,omitempty"`
+	// waiting says which pods on the node are not admitted to the number although they should be, and which are not let go of
+	// although they should be, and why. It names 8 at most.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=512
+	Waiting []string `json:"waiting,omitempty"`
+	// proof is what came of the last attempts to get from the number into others on this node; absent when none was made.
+	// +optional
+	Proof *IsolationProof `json:"proof,omitempty"`
 	// releasedAt is when the node confirmed that nobody on it uses the number any more; absent while somebody may.
 	// +optional
 	ReleasedAt *metav1.Time `json:"releasedAt,omitempty"`
 }
 
+// IsolationProof is what came of attempts to get from a VNI into others. An attempt that nobody could have succeeded with proves
+// nothing: the same attempt within the VNI has to succeed, or nothing is written.
+type IsolationProof struct {
+	// time of the attempts.
+	// +required
+	Time metav1.Time `json:"time"`
+	// refused are the attempts that the network refused, as it should.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=256
+	Refused []string `json:"refused,omitempty"`
+	// reached are the attempts that got through, and should not have.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=256
+	Reached []string `json:"reached,omitempty"`
+}
+
 // VNIName is the name of the VNIAllocation of a number.
 func VNIName(number int32) string { return strconv.Itoa(int(number)) }
+
+// Node is the entry of a node, nil if there is none.
+func (a *VNIAllocation) Node(name string) *VNINode {
+	for i := range a.Status.Nodes {
+		if a.Status.Nodes[i].Name == name {
+			return &a.Status.Nodes[i]
+		}
+	}
+	return nil
+}
 
 // HoldingNodes are the nodes that have not confirmed that they released the number.
 func (a *VNIAllocation) HoldingNodes() []string {

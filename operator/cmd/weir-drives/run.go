@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -13,15 +12,14 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
-	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/assembly"
 	"weir.dev/weir/operator/internal/drive"
 	"weir.dev/weir/operator/internal/inventory"
+	"weir.dev/weir/operator/internal/nodeagent"
 	"weir.dev/weir/operator/internal/plugin"
 	"weir.dev/weir/operator/internal/resourceclaim"
 )
@@ -43,21 +41,18 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("find the API server: %w", err)
 	}
 	own := labels.SelectorFromSet(labels.Set{v1alpha1.LabelNode: o.node})
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                 scheme,
-		Cache:                  cache.Options{ByObject: map[client.Object]cache.ByObject{&v1alpha1.NodeDevice{}: {Label: own}}},
-		Metrics:                metricsserver.Options{BindAddress: "0"},
-		HealthProbeBindAddress: o.probeAddress,
+	mgr, err := nodeagent.NewManager(config, nodeagent.Options{
+		Scheme:  scheme,
+		Cached:  map[client.Object]cache.ByObject{&v1alpha1.NodeDevice{}: {Label: own}},
+		Metrics: "0",
+		Probe:   o.probeAddress,
 	})
 	if err != nil {
-		return fmt.Errorf("set up the manager: %w", err)
-	}
-	if err := mgr.AddHealthzCheck("ping", healthz.Ping); err != nil {
-		return fmt.Errorf("add health check: %w", err)
+		return err
 	}
 	nodes := drive.Nodes{Folder: o.state}
 	agent := inventory.New(mgr.GetClient(), mgr.GetAPIReader(), mgr.GetEventRecorder("weir-drives"), clock.RealClock{}, o.node, finder{o.tree, nodes})
-	w := &watch{agent: agent, interval: o.interval, changed: make(chan struct{}, 1)}
+	w := &watch{agent: agent}
 	if o.kubelet != "" {
 		w.offers = append(w.offers, plugin.New(o.kubelet, handOut(w.take(nodes))).Offer)
 	}
@@ -69,72 +64,46 @@ func run(ctx context.Context, o options) error {
 		defer helper.Stop()
 		w.offers = append(w.offers, offer)
 	}
-	if err := w.notice(ctx, mgr); err != nil {
+	loop := nodeagent.NewLoop(o.interval, w.look)
+	if err := notice(ctx, loop, mgr.GetCache()); err != nil {
 		return err
 	}
-	if err := mgr.Add(manager.RunnableFunc(w.run)); err != nil {
+	if err := mgr.Add(manager.RunnableFunc(loop.Run)); err != nil {
 		return fmt.Errorf("add the inventory: %w", err)
 	}
 	ctrl.Log.Info("Starting", "version", version, "node", o.node)
 	return mgr.Start(ctx)
 }
 
-// watch looks at the drives again and again.
+// watch looks at the drives.
 type watch struct {
-	agent    *inventory.Agent
-	interval time.Duration
-	// changed gets a value when a NodeDevice of this node has changed.
-	changed chan struct{}
+	agent *inventory.Agent
 	// offers are told what was seen.
 	offers []func(context.Context, []inventory.Seen)
 }
 
 // notice has changes of NodeDevices looked at: a drive that is assigned to an engine is wanted at once.
-func (w *watch) notice(ctx context.Context, mgr ctrl.Manager) error {
-	informer, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.NodeDevice{}, cache.BlockUntilSynced(false))
-	if err != nil {
-		return fmt.Errorf("watch NodeDevices: %w", err)
-	}
-	signal := func() {
-		select {
-		case w.changed <- struct{}{}:
-		default: // a look is due already
-		}
-	}
-	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+func notice(ctx context.Context, loop *nodeagent.Loop, from cache.Cache) error {
+	return loop.Watch(ctx, from, &v1alpha1.NodeDevice{}, toolscache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, after any) {
 			a, okA := before.(*v1alpha1.NodeDevice)
 			b, okB := after.(*v1alpha1.NodeDevice)
 			if okA && okB && a.Generation != b.Generation {
-				signal()
+				loop.Signal()
 			}
 		},
-		DeleteFunc: func(any) { signal() },
+		DeleteFunc: func(any) { loop.Signal() },
 	})
-	if err != nil {
-		return fmt.Errorf("watch NodeDevices: %w", err)
-	}
-	return nil
 }
 
-func (w *watch) run(ctx context.Context) error {
-	ticker := time.NewTicker(w.interval)
-	defer ticker.Stop()
-	for {
-		seen, err := w.agent.Scan(ctx)
-		if err != nil && ctx.Err() == nil {
-			log.FromContext(ctx).Info("Not all drives could be recorded; they are looked at again", "reason", err.Error())
-		}
-		for _, offer := range w.offers {
-			if seen != nil { // otherwise nothing is known, not even that there are no drives
-				offer(ctx, seen)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-w.changed:
-		case <-ticker.C:
+func (w *watch) look(ctx context.Context) {
+	seen, err := w.agent.Scan(ctx)
+	if err != nil && ctx.Err() == nil {
+		log.FromContext(ctx).Info("Not all drives could be recorded; they are looked at again", "reason", err.Error())
+	}
+	for _, offer := range w.offers {
+		if seen != nil { // otherwise nothing is known, not even that there are no drives
+			offer(ctx, seen)
 		}
 	}
 }

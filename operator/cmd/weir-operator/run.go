@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
@@ -31,13 +32,15 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	config, err := ctrl.GetConfig()
+	api, err := ctrl.GetConfig()
 	if err != nil {
 		return fmt.Errorf("find the API server: %w", err)
 	}
-	mgr, err := ctrl.NewManager(config, ctrl.Options{
+	api.QPS, api.Burst = float32(o.apiRate), o.apiBurst
+	mgr, err := ctrl.NewManager(api, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         assembly.CacheOptions(o.namespace, o.watchNamespaces...),
+		Controller:                    config.Controller{MaxConcurrentReconciles: o.workers},
 		Metrics:                       metricsserver.Options{BindAddress: o.metricsAddress},
 		HealthProbeBindAddress:        o.probeAddress,
 		LeaderElection:                o.leaderElect,
@@ -56,8 +59,10 @@ func run(ctx context.Context, o options) error {
 		Namespace:            o.namespace,
 		EngineImage:          o.engineImage,
 		EngineSeccompProfile: o.engineSeccompProfile,
+		EngineEnv:            o.engineEnv,
 		Version:              version,
 		Clock:                clock.RealClock{},
+		UsageRate:            o.usageRate,
 		Registry:             metrics.Registry,
 	})
 	if err != nil {

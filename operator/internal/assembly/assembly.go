@@ -2,6 +2,7 @@
 package assembly
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +23,7 @@ import (
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/container"
 	"weir.dev/weir/operator/internal/fabricdomain"
+	"weir.dev/weir/operator/internal/index"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/manifest"
 	"weir.dev/weir/operator/internal/metrics"
@@ -39,9 +41,14 @@ type Options struct {
 	EngineImage string
 	// EngineSeccompProfile of StorageClusters whose spec names none; empty means the container runtime's own.
 	EngineSeccompProfile string
+	// EngineEnv is variables that every engine gets.
+	EngineEnv map[string]string
 	// Version of the operator.
 	Version string
 	Clock   clock.PassiveClock
+	// UsageRate is how many Containers a second have their status written only because their usage has changed; 0 means the
+	// controller's default.
+	UsageRate float64
 	// Registry takes the operator's own metrics.
 	Registry prometheus.Registerer
 	// Management changes how engines are reached.
@@ -64,7 +71,10 @@ func NewScheme() (*runtime.Scheme, error) {
 // served.
 func CacheOptions(operatorNamespace string, namespaces ...string) cache.Options {
 	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{manifest.LabelManagedBy: manifest.ManagedBy})}
-	options := cache.Options{ByObject: map[client.Object]cache.ByObject{
+	options := cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: map[client.Object]cache.ByObject{
+		// The images that a node has are most of it.
+		&corev1.Node{}: {Transform: withoutImages},
+
 		&corev1.Secret{}:                ours,
 		&corev1.ConfigMap{}:             ours,
 		&corev1.Service{}:               ours,
@@ -85,16 +95,32 @@ func CacheOptions(operatorNamespace string, namespaces ...string) cache.Options 
 	return options
 }
 
+// withoutImages takes off a Node what nobody here reads.
+func withoutImages(in any) (any, error) {
+	if node, is := in.(*corev1.Node); is {
+		node.ManagedFields, node.Status.Images = nil, nil
+	}
+	return in, nil
+}
+
 // Setup adds the controllers and their metrics to a manager.
 func Setup(mgr ctrl.Manager, o Options) error {
+	if err := index.Register(context.Background(), mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	collector := metrics.NewCollector(mgr.GetClient(), o.Version)
 	if err := o.Registry.Register(collector); err != nil {
 		return fmt.Errorf("register metrics: %w", err)
 	}
+	if err := o.Registry.Register(metrics.NewTenancy(mgr.GetClient())); err != nil {
+		return fmt.Errorf("register metrics of tenants: %w", err)
+	}
 	connections := management.NewConnections(mgr.GetClient(),
 		append([]management.Option{management.WithObserver(collector.CallFailed)}, o.Management...)...)
 	clusters := storagecluster.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-storagecluster"), o.Clock,
-		storagecluster.Config{Namespace: o.Namespace, EngineImage: o.EngineImage, EngineSeccompProfile: o.EngineSeccompProfile})
+		storagecluster.Config{
+			Namespace: o.Namespace, EngineImage: o.EngineImage, EngineSeccompProfile: o.EngineSeccompProfile, EngineEnv: o.EngineEnv,
+		})
 	if err := clusters.SetupWithManager(mgr); err != nil {
 		return err
 	}
@@ -103,6 +129,9 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		return err
 	}
 	containers := container.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-container"), o.Clock)
+	if o.UsageRate > 0 {
+		containers.SetUsageRate(o.UsageRate)
+	}
 	if err := containers.SetupWithManager(mgr); err != nil {
 		return err
 	}

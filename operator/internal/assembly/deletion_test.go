@@ -20,6 +20,7 @@ import (
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/container"
+	"weir.dev/weir/operator/internal/index"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/pool"
 )
@@ -51,7 +52,11 @@ func holding(t *testing.T, object client.Object, others ...client.Object) client
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).WithObjects(others...).WithStatusSubresource(object).Build()
+	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(object).WithObjects(others...).WithStatusSubresource(object)
+	for _, field := range index.Fields() {
+		builder = builder.WithIndex(field.Object, field.Name, field.Values)
+	}
+	return builder.Build()
 }
 
 func TestADeletionDoesNotTrustTheCache(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/management"
@@ -21,7 +23,24 @@ func (r *Reconciler) notReady(ctx context.Context, container *v1alpha1.Container
 
 // unreachable reports that no engine answers, or one that is needed does not.
 func (r *Reconciler) unreachable(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool, err error) {
-	message := management.Unreachable(pool.Spec.ClusterRef.Name, err)
+	r.silent(ctx, container, management.Unreachable(pool.Spec.ClusterRef.Name, err))
+}
+
+// usedChangePercent is how much of the space that a status shows has to come or go before the status is written: metrics have the
+// figures of each moment.
+const usedChangePercent = 1
+
+// usedChanged tells whether a container's space differs enough from what its status shows.
+func usedChanged(shown *resource.Quantity, bytes int64) bool {
+	if shown == nil {
+		return true
+	}
+	before, after := shown.Value(), policy.Quantity(bytes).Value()
+	return max(before, after)-min(before, after) > before/100*usedChangePercent
+}
+
+// silent reports that engines don't answer, in words that say which.
+func (r *Reconciler) silent(ctx context.Context, container *v1alpha1.Container, message string) {
 	r.notReady(ctx, container, v1alpha1.ReasonEngineUnreachable, message)
 	if container.Status.UUID != "" {
 		r.report(ctx, container, status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonEngineUnreachable, message))
@@ -32,7 +51,9 @@ func (r *Reconciler) unreachable(ctx context.Context, container *v1alpha1.Contai
 // which has been, or will be, reported as the reason for not being ready.
 func (r *Reconciler) describe(ctx context.Context, container *v1alpha1.Container, pool *v1alpha1.Pool, info *managementv1.ContainerInfo, accepted bool) {
 	container.Status.UUID = info.GetUuid()
-	container.Status.Used = policy.Quantity(int64(info.GetUsedBytes()))
+	if used := int64(info.GetUsedBytes()); usedChanged(container.Status.Used, used) {
+		container.Status.Used = policy.Quantity(used)
+	}
 	container.Status.ObjectClass = info.GetObjectClass()
 	container.Status.OpenHandles = int32(info.GetOpenHandles())
 	if degraded(pool) {

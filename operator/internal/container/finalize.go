@@ -15,8 +15,17 @@ import (
 	"weir.dev/weir/operator/internal/usage"
 )
 
-// blockedInterval is how often open handles, which nobody can watch, are looked at, and the pods and nodes of those.
-const blockedInterval = 5 * time.Second
+// blockedLook is how often to look at what nobody watches: pods whose mounts engines don't hear, and engines that refuse. The poll of the
+// pool tells of handles that are closed, and watches tell of nodes that go or come back.
+const blockedLook = 30 * time.Second
+
+// blockedInterval is how often to look at what blocks a deletion.
+func blockedInterval(reason string) time.Duration {
+	if reason == v1alpha1.ReasonPoolNotReady {
+		return 0 // the Pool is watched
+	}
+	return blockedLook
+}
 
 // blocker lets the container go; under deletionPolicy Delete, after the engines destroyed it. It returns what stands in the
 // way, nil for nothing.

@@ -10,20 +10,14 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/index"
 	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/policy"
@@ -31,13 +25,8 @@ import (
 )
 
 const (
-	// settledInterval is how often a container at rest is asked for its usage.
-	settledInterval = 15 * time.Second
 	// waitingInterval is how often engines that did not answer, or refused, are asked again.
 	waitingInterval = 5 * time.Second
-	// concurrency keeps objects of a cluster that does not answer, which takes until the deadline to notice, from
-	// holding up those of others.
-	concurrency = 4
 	// defaultChunkBytes is the chunk size of a container that was given none.
 	defaultChunkBytes = 1 << 20
 	// reasonContainerLost says that the engines don't have the container of this object any more.
@@ -61,13 +50,15 @@ type Reconciler struct {
 	engines  Connector
 	reporter *status.Reporter
 	course   lifecycle.Course[*v1alpha1.Container]
+	// poll tells which containers to look at again.
+	poll *poll
 }
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)
 
 // New makes a reconciler. live reads past the cache, for deletions.
 func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
-	r := &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive)}
+	r := &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive), poll: newPoll(c, engines)}
 	r.course = lifecycle.Course[*v1alpha1.Container]{
 		Client: c, Live: live, Reporter: r.reporter,
 		New:      func() *v1alpha1.Container { return &v1alpha1.Container{} },
@@ -81,20 +72,6 @@ func statusOf(container *v1alpha1.Container) lifecycle.Status {
 	return lifecycle.Status{
 		ObservedGeneration: &container.Status.ObservedGeneration, Conditions: &container.Status.Conditions, UUID: &container.Status.UUID,
 	}
-}
-
-// SetupWithManager registers the controller.
-func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	err := ctrl.NewControllerManagedBy(mgr).
-		Named("container").
-		For(&v1alpha1.Container{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.Pool{}, handler.EnqueueRequestsFromMapFunc(r.containersOfPool), builder.WithPredicates(readinessChanged{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
-		Complete(r)
-	if err != nil {
-		return fmt.Errorf("set up Container controller: %w", err)
-	}
-	return nil
 }
 
 // Reconcile moves one Container towards its spec.
@@ -119,10 +96,14 @@ func (r *Reconciler) converge(ctx context.Context, container *v1alpha1.Container
 		r.notReady(ctx, container, v1alpha1.ReasonPoolNotReady, fmt.Sprintf("waiting for Pool %s: see its conditions", pool.Name))
 		return 0, nil // the Pool's status starts the next look
 	}
+	if c := silence(&pool); c != nil && container.Status.UUID != "" {
+		r.silent(ctx, container, c.Message)
+		return 0, nil // the Pool's status starts the next look: one question to the engines is enough
+	}
 	err = r.reconcileEngines(ctx, container, &pool)
 	switch {
 	case err == nil:
-		return settledInterval, nil
+		return 0, nil // the poll of the pool starts the next look
 	case ctx.Err() != nil:
 		return 0, fmt.Errorf("interrupted: %w", ctx.Err()) // says nothing of the engines
 	case management.IsUnreachable(err):
@@ -205,7 +186,7 @@ func difference(container *v1alpha1.Container, pool *v1alpha1.Pool, known *manag
 	if known.GetType() == managementv1.ContainerType_CONTAINER_TYPE_OBJECT {
 		kind = v1alpha1.ContainerObject
 	}
-	class, chunk := cmp.Or(container.Spec.ObjectClass, pool.Spec.ObjectClass), int64(defaultChunkBytes)
+	class, chunk := cmp.Or(container.Spec.ObjectClass, pool.Spec.ObjectClass, policy.DefaultClass(pool.Spec.RedundancyFactor)), int64(defaultChunkBytes)
 	if container.Spec.ChunkSize != nil {
 		chunk = container.Spec.ChunkSize.Value()
 	}
@@ -274,6 +255,8 @@ func (r *Reconciler) refusal(ctx context.Context, container *v1alpha1.Container,
 		PoolSize:    pool.Spec.Size.Value(),
 		PoolRanks:   len(pool.Status.Ranks),
 		ObjectClass: container.Spec.ObjectClass,
+
+		RedundancyFactor: pool.Spec.RedundancyFactor,
 	}
 	reason, message, failed := policy.ContainerAcceptable.Evaluate(facts)
 	if !failed {
@@ -285,14 +268,13 @@ func (r *Reconciler) refusal(ctx context.Context, container *v1alpha1.Container,
 
 // twin returns the name of an older Container for the same label in the same pool, "" when there is none.
 func (r *Reconciler) twin(ctx context.Context, container *v1alpha1.Container) (string, error) {
-	var containers v1alpha1.ContainerList
-	if err := r.client.List(ctx, &containers, client.InNamespace(container.Namespace)); err != nil {
-		return "", fmt.Errorf("list containers in namespace %s: %w", container.Namespace, err)
+	var same v1alpha1.ContainerList
+	err := r.client.List(ctx, &same, client.InNamespace(container.Namespace), client.MatchingFields{index.ContainerLabel: index.EngineContainer(container)})
+	if err != nil {
+		return "", fmt.Errorf("list Containers of container %s in namespace %s: %w", container.EngineLabel(), container.Namespace, err)
 	}
-	for i := range containers.Items {
-		other := &containers.Items[i]
-		same := other.UID != container.UID && other.Spec.PoolRef == container.Spec.PoolRef && other.EngineLabel() == container.EngineLabel()
-		if same && v1alpha1.Older(other, container) {
+	for i := range same.Items {
+		if other := &same.Items[i]; other.UID != container.UID && v1alpha1.Older(other, container) {
 			return other.Name, nil
 		}
 	}
@@ -305,33 +287,4 @@ func poolKey(container *v1alpha1.Container) types.NamespacedName {
 
 func clusterKey(pool *v1alpha1.Pool) types.NamespacedName {
 	return types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.ClusterRef.Name}
-}
-
-func (r *Reconciler) containersOfPool(ctx context.Context, obj client.Object) []reconcile.Request {
-	var containers v1alpha1.ContainerList
-	if err := r.client.List(ctx, &containers, client.InNamespace(obj.GetNamespace())); err != nil {
-		return nil // the containers' own periodic look finds the change
-	}
-	var requests []reconcile.Request
-	for i := range containers.Items {
-		if containers.Items[i].Spec.PoolRef.Name == obj.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&containers.Items[i])})
-		}
-	}
-	return requests
-}
-
-// readinessChanged passes the changes of a Pool that matter to its containers.
-type readinessChanged struct{ predicate.Funcs }
-
-// Update implements predicate.Predicate.
-func (readinessChanged) Update(e event.UpdateEvent) bool {
-	before, okBefore := e.ObjectOld.(*v1alpha1.Pool)
-	after, okAfter := e.ObjectNew.(*v1alpha1.Pool)
-	return okBefore && okAfter && (before.Status.UUID != after.Status.UUID ||
-		degraded(before) != degraded(after) || before.Generation != after.Generation)
-}
-
-func degraded(pool *v1alpha1.Pool) bool {
-	return meta.IsStatusConditionTrue(pool.Status.Conditions, v1alpha1.ConditionDegraded)
 }

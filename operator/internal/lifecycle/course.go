@@ -38,8 +38,8 @@ type Course[T Object[T]] struct {
 	Converge func(context.Context, T) (time.Duration, error)
 	// Blocker does what can be done towards a deletion, and returns what that has to wait for, nil for nothing.
 	Blocker func(context.Context, T) (*status.Condition, error)
-	// BlockedInterval is how often to look at what blocks a deletion; 0 where watches tell of it.
-	BlockedInterval time.Duration
+	// BlockedInterval, if set, says how often to look at what blocks a deletion, by the reason for that; 0 where watches tell of it.
+	BlockedInterval func(reason string) time.Duration
 	// BlockedFor, if set, says instead when to look again at what blocks the deletion of an object; 0 where watches tell of it.
 	BlockedFor func(context.Context, T) (time.Duration, error)
 }
@@ -123,11 +123,14 @@ func (c *Course[T]) finalize(ctx context.Context, obj T) (reconcile.Result, erro
 	if err := errors.Join(err, patchStatus(ctx, c.Client, obj, base)); err != nil {
 		return reconcile.Result{}, err
 	}
-	after := c.BlockedInterval
-	if c.BlockedFor != nil {
+	var after time.Duration
+	switch {
+	case c.BlockedFor != nil:
 		if after, err = c.BlockedFor(ctx, obj); err != nil {
 			return reconcile.Result{}, err
 		}
+	case c.BlockedInterval != nil:
+		after = c.BlockedInterval(blocked.Reason)
 	}
 	return reconcile.Result{RequeueAfter: after}, nil
 }

@@ -252,6 +252,8 @@ func (c *Connections) call(ctx context.Context, method string, request any, invo
 	timeout := c.readTimeout
 	switch request.(type) {
 	case *managementv1.PoolCreateRequest, *managementv1.PoolResizeRequest, *managementv1.PoolDestroyRequest,
+		*managementv1.PoolExcludeRequest, *managementv1.PoolReintegrateRequest, *managementv1.PoolDrainRequest,
+		*managementv1.PoolExtendRequest, *managementv1.PoolSetPropertiesRequest,
 		*managementv1.ContainerCreateRequest, *managementv1.ContainerSetQuotaRequest, *managementv1.ContainerDestroyRequest:
 		timeout = writeTimeout
 	}

@@ -60,9 +60,11 @@ func runtimeDefault() *corev1.SeccompProfile {
 }
 
 // StatefulSet runs the engine of a rank of a complete cluster. node is where its data is; empty when the data is in a claim that the
-// scheduler follows.
-func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, fingerprint string) (*appsv1.StatefulSet, error) {
+// scheduler follows. env is what it has in its environment beside its own.
+func StatefulSet(c *v1alpha1.StorageCluster, rank int32, node, fingerprint string, env ...corev1.EnvVar) (*appsv1.StatefulSet, error) {
 	template := podTemplate(c, rank, node, fingerprint)
+	engine := &template.Spec.Containers[0]
+	engine.Env = append(engine.Env, env...)
 	encoded, err := json.Marshal(template)
 	if err != nil {
 		return nil, fmt.Errorf("encode pod template of rank %d of StorageCluster %s/%s: %w", rank, c.Namespace, c.Name, err)

@@ -114,6 +114,9 @@ func Labels(cluster string) map[string]string {
 	}
 }
 
+// AllPods selects the pods of Weir itself, those of engines among them.
+func AllPods() map[string]string { return map[string]string{labelName: productName} }
+
 // EngineSelector selects the pods of a cluster's engines.
 func EngineSelector(cluster string) map[string]string {
 	return map[string]string{

@@ -29,13 +29,13 @@ func Service(c *v1alpha1.StorageCluster) *corev1.Service {
 	}
 }
 
-// DisruptionBudget lets voluntary disruptions take one engine at a time.
-func DisruptionBudget(c *v1alpha1.StorageCluster) *policyv1.PodDisruptionBudget {
+// DisruptionBudget lets voluntary disruptions take as many engines at a time.
+func DisruptionBudget(c *v1alpha1.StorageCluster, engines int32) *policyv1.PodDisruptionBudget {
 	return &policyv1.PodDisruptionBudget{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "policy/v1", Kind: "PodDisruptionBudget"},
 		ObjectMeta: Meta(c, EnginesName(c.Name)),
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MaxUnavailable: new(intstr.FromInt32(1)),
+			MaxUnavailable: new(intstr.FromInt32(engines)),
 			Selector:       &metav1.LabelSelector{MatchLabels: EngineSelector(c.Name)},
 		},
 	}

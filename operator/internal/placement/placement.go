@@ -1,9 +1,10 @@
 // Package placement decides which node holds which engine. A rank that has a node keeps it for ever, because its data
-// is there; only ranks without a node are given one.
+// is there; only ranks without a node are given one, and ranks whose data was given up and whose node is gone another one.
 package placement
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -107,6 +108,22 @@ func Assign(held Assignment, engines v1alpha1.EnginesSpec, nodes []corev1.Node, 
 		return assigned, ""
 	}
 	return assigned, shortageMessage(engines, missing, len(candidates), problems)
+}
+
+// Release takes those ranks off their nodes that the spec calls lost, whose nodes are gone, and that another node can take.
+func Release(held Assignment, engines v1alpha1.EnginesSpec, nodes []corev1.Node, lacks func(node string) string) Assignment {
+	free := maps.Clone(held)
+	maps.DeleteFunc(free, func(rank int32, node string) bool {
+		isThere := slices.ContainsFunc(nodes, func(other corev1.Node) bool { return other.Name == node })
+		return slices.Contains(engines.Lost, rank) && !isThere
+	})
+	elsewhere, _ := Assign(free, engines, nodes, lacks)
+	for rank, node := range held {
+		if _, ok := elsewhere[rank]; !ok {
+			free[rank] = node
+		}
+	}
+	return free
 }
 
 // leastLoaded picks the candidate with the fewest engines, the first by name among equals.

@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -112,6 +113,28 @@ func TestAssign(t *testing.T) {
 				if !strings.Contains(shortage, words) {
 					t.Errorf("shortage %q does not say %q", shortage, words)
 				}
+			}
+		})
+	}
+}
+
+func TestALostRankGetsAnotherNodeWhenItsOwnIsGone(t *testing.T) {
+	held := Assignment{0: "a", 1: "gone", 2: "c"}
+	for name, tc := range map[string]struct {
+		lost  []int32
+		nodes []corev1.Node
+		want  Assignment
+	}{
+		"nobody says that it is lost": {nil, []corev1.Node{node("a"), node("b"), node("c")}, held},
+		"its node is there":           {[]int32{2}, []corev1.Node{node("a"), node("b"), node("c")}, held},
+		"there is another node":       {[]int32{1}, []corev1.Node{node("a"), node("b"), node("c")}, Assignment{0: "a", 1: "b", 2: "c"}},
+		"there is none":               {[]int32{1}, []corev1.Node{node("a"), node("c")}, held},
+	} {
+		t.Run(name, func(t *testing.T) {
+			engines := v1alpha1.EnginesSpec{Replicas: 3, Lost: tc.lost}
+			got, _ := Assign(Release(held, engines, tc.nodes, nil), engines, tc.nodes, nil)
+			if !maps.Equal(got, tc.want) {
+				t.Errorf("got %v, want %v", got, tc.want)
 			}
 		})
 	}

@@ -11,6 +11,8 @@ import (
 type Class struct {
 	// Engines that one redundancy group needs, each in a failure domain of its own.
 	Engines int
+	// Survives is the number of engines that may be lost at once without losing an object.
+	Survives int
 }
 
 // The registered classes: a protection and a number of groups. engine/layout has the same tables.
@@ -37,15 +39,29 @@ func ParseClass(name string) (class Class, ok bool) {
 	protection := name[:cut]
 	for _, replicas := range classReplicas {
 		if protection == "RP_"+strconv.Itoa(replicas) {
-			return Class{Engines: replicas}, true
+			return Class{Engines: replicas, Survives: replicas - 1}, true
 		}
 	}
 	for _, cells := range classCells {
 		if protection == fmt.Sprintf("EC_%dP%d", cells[0], cells[1]) {
-			return Class{Engines: cells[0] + cells[1]}, true
+			return Class{Engines: cells[0] + cells[1], Survives: cells[1]}, true
 		}
 	}
 	return Class{}, false
+}
+
+// DefaultClass is the class of a pool that names none. engine/layout has the same rule.
+func DefaultClass(redundancyFactor int32) string {
+	if redundancyFactor == 0 {
+		return "SX"
+	}
+	return fmt.Sprintf("RP_%dGX", redundancyFactor+1)
+}
+
+// weakClass is the message about a class that keeps less than the pool's redundancy factor says.
+func weakClass(object, class string, survives int, redundancyFactor int32) string {
+	return fmt.Sprintf("%s: objects of class %s survive the loss of %s at once, redundancyFactor %d asks for more: leave out spec.objectClass, or set it to a class such as %s",
+		object, class, Plural(survives, "engine"), redundancyFactor, DefaultClass(redundancyFactor))
 }
 
 // unknownClass is the message about a class that does not exist.

@@ -19,6 +19,8 @@ type ClusterEngine struct {
 	Started bool
 	// Outdated is true while the engine runs with an older configuration than the spec asks for.
 	Outdated bool
+	// GivenUp is true when the spec calls what the engine has lost.
+	GivenUp bool
 	// Message says why the engine is not ready.
 	Message string
 }
@@ -39,6 +41,8 @@ type Cluster struct {
 	// DriveFailures says which drives have failed and were not replaced; empty when none.
 	DriveFailures string
 	Engines       []ClusterEngine
+	// RolloutHeld says what the restart of the next engine waits for beside the others being up; empty for nothing.
+	RolloutHeld string
 }
 
 // ClusterReady finds what keeps a cluster from serving.
@@ -103,7 +107,7 @@ func clusterEnginesUp(c Cluster) (string, string, bool) {
 		return "", "", false
 	}
 	return v1alpha1.ReasonEnginesNotReady, fmt.Sprintf("%d of %s ready; %s",
-		len(c.Engines)-len(down), plural(len(c.Engines), "engine"), strings.Join(down, "; ")), true
+		len(c.Engines)-len(down), Plural(len(c.Engines), "engine"), strings.Join(down, "; ")), true
 }
 
 func clusterStarted(c Cluster) (string, string, bool) {
@@ -123,14 +127,17 @@ func clusterCurrent(c Cluster) (string, string, bool) {
 			outdated = append(outdated, e.Rank)
 		}
 	}
-	return v1alpha1.ReasonRollingOut, fmt.Sprintf("restarting engines one at a time, still to come: rank %s",
-		rankList(outdated)), len(outdated) > 0
+	message := fmt.Sprintf("restarting engines one at a time, still to come: rank %s", rankList(outdated))
+	if c.RolloutHeld != "" {
+		message += "; the next one waits: " + c.RolloutHeld
+	}
+	return v1alpha1.ReasonRollingOut, message, len(outdated) > 0
 }
 
 func clusterNoneLost(c Cluster) (string, string, bool) {
 	var lost []int32
 	for _, e := range c.Engines {
-		if e.Started && !e.Ready {
+		if e.Started && !e.Ready && !e.GivenUp {
 			lost = append(lost, e.Rank)
 		}
 	}

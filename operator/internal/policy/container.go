@@ -22,12 +22,15 @@ type Container struct {
 	PoolRanks int
 	// ObjectClass; empty means the pool's.
 	ObjectClass string
+	// RedundancyFactor of the pool.
+	RedundancyFactor int32
 }
 
 // ContainerAcceptable finds the containers that can't be made before the engines are asked.
 var ContainerAcceptable = Chain[Container]{
 	containerLabelUnique,    // one object speaks for one container
 	containerClassKnown,     // the class has a meaning
+	containerClassKeeps,     // the class keeps data as the pool's redundancy factor says
 	containerEnginesSuffice, // each copy has an engine of its own
 	containerQuotaFits,      // the quota can be reached
 }
@@ -51,6 +54,14 @@ func containerClassKnown(c Container) (string, string, bool) {
 	return v1alpha1.ReasonUnknownObjectClass, unknownClass("container "+c.Label, c.ObjectClass), true
 }
 
+func containerClassKeeps(c Container) (string, string, bool) {
+	class, ok := ParseClass(c.ObjectClass)
+	if !ok || class.Survives >= int(c.RedundancyFactor) {
+		return "", "", false
+	}
+	return v1alpha1.ReasonWeakObjectClass, weakClass("container "+c.Label+" of pool "+c.Pool, c.ObjectClass, class.Survives, c.RedundancyFactor), true
+}
+
 func containerEnginesSuffice(c Container) (string, string, bool) {
 	class, ok := ParseClass(c.ObjectClass)
 	if !ok || class.Engines <= c.PoolRanks {
@@ -58,7 +69,7 @@ func containerEnginesSuffice(c Container) (string, string, bool) {
 	}
 	return v1alpha1.ReasonTooFewEngines, fmt.Sprintf(
 		"container %s: object class %s needs %s, pool %s has %d: choose a class with fewer copies, or a pool on more engines",
-		c.Label, c.ObjectClass, plural(class.Engines, "engine"), c.Pool, c.PoolRanks), true
+		c.Label, c.ObjectClass, Plural(class.Engines, "engine"), c.Pool, c.PoolRanks), true
 }
 
 func containerQuotaFits(c Container) (string, string, bool) {

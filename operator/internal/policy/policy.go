@@ -75,8 +75,8 @@ func rankList(ranks []int32) string {
 	}
 }
 
-// plural adds an s to a noun unless n is one.
-func plural(n int, noun string) string {
+// Plural adds an s to a noun unless n is one.
+func Plural(n int, noun string) string {
 	if n == 1 {
 		return fmt.Sprintf("%d %s", n, noun)
 	}

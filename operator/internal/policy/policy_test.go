@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,6 +30,14 @@ func TestParseClass(t *testing.T) {
 	}
 }
 
+// share puts all engines into one failure domain.
+func (p *Pool) share(domain string) {
+	p.Engines = slices.Clone(p.Engines)
+	for i := range p.Engines {
+		p.Engines[i].Domain = domain
+	}
+}
+
 func TestPoolAcceptable(t *testing.T) {
 	engines := []Engine{
 		{Rank: 0, Up: true, Free: 10 * gi, Targets: 2}, {Rank: 1, Up: true, Free: 4 * gi, Targets: 2}, {Rank: 2, Up: true, Free: 10 * gi, Targets: 2},
@@ -50,8 +59,10 @@ func TestPoolAcceptable(t *testing.T) {
 		"a class that needs every engine is accepted":           {func(p *Pool) { p.ObjectClass = "RP_3GX" }, "", ""},
 		"a class that needs more engines is refused":            {func(p *Pool) { p.ObjectClass = "EC_2P2GX" }, v1alpha1.ReasonTooFewEngines, "EC_2P2GX needs 4 engines, the pool has 3"},
 		"a class counts the pool's ranks, not the cluster's":    {func(p *Pool) { p.ObjectClass = "RP_3GX"; p.Ranks = []int32{0, 2} }, v1alpha1.ReasonTooFewEngines, "the pool has 2"},
-		"losing three of three engines can't be survived":       {func(p *Pool) { p.RedundancyFactor = 3 }, v1alpha1.ReasonTooFewEngines, "redundancyFactor 3 needs 4 engines"},
-		"losing two of three can":                               {func(p *Pool) { p.RedundancyFactor = 2 }, "", ""},
+		"losing three of three engines can't be survived":       {func(p *Pool) { p.RedundancyFactor = 3; p.ObjectClass = "" }, v1alpha1.ReasonTooFewEngines, "redundancyFactor 3 needs 4 engines"},
+		"copies need a domain each":                             {func(p *Pool) { p.RedundancyFactor = 1; p.ObjectClass = ""; p.share("rack-1") }, v1alpha1.ReasonTooFewFailureDomains, "class RP_2GX keeps 2 copies, its engines are in 1 failure domain (ranks 0, 1 and 2 are in rack-1)"},
+		"engines of one rack without copies":                    {func(p *Pool) { p.share("rack-1") }, "", ""},
+		"losing two of three can":                               {func(p *Pool) { p.RedundancyFactor = 2; p.ObjectClass = "" }, "", ""},
 		"an unknown class comes before everything it would ask": {func(p *Pool) { p.ObjectClass = "RP_9GX"; p.Size = 99 * gi }, v1alpha1.ReasonUnknownObjectClass, `"RP_9GX" does not exist`},
 		"unknown ranks are all named":                           {func(p *Pool) { p.Ranks = []int32{9, 0, 7, 8} }, v1alpha1.ReasonUnknownRank, "names 7, 8 and 9, StorageCluster weir has ranks 0 to 2"},
 		"engines that are away are waited for":                  {func(p *Pool) { p.Engines = away }, v1alpha1.ReasonClusterNotReady, "waits for engines of rank 1 and 2"},
@@ -59,6 +70,10 @@ func TestPoolAcceptable(t *testing.T) {
 		"nor are they for a pool that is there":                 {func(p *Pool) { p.Engines = away; p.Current = p.Size }, "", ""},
 		"a pool without room for each target's log is refused":  {func(p *Pool) { p.Size = 100 << 20 }, v1alpha1.ReasonPoolTooSmall, "100Mi are too little for the 6 targets that share it, each needs 32Mi: make a Pool of at least 192Mi"},
 		"fewer engines need less":                               {func(p *Pool) { p.Size = 100 << 20; p.Ranks = []int32{1} }, "", ""},
+		"a pool without a class has that of its factor":         {func(p *Pool) { p.ObjectClass = ""; p.RedundancyFactor = 1 }, "", ""},
+		"or the one of every target":                            {func(p *Pool) { p.ObjectClass = "" }, "", ""},
+		"a class that keeps less than the factor is refused":    {func(p *Pool) { p.RedundancyFactor = 1 }, v1alpha1.ReasonWeakObjectClass, "class SX survive the loss of 0 engines at once, redundancyFactor 1 asks for more: leave out spec.objectClass, or set it to a class such as RP_2GX"},
+		"one that keeps more is accepted":                       {func(p *Pool) { p.RedundancyFactor = 1; p.ObjectClass = "RP_3GX" }, "", ""},
 		"a twin comes first of all":                             {func(p *Pool) { p.Twin = "older"; p.ObjectClass = "?" }, v1alpha1.ReasonLabelInUse, "Pool older"},
 	}
 	for name, tc := range tests {
@@ -85,6 +100,8 @@ func TestContainerAcceptable(t *testing.T) {
 		"two copies on two engines are accepted": {func(c *Container) { c.ObjectClass = "RP_2GX" }, "", ""},
 		"three copies on two engines are not":    {func(c *Container) { c.ObjectClass = "RP_3GX" }, v1alpha1.ReasonTooFewEngines, "needs 3 engines, pool tank has 2"},
 		"an unknown class is refused":            {func(c *Container) { c.ObjectClass = "S5" }, v1alpha1.ReasonUnknownObjectClass, `"S5" does not exist`},
+		"a class that keeps less than the pool":  {func(c *Container) { c.ObjectClass = "S1"; c.RedundancyFactor = 1 }, v1alpha1.ReasonWeakObjectClass, "box of pool tank: objects of class S1 survive the loss of 0 engines"},
+		"the pool's own class is accepted":       {func(c *Container) { c.RedundancyFactor = 1 }, "", ""},
 		"a twin is refused":                      {func(c *Container) { c.Twin = "older" }, v1alpha1.ReasonLabelInUse, "Container older"},
 	}
 	for name, tc := range tests {

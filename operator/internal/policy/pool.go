@@ -1,8 +1,11 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"weir.dev/weir/operator/api/v1alpha1"
 )
@@ -15,6 +18,8 @@ type Engine struct {
 	Free int64
 	// Targets that share what the engine gives to a pool.
 	Targets int32
+	// Domain is the failure domain that it is in; empty means that it is one of its own.
+	Domain string
 }
 
 // MinShareBytes is the least that a pool takes of a target: its log, index and some data. engine/pool has the same bound.
@@ -33,7 +38,8 @@ type Pool struct {
 	// Current size of the pool in the engines, in bytes; 0 when it does not exist yet.
 	Current int64
 	// Ranks that should hold the pool; empty means every engine.
-	Ranks            []int32
+	Ranks []int32
+	// ObjectClass; empty means the one of RedundancyFactor.
 	ObjectClass      string
 	RedundancyFactor int32
 	// Engines of the cluster.
@@ -44,8 +50,10 @@ type Pool struct {
 var PoolAcceptable = Chain[Pool]{
 	poolLabelUnique,     // one object speaks for one pool
 	poolClassKnown,      // the class has a meaning
+	poolClassKeeps,      // the class keeps data as the redundancy factor says
 	poolRanksKnown,      // each rank is an engine of the cluster
 	poolEnginesSuffice,  // each copy has an engine of its own
+	poolDomainsSuffice,  // each copy has a failure domain of its own
 	poolSharesSuffice,   // each target has enough of the pool to work with
 	poolEnginesUp,       // a pool made now would leave out engines that are away
 	poolCapacitySuffice, // each engine has room for its share
@@ -75,10 +83,23 @@ func poolLabelUnique(p Pool) (string, string, bool) {
 }
 
 func poolClassKnown(p Pool) (string, string, bool) {
-	if _, ok := ParseClass(p.ObjectClass); ok {
+	if _, ok := ParseClass(p.class()); ok {
 		return "", "", false
 	}
 	return v1alpha1.ReasonUnknownObjectClass, unknownClass("pool "+p.Label, p.ObjectClass), true
+}
+
+// class of new containers.
+func (p Pool) class() string {
+	return cmp.Or(p.ObjectClass, DefaultClass(p.RedundancyFactor))
+}
+
+func poolClassKeeps(p Pool) (string, string, bool) {
+	class, _ := ParseClass(p.class())
+	if class.Survives >= int(p.RedundancyFactor) {
+		return "", "", false
+	}
+	return v1alpha1.ReasonWeakObjectClass, weakClass("pool "+p.Label, p.ObjectClass, class.Survives, p.RedundancyFactor), true
 }
 
 func poolRanksKnown(p Pool) (string, string, bool) {
@@ -97,7 +118,7 @@ func poolRanksKnown(p Pool) (string, string, bool) {
 }
 
 func poolEnginesSuffice(p Pool) (string, string, bool) {
-	class, _ := ParseClass(p.ObjectClass)
+	class, _ := ParseClass(p.class())
 	have := len(p.members())
 	need, asks := int(p.RedundancyFactor)+1, fmt.Sprintf("redundancyFactor %d", p.RedundancyFactor)
 	if class.Engines > need {
@@ -108,7 +129,35 @@ func poolEnginesSuffice(p Pool) (string, string, bool) {
 	}
 	return v1alpha1.ReasonTooFewEngines, fmt.Sprintf(
 		"pool %s: %s needs %s, the pool has %d: raise spec.engines.replicas of StorageCluster %s to %d, or make a Pool with less redundancy",
-		p.Label, asks, plural(need, "engine"), have, p.Cluster, need), true
+		p.Label, asks, Plural(need, "engine"), have, p.Cluster, need), true
+}
+
+func poolDomainsSuffice(p Pool) (string, string, bool) {
+	if p.Current > 0 {
+		return "", "", false // it keeps the domains that it was made with
+	}
+	domains, alone := map[string][]int32{}, 0
+	for _, e := range p.members() {
+		if e.Domain == "" {
+			alone++
+			continue
+		}
+		domains[e.Domain] = append(domains[e.Domain], e.Rank)
+	}
+	class, _ := ParseClass(p.class())
+	have, need := len(domains)+alone, max(int(p.RedundancyFactor)+1, class.Engines)
+	if need <= have {
+		return "", "", false
+	}
+	var shared []string
+	for _, domain := range slices.Sorted(maps.Keys(domains)) {
+		if ranks := domains[domain]; len(ranks) > 1 {
+			shared = append(shared, fmt.Sprintf("ranks %s are in %s", rankList(ranks), domain))
+		}
+	}
+	return v1alpha1.ReasonTooFewFailureDomains, fmt.Sprintf(
+		"pool %s: class %s keeps %d copies, its engines are in %s (%s): spread the engines of StorageCluster %s over more nodes, see spec.engines.failureDomains, or make a Pool with less redundancy",
+		p.Label, p.class(), need, Plural(have, "failure domain"), strings.Join(shared, "; "), p.Cluster), true
 }
 
 func poolSharesSuffice(p Pool) (string, string, bool) {
@@ -160,6 +209,6 @@ func poolCapacitySuffice(p Pool) (string, string, bool) {
 	most := p.Current + tightest.Free*int64(len(members))
 	return v1alpha1.ReasonInsufficientCapacity, fmt.Sprintf(
 		"pool %s: not enough capacity: %s over %s needs %s on each, engine %d has %s free: lower spec.size to at most %s, delete a pool, or add engines",
-		p.Label, Bytes(p.Size), plural(len(members), "engine"), Bytes(p.Size/int64(len(members))), tightest.Rank,
+		p.Label, Bytes(p.Size), Plural(len(members), "engine"), Bytes(p.Size/int64(len(members))), tightest.Rank,
 		Bytes(tightest.Free), Bytes(most)), true
 }

@@ -4,7 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
@@ -31,6 +32,7 @@ func (r *Reconciler) unreachable(ctx context.Context, pool *v1alpha1.Pool, err e
 			"waiting for an engine of StorageCluster %s: %s", pool.Spec.ClusterRef.Name, management.Message(err)))
 		return
 	}
+	pool.Status.Health, pool.Status.MayFail, pool.Status.Rebuild = "", nil, nil // nobody knows
 	message := management.Unreachable(pool.Spec.ClusterRef.Name, err)
 	r.notReady(ctx, pool, v1alpha1.ReasonEngineUnreachable, message)
 	r.report(ctx, pool, status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonEngineUnreachable, message))
@@ -41,16 +43,15 @@ func (r *Reconciler) unreachable(ctx context.Context, pool *v1alpha1.Pool, err e
 func (r *Reconciler) describe(ctx context.Context, pool *v1alpha1.Pool, info *managementv1.PoolInfo, accepted bool) {
 	pool.Status.UUID = info.GetUuid()
 	pool.Status.Tenant = int64(info.GetTenant())
+	pool.Status.ObjectClass = info.GetObjectClass()
 	pool.Status.Containers = int32(info.GetContainers())
 	pool.Status.Ranks = ranks(info.GetRanks())
+	pool.Status.NewRanks = ranks(info.GetNewRanks())
 	pool.Status.ServiceRanks = ranks(info.GetServiceRanks())
-	pool.Status.Capacity = &v1alpha1.Capacity{
-		Total: policy.Quantity(int64(info.GetSizeBytes())),
-		Used:  policy.Quantity(int64(info.GetUsedBytes())),
-		Free:  policy.Quantity(int64(info.GetFreeBytes())),
-	}
+	pool.Status.Capacity = capacity(pool.Status.Capacity, info)
 	degraded, usable := availability(info, pool.Spec.ClusterRef.Name)
 	r.report(ctx, pool, degraded)
+	r.describeHealth(ctx, pool, info)
 	switch {
 	case !accepted:
 	case !usable:
@@ -61,27 +62,24 @@ func (r *Reconciler) describe(ctx context.Context, pool *v1alpha1.Pool, info *ma
 	}
 }
 
-// availability says whether part of the pool's data can't be reached, and whether the pool can be used all the same: it can
-// while devices are faulty, since new objects are laid out on others.
-func availability(info *managementv1.PoolInfo, cluster string) (degraded status.Condition, usable bool) {
-	lost, down := ranks(info.GetUnreachableRanks()), info.GetDownTargets()
-	switch {
-	case len(lost) > 0 || (len(down) == 0 && info.GetState() == managementv1.PoolState_POOL_STATE_DEGRADED):
-		return status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonRanksUnreachable, fmt.Sprintf(
-			"engines of rank %v don't answer: their part of pool %s is unavailable until they are back, nothing is lost. See StorageCluster %s",
-			lost, info.GetLabel(), cluster)), false
-	case len(down) > 0:
-		names := make([]string, 0, len(down))
-		for _, target := range down {
-			names = append(names, fmt.Sprintf("target %d of rank %d", target.GetTarget(), target.GetRank()))
-		}
-		return status.Of(v1alpha1.ConditionDegraded, true, v1alpha1.ReasonTargetsOutOfService, fmt.Sprintf(
-			"devices are faulty, or what was on them is lost: what pool %s has on %s is unavailable. weir system query says what is wrong with each. Repair or replace them, say so with weir system clear-device, and restart their engines. See StorageCluster %s",
-			info.GetLabel(), strings.Join(names, ", "), cluster)), true
-	default:
-		return status.Of(v1alpha1.ConditionDegraded, false, v1alpha1.ReasonAllRanksReachable,
-			fmt.Sprintf("all %d engines of pool %s answer", len(info.GetRanks()), info.GetLabel())), true
+// usedChangePermille is how much of a pool has to come into use, or out of it, before its status is written: metrics have the figures of
+// each moment.
+const usedChangePermille = 1
+
+// capacity is what the status is to show of a pool's space: what it shows where that is near enough.
+func capacity(shown *v1alpha1.Capacity, info *managementv1.PoolInfo) *v1alpha1.Capacity {
+	current := &v1alpha1.Capacity{
+		Total: policy.Quantity(int64(info.GetSizeBytes())),
+		Used:  policy.Quantity(int64(info.GetUsedBytes())),
+		Free:  policy.Quantity(int64(info.GetFreeBytes())),
 	}
+	near := func(a, b *resource.Quantity) bool {
+		return a != nil && max(a.Value(), b.Value())-min(a.Value(), b.Value()) <= int64(info.GetSizeBytes())/1000*usedChangePermille
+	}
+	if shown != nil && shown.Total != nil && shown.Total.Equal(*current.Total) && near(shown.Used, current.Used) && near(shown.Free, current.Free) {
+		return shown
+	}
+	return current
 }
 
 func ranks(wire []uint32) []int32 {

@@ -10,13 +10,22 @@ import (
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/index"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/status"
 	"weir.dev/weir/operator/internal/usage"
 )
 
-// blockedInterval is how often containers without a Container object, which nobody can watch, are looked at.
-const blockedInterval = 5 * time.Second
+// blockedLook is how often to look at what nobody can watch: containers without a Container object, and engines that refuse.
+const blockedLook = 15 * time.Second
+
+// blockedInterval is how often to look at what blocks a deletion.
+func blockedInterval(reason string) time.Duration {
+	if reason == v1alpha1.ReasonDependentsExist {
+		return 0 // Containers are watched
+	}
+	return blockedLook
+}
 
 // blocker lets the pool go after its containers and, under deletionPolicy Delete, after the engines destroyed it. It returns
 // what stands in the way, nil for nothing.
@@ -139,14 +148,12 @@ func (r *Reconciler) destroy(ctx context.Context, pool *v1alpha1.Pool) (missing 
 
 func (r *Reconciler) dependents(ctx context.Context, pool *v1alpha1.Pool) ([]string, error) {
 	var containers v1alpha1.ContainerList
-	if err := r.live.List(ctx, &containers, client.InNamespace(pool.Namespace)); err != nil {
+	if err := r.live.List(ctx, &containers, client.InNamespace(pool.Namespace), client.MatchingFields{index.ContainerPool: pool.Name}); err != nil {
 		return nil, fmt.Errorf("list containers of Pool %s/%s: %w", pool.Namespace, pool.Name, err)
 	}
 	var names []string
 	for i := range containers.Items {
-		if containers.Items[i].Spec.PoolRef.Name == pool.Name {
-			names = append(names, fmt.Sprintf("Container %s/%s", containers.Items[i].Namespace, containers.Items[i].Name))
-		}
+		names = append(names, fmt.Sprintf("Container %s/%s", containers.Items[i].Namespace, containers.Items[i].Name))
 	}
 	return names, nil
 }

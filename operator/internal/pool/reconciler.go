@@ -7,12 +7,13 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -20,6 +21,7 @@ import (
 
 	managementv1 "weir.dev/weir/engine/proto/management/v1"
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/index"
 	"weir.dev/weir/operator/internal/lifecycle"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/policy"
@@ -29,11 +31,10 @@ import (
 const (
 	// settledInterval is how often a pool at rest is asked for its usage.
 	settledInterval = 15 * time.Second
+	// movingInterval is how often a pool is asked for its health while copies are missing, or are being made.
+	movingInterval = 3 * time.Second
 	// waitingInterval is how often engines that did not answer, or refused, are asked again.
 	waitingInterval = 5 * time.Second
-	// concurrency keeps objects of a cluster that does not answer, which takes until the deadline to notice, from
-	// holding up those of others.
-	concurrency = 4
 )
 
 // +kubebuilder:rbac:groups=storage.weir.dev,resources=pools,verbs=get;list;watch;patch
@@ -80,10 +81,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("pool").
 		For(&v1alpha1.Pool{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.StorageCluster{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfCluster), builder.WithPredicates(engineCountChanged{})).
+		Watches(&v1alpha1.StorageCluster{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfCluster), builder.WithPredicates(predicate.Or[client.Object](engineCountChanged{}, lostChanged{}))).
 		Watches(&v1alpha1.Container{}, handler.EnqueueRequestsFromMapFunc(poolOfContainer), builder.WithPredicates(comesOrGoes{})).
-		Watches(&v1alpha1.Tenant{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfTenant)).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
+		Watches(&v1alpha1.Tenant{}, handler.EnqueueRequestsFromMapFunc(r.poolsOfTenant), builder.WithPredicates(numberChanged{})).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up Pool controller: %w", err)
@@ -111,9 +111,11 @@ func (r *Reconciler) converge(ctx context.Context, pool *v1alpha1.Pool) (time.Du
 	}
 	engines, err := r.engines.Connect(ctx, clusterKey(pool))
 	if err == nil {
-		err = r.reconcileEngines(ctx, pool, engines)
+		err = r.reconcileEngines(ctx, pool, &cluster, engines)
 	}
 	switch {
+	case err == nil && pool.Spec.RedundancyFactor > 0 && pool.Status.Health != v1alpha1.PoolHealthy:
+		return movingInterval, nil
 	case err == nil:
 		return settledInterval, nil
 	case ctx.Err() != nil:
@@ -129,7 +131,7 @@ func (r *Reconciler) converge(ctx context.Context, pool *v1alpha1.Pool) (time.Du
 }
 
 // reconcileEngines creates, adopts or grows the pool. An impossible pool is a condition, not an error.
-func (r *Reconciler) reconcileEngines(ctx context.Context, pool *v1alpha1.Pool, engines *management.Engines) error {
+func (r *Reconciler) reconcileEngines(ctx context.Context, pool *v1alpha1.Pool, cluster *v1alpha1.StorageCluster, engines *management.Engines) error {
 	label := pool.EngineLabel()
 	answer, err := engines.Pools.Query(ctx, &managementv1.PoolQueryRequest{Pool: label})
 	missing := management.IsNotFound(err)
@@ -142,9 +144,15 @@ func (r *Reconciler) reconcileEngines(ctx context.Context, pool *v1alpha1.Pool, 
 			"pool %s (%s) is not in the engines any more: somebody destroyed it there. Delete this Pool; a new one starts empty", label, pool.Status.UUID))
 		return nil
 	}
-	refusal, err := r.refusal(ctx, pool, engines, known)
-	if err != nil {
-		return err
+	var refusal *status.Condition
+	var places []*managementv1.EnginePlace
+	if !accepted(pool) || grows(pool, known) {
+		if places, err = r.places(ctx, cluster); err != nil {
+			return err
+		}
+		if refusal, err = r.refusal(ctx, pool, cluster, engines, known, places); err != nil {
+			return err
+		}
 	}
 	if refusal != nil {
 		r.report(ctx, pool, *refusal)
@@ -173,7 +181,7 @@ func (r *Reconciler) reconcileEngines(ctx context.Context, pool *v1alpha1.Pool, 
 	}
 	switch {
 	case pool.Status.UUID == "":
-		known, err = r.create(ctx, pool, engines, number)
+		known, err = r.create(ctx, pool, engines, number, places)
 	case refusal == nil && grows(pool, known):
 		var grown *managementv1.PoolResizeResponse
 		grown, err = engines.Pools.Resize(ctx, &managementv1.PoolResizeRequest{Pool: pool.Status.UUID, SizeBytes: uint64(pool.Spec.Size.Value())})
@@ -182,11 +190,37 @@ func (r *Reconciler) reconcileEngines(ctx context.Context, pool *v1alpha1.Pool, 
 	if err != nil {
 		return err
 	}
+	known, refused, err := r.arrange(ctx, pool, cluster, engines, known, refusal == nil)
+	if err != nil {
+		return err
+	}
 	r.describe(ctx, pool, known, refusal == nil)
+	if refused != nil {
+		r.report(ctx, pool, *refused)
+	}
 	return nil
 }
 
-func (r *Reconciler) create(ctx context.Context, pool *v1alpha1.Pool, engines *management.Engines, tenant uint64) (*managementv1.PoolInfo, error) {
+// arrange has a pool wait for engines as long as it is told, go on without those that are given up, and take in new ones if it may.
+// It returns the pool as it is then, or why engines don't do it.
+func (r *Reconciler) arrange(
+	ctx context.Context, pool *v1alpha1.Pool, cluster *v1alpha1.StorageCluster, engines *management.Engines,
+	known *managementv1.PoolInfo, mayJoin bool,
+) (*managementv1.PoolInfo, *status.Condition, error) {
+	known, err := setDelay(ctx, pool, engines, known)
+	if err != nil || pool.Status.UUID == "" {
+		return known, nil, err
+	}
+	known, refused, err := r.giveUp(ctx, pool, cluster.Spec.Engines.Lost, engines, known)
+	if err != nil || refused != nil || !mayJoin {
+		return known, refused, err
+	}
+	return r.join(ctx, pool, cluster, engines, known)
+}
+
+func (r *Reconciler) create(
+	ctx context.Context, pool *v1alpha1.Pool, engines *management.Engines, tenant uint64, places []*managementv1.EnginePlace,
+) (*managementv1.PoolInfo, error) {
 	request := &managementv1.PoolCreateRequest{
 		Label:            pool.EngineLabel(),
 		SizeBytes:        uint64(pool.Spec.Size.Value()),
@@ -194,12 +228,20 @@ func (r *Reconciler) create(ctx context.Context, pool *v1alpha1.Pool, engines *m
 		ObjectClass:      pool.Spec.ObjectClass,
 		Uuid:             string(pool.UID),
 		Tenant:           tenant,
+		Places:           places,
 	}
 	for _, rank := range pool.Spec.Ranks {
 		request.Ranks = append(request.Ranks, uint32(rank))
 	}
 	made, err := engines.Pools.Create(ctx, request)
 	return made.GetPool(), err
+}
+
+// accepted tells whether a pool was made, and found ready, by the spec that it has. What its engines are like is not asked again then: one
+// engine has to ask all others for that.
+func accepted(pool *v1alpha1.Pool) bool {
+	ready := meta.FindStatusCondition(pool.Status.Conditions, v1alpha1.ConditionReady)
+	return pool.Status.UUID != "" && ready != nil && ready.Status == metav1.ConditionTrue && ready.ObservedGeneration == pool.Generation
 }
 
 // grows is true when the spec asks for more than the pool has. Engines round up, so that a pool that has grown has enough.
@@ -209,7 +251,15 @@ func grows(pool *v1alpha1.Pool, known *managementv1.PoolInfo) bool {
 
 // refusal gathers the facts and asks the policy whether the pool can be made, or grown. known is nil for a pool that
 // does not exist yet.
-func (r *Reconciler) refusal(ctx context.Context, pool *v1alpha1.Pool, engines *management.Engines, known *managementv1.PoolInfo) (*status.Condition, error) {
+func (r *Reconciler) refusal(
+	ctx context.Context, pool *v1alpha1.Pool, cluster *v1alpha1.StorageCluster, engines *management.Engines,
+	known *managementv1.PoolInfo, places []*managementv1.EnginePlace,
+) (*status.Condition, error) {
+	if rank, lacks := nodeless(pool, cluster); lacks && known == nil {
+		c := status.Of(v1alpha1.ConditionReady, false, v1alpha1.ReasonClusterNotReady, fmt.Sprintf(
+			"waiting until rank %d of StorageCluster %s has a node: copies are kept in failure domains apart", rank, cluster.Name))
+		return &c, nil
+	}
 	system, err := engines.System.Query(ctx, &managementv1.SystemQueryRequest{})
 	if err != nil {
 		return nil, err
@@ -233,6 +283,7 @@ func (r *Reconciler) refusal(ctx context.Context, pool *v1alpha1.Pool, engines *
 			Rank: int32(e.GetRank()),
 			Up:   e.GetHealth() == managementv1.EngineHealth_ENGINE_HEALTH_UP,
 			Free: int64(e.GetFreeBytes()), Targets: int32(e.GetTargets()),
+			Domain: domainOf(places, e.GetRank()),
 		})
 	}
 	if known != nil && len(facts.Ranks) == 0 {
@@ -250,14 +301,13 @@ func (r *Reconciler) refusal(ctx context.Context, pool *v1alpha1.Pool, engines *
 
 // twin returns the name of an older Pool for the same label, "" when there is none.
 func (r *Reconciler) twin(ctx context.Context, pool *v1alpha1.Pool) (string, error) {
-	var pools v1alpha1.PoolList
-	if err := r.client.List(ctx, &pools, client.InNamespace(pool.Namespace)); err != nil {
-		return "", fmt.Errorf("list pools in namespace %s: %w", pool.Namespace, err)
+	var same v1alpha1.PoolList
+	err := r.client.List(ctx, &same, client.InNamespace(pool.Namespace), client.MatchingFields{index.PoolLabel: index.EnginePool(pool)})
+	if err != nil {
+		return "", fmt.Errorf("list Pools of pool %s in namespace %s: %w", pool.EngineLabel(), pool.Namespace, err)
 	}
-	for i := range pools.Items {
-		other := &pools.Items[i]
-		same := other.UID != pool.UID && other.Spec.ClusterRef == pool.Spec.ClusterRef && other.EngineLabel() == pool.EngineLabel()
-		if same && v1alpha1.Older(other, pool) {
+	for i := range same.Items {
+		if other := &same.Items[i]; other.UID != pool.UID && v1alpha1.Older(other, pool) {
 			return other.Name, nil
 		}
 	}
@@ -270,14 +320,12 @@ func clusterKey(pool *v1alpha1.Pool) types.NamespacedName {
 
 func (r *Reconciler) poolsOfCluster(ctx context.Context, obj client.Object) []reconcile.Request {
 	var pools v1alpha1.PoolList
-	if err := r.client.List(ctx, &pools, client.InNamespace(obj.GetNamespace())); err != nil {
+	if err := r.client.List(ctx, &pools, client.InNamespace(obj.GetNamespace()), client.MatchingFields{index.PoolCluster: obj.GetName()}); err != nil {
 		return nil // the pools' own periodic look finds the change
 	}
 	var requests []reconcile.Request
 	for i := range pools.Items {
-		if pools.Items[i].Spec.ClusterRef.Name == obj.GetName() {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pools.Items[i])})
-		}
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&pools.Items[i])})
 	}
 	return requests
 }

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"weir.dev/weir/operator/api/v1alpha1"
@@ -56,7 +58,7 @@ func (r *Reconciler) tenantOf(ctx context.Context, pool *v1alpha1.Pool) (*v1alph
 	if err := r.client.Get(ctx, client.ObjectKey{Name: pool.Namespace}, &namespace); err != nil {
 		return nil, fmt.Errorf("read namespace %s: %w", pool.Namespace, err)
 	}
-	return v1alpha1.TenantOf(tenants.Items, namespace.Labels)
+	return v1alpha1.TenantOf(tenants.Items, namespace.Labels), nil
 }
 
 // poolsOfTenant are the pools that wait for a tenant.
@@ -72,4 +74,14 @@ func (r *Reconciler) poolsOfTenant(ctx context.Context, _ client.Object) []recon
 		}
 	}
 	return requests
+}
+
+// numberChanged passes the changes of a Tenant that pools wait for.
+type numberChanged struct{ predicate.Funcs }
+
+// Update implements predicate.Predicate.
+func (numberChanged) Update(e event.UpdateEvent) bool {
+	before, okBefore := e.ObjectOld.(*v1alpha1.Tenant)
+	after, okAfter := e.ObjectNew.(*v1alpha1.Tenant)
+	return okBefore && okAfter && (before.Status.Number != after.Status.Number || before.Generation != after.Generation)
 }

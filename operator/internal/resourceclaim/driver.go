@@ -4,11 +4,9 @@ package resourceclaim
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -18,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	cdi "tags.cncf.io/container-device-interface/specs-go"
 
+	"weir.dev/weir/operator/internal/cdifile"
 	"weir.dev/weir/operator/internal/drive"
 	"weir.dev/weir/operator/internal/inventory"
 )
@@ -29,10 +28,6 @@ import (
 const (
 	// cdiKind is the vendor and the class of drives in CDI.
 	cdiKind = drive.Driver + "/drive"
-	// cdiVersion is the oldest version of CDI that has all that is used here.
-	cdiVersion = "0.5.0"
-	// specMode lets container runtimes read a specification.
-	specMode = 0o644
 	// nodeMode lets only the engine's user open a drive.
 	nodeMode = os.FileMode(0o600)
 )
@@ -47,17 +42,16 @@ type Publisher interface {
 
 // Driver gives drives to pods.
 type Driver struct {
-	node string
-	// folder has the specifications of CDI.
-	folder string
-	take   Taker
+	node  string
+	specs cdifile.Folder
+	take  Taker
 }
 
 var _ kubeletplugin.DRAPlugin = (*Driver)(nil)
 
 // New makes a driver for a node, whose container runtime reads CDI specifications from a folder.
 func New(node, folder string, take Taker) *Driver {
-	return &Driver{node: node, folder: folder, take: take}
+	return &Driver{node: node, specs: cdifile.Folder{Path: folder, Driver: drive.Driver}, take: take}
 }
 
 // Offer tells the scheduler of the drives that the node has now.
@@ -114,15 +108,7 @@ func device(seen *inventory.Seen) resourceapi.Device {
 
 // PrepareResourceClaims implements kubeletplugin.DRAPlugin.
 func (d *Driver) PrepareResourceClaims(ctx context.Context, claims []*resourceapi.ResourceClaim) (map[types.UID]kubeletplugin.PrepareResult, error) {
-	results := map[types.UID]kubeletplugin.PrepareResult{}
-	for _, claim := range claims {
-		devices, err := d.prepare(ctx, claim)
-		if err != nil {
-			err = fmt.Errorf("claim %s/%s: %w", claim.Namespace, claim.Name, err)
-		}
-		results[claim.UID] = kubeletplugin.PrepareResult{Err: err, Devices: devices}
-	}
-	return results, nil
+	return cdifile.PrepareEach(ctx, claims, d.prepare), nil
 }
 
 // prepare makes the CDI specification of a claim's drives. It gives the same again when it is asked again.
@@ -130,7 +116,7 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if claim.Status.Allocation == nil {
 		return nil, errors.New("nothing is allocated")
 	}
-	spec := cdi.Spec{Version: cdiVersion, Kind: cdiKind}
+	spec := cdi.Spec{Version: cdifile.Version, Kind: cdiKind}
 	var devices []kubeletplugin.Device
 	for _, result := range claim.Status.Allocation.Devices.Results {
 		if result.Driver != drive.Driver || result.Pool != d.node {
@@ -156,40 +142,14 @@ func (d *Driver) prepare(ctx context.Context, claim *resourceapi.ResourceClaim) 
 	if len(devices) == 0 {
 		return nil, fmt.Errorf("no drive of node %s is allocated", d.node)
 	}
-	return devices, d.write(claim.UID, spec)
-}
-
-// specPath of a claim's drives.
-func (d *Driver) specPath(claim types.UID) string {
-	return filepath.Join(d.folder, drive.Driver+"-"+string(claim)+".json")
-}
-
-// write puts a specification into the folder, whole from the first moment on.
-func (d *Driver) write(claim types.UID, spec cdi.Spec) error {
-	text, err := json.Marshal(spec)
-	if err != nil {
-		return fmt.Errorf("write a CDI specification: %w", err)
-	}
-	path := d.specPath(claim)
-	unfinished := path + ".new" // container runtimes read .json and .yaml
-	if err := os.WriteFile(unfinished, text, specMode); err != nil {
-		return fmt.Errorf("write a CDI specification: %w", err)
-	}
-	if err := os.Rename(unfinished, path); err != nil {
-		return fmt.Errorf("write a CDI specification: %w", err)
-	}
-	return nil
+	return devices, d.specs.Write(claim.UID, spec)
 }
 
 // UnprepareResourceClaims implements kubeletplugin.DRAPlugin.
 func (d *Driver) UnprepareResourceClaims(_ context.Context, claims []kubeletplugin.NamespacedObject) (map[types.UID]error, error) {
 	results := map[types.UID]error{}
 	for _, claim := range claims {
-		err := os.Remove(d.specPath(claim.UID))
-		if errors.Is(err, os.ErrNotExist) {
-			err = nil // it was done before, or the node was started since
-		}
-		results[claim.UID] = err
+		results[claim.UID] = d.specs.Remove(claim.UID)
 	}
 	return results, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"weir.dev/weir/operator/api/v1alpha1"
@@ -13,7 +14,7 @@ import (
 )
 
 // describe writes the status of the cluster and tells whether it is at rest: ready, with nothing left to change.
-func (r *Reconciler) describe(ctx context.Context, cluster *v1alpha1.StorageCluster, c credentials, where nodes, engines []engine) bool {
+func (r *Reconciler) describe(ctx context.Context, cluster *v1alpha1.StorageCluster, c credentials, where nodes, engines []engine, spare spare) bool {
 	facts := r.facts(cluster, c, where)
 	before := cluster.Status.Engines
 	cluster.Status.Engines = make([]v1alpha1.EngineStatus, 0, len(engines))
@@ -25,9 +26,11 @@ func (r *Reconciler) describe(ctx context.Context, cluster *v1alpha1.StorageClus
 		}
 		cluster.Status.Engines = append(cluster.Status.Engines, s)
 		facts.Engines = append(facts.Engines, policy.ClusterEngine{
-			Rank: e.rank, Ready: s.Ready, Started: s.Version != "", Outdated: e.outdated, Message: s.Message,
+			Rank: e.rank, Ready: s.Ready, Started: s.Version != "", Outdated: e.outdated, GivenUp: givenUp(cluster, e.rank), Message: s.Message,
 		})
 	}
+	facts.RolloutHeld = spare.restart
+	r.reportSpare(ctx, cluster, spare)
 	cluster.Status.Capacity = capacity(engines, cluster.Status.Capacity)
 	return r.reportConditions(ctx, cluster, facts)
 }
@@ -71,6 +74,19 @@ func (r *Reconciler) reportConditions(ctx context.Context, cluster *v1alpha1.Sto
 		Reason: v1alpha1.ReasonNotDeleting, Message: "the StorageCluster is not being deleted",
 	})
 	return !notReady && !moving && !ill
+}
+
+// reportSpare says whether a node may be drained, of a cluster whose pools have copies.
+func (r *Reconciler) reportSpare(ctx context.Context, cluster *v1alpha1.StorageCluster, spare spare) {
+	c := status.Of(v1alpha1.ConditionDrainable, true, v1alpha1.ReasonNothingMissing, "one engine may be taken away: kubectl drain goes on")
+	switch {
+	case !spare.redundant:
+		meta.RemoveStatusCondition(&cluster.Status.Conditions, v1alpha1.ConditionDrainable)
+		return
+	case spare.drain != "":
+		c = status.Of(v1alpha1.ConditionDrainable, false, v1alpha1.ReasonNoneToSpare, "kubectl drain waits until engines may be taken away: "+spare.drain)
+	}
+	r.reporter.Report(ctx, cluster, &cluster.Status.Conditions, c)
 }
 
 // engineStatus is what the status says of one engine. The version stays while the engine is away: it tells that the

@@ -17,6 +17,7 @@ import (
 
 	"weir.dev/weir/operator/api/v1alpha1"
 	"weir.dev/weir/operator/internal/apply"
+	"weir.dev/weir/operator/internal/index"
 	"weir.dev/weir/operator/internal/manifest"
 	"weir.dev/weir/operator/internal/status"
 )
@@ -84,14 +85,12 @@ func (r *Reconciler) blockers(ctx context.Context, cluster *v1alpha1.StorageClus
 
 func (r *Reconciler) dependents(ctx context.Context, cluster *v1alpha1.StorageCluster) ([]string, error) {
 	var pools v1alpha1.PoolList
-	if err := r.live.List(ctx, &pools, client.InNamespace(cluster.Namespace)); err != nil {
+	if err := r.live.List(ctx, &pools, client.InNamespace(cluster.Namespace), client.MatchingFields{index.PoolCluster: cluster.Name}); err != nil {
 		return nil, fmt.Errorf("list pools of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
 	}
 	var names []string
 	for i := range pools.Items {
-		if pools.Items[i].Spec.ClusterRef.Name == cluster.Name {
-			names = append(names, fmt.Sprintf("Pool %s/%s", pools.Items[i].Namespace, pools.Items[i].Name))
-		}
+		names = append(names, fmt.Sprintf("Pool %s/%s", pools.Items[i].Namespace, pools.Items[i].Name))
 	}
 	return names, nil
 }

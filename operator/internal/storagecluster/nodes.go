@@ -71,7 +71,7 @@ func (r *Reconciler) ensurePlacement(ctx context.Context, cluster *v1alpha1.Stor
 		if err != nil {
 			return nodes{}, err
 		}
-		assigned, shortage := placement.Assign(held, cluster.Spec.Engines, list.Items, lacks)
+		assigned, shortage := placement.Assign(placement.Release(held, cluster.Spec.Engines, list.Items, lacks), cluster.Spec.Engines, list.Items, lacks)
 		result = nodes{assigned: assigned, shortage: shortage, pinned: true}
 		if equality.Semantic.DeepEqual(held, assigned) {
 			return result, nil

@@ -17,7 +17,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -39,11 +38,17 @@ const (
 	startingInterval = 3 * time.Second
 	// takenInterval is how often an object is looked for that has the name of one of the cluster's: nobody watches it.
 	takenInterval = 5 * time.Second
-	// blockedInterval is how often open handles, which nobody can watch, are looked at while they block a deletion.
-	blockedInterval = 5 * time.Second
-	// concurrency keeps a cluster that does not answer, which takes until the deadline to notice, from holding up others.
-	concurrency = 4
+	// blockedLook is how often open handles, which nobody can watch, are looked at while they block a deletion.
+	blockedLook = 15 * time.Second
 )
+
+// blockedInterval is how often to look at what blocks a deletion.
+func blockedInterval(reason string) time.Duration {
+	if reason == v1alpha1.ReasonDependentsExist {
+		return 0 // Pools are watched
+	}
+	return blockedLook
+}
 
 // +kubebuilder:rbac:groups=storage.weir.dev,resources=storageclusters,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=storage.weir.dev,resources=storageclusters/status,verbs=patch
@@ -75,6 +80,8 @@ type Config struct {
 	EngineImage string
 	// EngineSeccompProfile is the Localhost profile of clusters whose spec names none; empty means the runtime's own.
 	EngineSeccompProfile string
+	// EngineEnv is variables that every engine gets.
+	EngineEnv map[string]string
 }
 
 // Reconciler makes StorageClusters so.
@@ -125,10 +132,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Owns(&batchv1.Job{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(clusterOfLabel)).
 		Watches(&v1alpha1.Pool{}, handler.EnqueueRequestsFromMapFunc(clusterOfPool),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+			builder.WithPredicates(predicate.Or[client.Object](predicate.GenerationChangedPredicate{}, poolHealthChanged{}))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.allClusters), builder.WithPredicates(nodeSuitabilityChanged{})).
 		Watches(&v1alpha1.NodeDevice{}, handler.EnqueueRequestsFromMapFunc(r.clustersWithDevices), builder.WithPredicates(driveChanged{})).
-		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency}).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("set up StorageCluster controller: %w", err)
@@ -187,7 +193,6 @@ func (r *Reconciler) makeSo(ctx context.Context, cluster *v1alpha1.StorageCluste
 	for _, obj := range []client.Object{
 		manifest.Service(cluster),
 		manifest.ConfigMap(cluster),
-		manifest.DisruptionBudget(cluster),
 		manifest.NetworkPolicy(cluster, r.config.Namespace),
 	} {
 		if err := apply.Object(ctx, r.client, r.live, obj); err != nil {
@@ -204,11 +209,18 @@ func (r *Reconciler) makeSo(ctx context.Context, cluster *v1alpha1.StorageCluste
 	if err != nil {
 		return 0, err
 	}
-	if err := r.roll(ctx, cluster, nodes, credentials, observed); err != nil {
+	spare, err := r.spare(ctx, cluster, observed)
+	if err != nil {
+		return 0, err
+	}
+	if err := apply.Object(ctx, r.client, r.live, manifest.DisruptionBudget(cluster, spare.budget())); err != nil {
+		return 0, err
+	}
+	if err := r.roll(ctx, cluster, nodes, credentials, observed, &spare); err != nil {
 		return 0, err
 	}
 	after := startingInterval
-	if r.describe(ctx, cluster, credentials, nodes, observed) {
+	if r.describe(ctx, cluster, credentials, nodes, observed, spare) && spare.drain == "" {
 		after = settledInterval
 	}
 	after = lookAgain(after, nodes.drives)

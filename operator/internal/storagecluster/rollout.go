@@ -3,9 +3,11 @@ package storagecluster
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,7 +21,7 @@ type rolloutEngine struct {
 	rank     int32
 	runnable bool
 	exists   bool
-	// fresh is true when the engine has never been up: nobody misses it yet.
+	// fresh is true when the engine has never been up, or was given up: nobody misses it.
 	fresh bool
 	// current is true when the StatefulSet has the template that the spec asks for.
 	current bool
@@ -35,10 +37,9 @@ type rolloutEngine struct {
 
 // due decides which StatefulSets are written now. Missing ones all at once: they hold up nobody. Outdated ones that
 // are down anyway, and those that seal by another key, at once too: engines of two keys don't understand each other. Of the
-// others one at a time, and only while every other engine that has been up is up, so that at most one engine is away because
-// of a rollout.
-func due(engines []rolloutEngine) []int32 {
-	var ranks []int32
+// others next is one, while every other engine that has been up is up, so that at most one engine is away because
+// of a rollout; nil for none.
+func due(engines []rolloutEngine) (ranks []int32, next *int32) {
 	allSettled := true
 	for _, e := range engines {
 		if e.runnable && (!e.exists || (!e.current && (!e.serving || e.rekeyed))) {
@@ -47,19 +48,19 @@ func due(engines []rolloutEngine) []int32 {
 		allSettled = allSettled && (e.settled || e.fresh)
 	}
 	if !allSettled {
-		return ranks
+		return ranks, nil
 	}
 	for _, e := range engines {
 		if e.runnable && !e.current && e.serving && !e.rekeyed {
-			return append(ranks, e.rank)
+			return ranks, &e.rank
 		}
 	}
-	return ranks
+	return ranks, nil
 }
 
 // roll writes the StatefulSets that are due. Those that are current are applied as well, which changes nothing unless
 // somebody edited them.
-func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster, where nodes, c credentials, engines []engine) error {
+func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster, where nodes, c credentials, engines []engine, spare *spare) error {
 	fingerprint := c.fingerprint(manifest.StartConfig(cluster))
 	complete := r.complete(cluster)
 	desired := make([]*appsv1.StatefulSet, len(engines))
@@ -70,7 +71,7 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 		if drives := drivesOf(cluster, where.drives, e.rank); drives != "" {
 			fingerprint = manifest.Fingerprint([]byte(fingerprint), []byte(drives))
 		}
-		set, err := manifest.StatefulSet(complete, e.rank, where.assigned[e.rank], fingerprint)
+		set, err := manifest.StatefulSet(complete, e.rank, where.assigned[e.rank], fingerprint, r.engineEnv()...)
 		if err != nil {
 			return err
 		}
@@ -80,7 +81,7 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 			rank:     e.rank,
 			runnable: where.runnable(e.rank),
 			exists:   e.set != nil,
-			fresh:    !hasBeenUp(cluster, e.rank),
+			fresh:    !hasBeenUp(cluster, e.rank) || givenUp(cluster, e.rank),
 			current:  e.set != nil && e.set.Annotations[manifest.AnnotationTemplate] == set.Annotations[manifest.AnnotationTemplate],
 			rekeyed:  e.set != nil && e.set.Annotations[manifest.AnnotationSeals] != c.seals(),
 			serving:  e.pod != nil && podReady(e.pod),
@@ -92,7 +93,12 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 			}
 		}
 	}
-	for _, rank := range due(seen) {
+	ranks, next := due(seen)
+	if next != nil && spare.restart == "" {
+		ranks = append(ranks, *next)
+		spare.drain = fmt.Sprintf("rank %d is being restarted", *next)
+	}
+	for _, rank := range ranks {
 		if err := apply.Object(ctx, r.client, r.live, desired[rank]); err != nil {
 			return err
 		}
@@ -101,6 +107,15 @@ func (r *Reconciler) roll(ctx context.Context, cluster *v1alpha1.StorageCluster,
 		engines[i].outdated = !seen[i].current || !rolledOut(engines[i].set)
 	}
 	return nil
+}
+
+// engineEnv is what every engine has in its environment, in an order that stays.
+func (r *Reconciler) engineEnv() []corev1.EnvVar {
+	var env []corev1.EnvVar
+	for _, name := range slices.Sorted(maps.Keys(r.config.EngineEnv)) {
+		env = append(env, corev1.EnvVar{Name: name, Value: r.config.EngineEnv[name]})
+	}
+	return env
 }
 
 // dropSurplus deletes the StatefulSets of ranks that the spec has no more. The API server lets only ranks go that were
@@ -128,6 +143,11 @@ func hasBeenUp(cluster *v1alpha1.StorageCluster, rank int32) bool {
 	return slices.ContainsFunc(cluster.Status.Engines, func(e v1alpha1.EngineStatus) bool {
 		return e.Rank == rank && e.Version != ""
 	})
+}
+
+// givenUp tells whether the spec says that what an engine has is lost.
+func givenUp(cluster *v1alpha1.StorageCluster, rank int32) bool {
+	return slices.Contains(cluster.Spec.Engines.Lost, rank)
 }
 
 // rolledOut is true when the pod that runs, or was the last to run, has the StatefulSet's template.

@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"weir.dev/weir/operator/api/v1alpha1"
+	"weir.dev/weir/operator/internal/index"
 	"weir.dev/weir/operator/internal/management"
 	"weir.dev/weir/operator/internal/manifest"
 )
@@ -55,6 +56,9 @@ func holding(t *testing.T, objects ...client.Object) client.WithWatch {
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithStatusSubresource(&v1alpha1.StorageCluster{})
 	for _, object := range objects {
 		builder = builder.WithObjects(object.DeepCopyObject().(client.Object))
+	}
+	for _, field := range index.Fields() {
+		builder = builder.WithIndex(field.Object, field.Name, field.Values)
 	}
 	return builder.Build()
 }

@@ -23,6 +23,14 @@ const (
 	silentInterval = 5 * time.Second
 )
 
+// blockedInterval is how often to look at what blocks the deletion of a tenant.
+func blockedInterval(reason string) time.Duration {
+	if reason == v1alpha1.ReasonNodesHoldVNI {
+		return 0 // VNIAllocations are watched
+	}
+	return silentInterval
+}
+
 // Connector reaches the engines of a StorageCluster.
 type Connector interface {
 	Connect(ctx context.Context, cluster types.NamespacedName) (*management.Engines, error)

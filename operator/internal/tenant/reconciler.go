@@ -60,7 +60,7 @@ func New(c client.Client, live client.Reader, engines Connector, recorder status
 			return lifecycle.Status{ObservedGeneration: &t.Status.ObservedGeneration, Conditions: &t.Status.Conditions}
 		},
 		Converge: r.converge, Blocker: r.blocker,
-		BlockedInterval: silentInterval,
+		BlockedInterval: blockedInterval,
 	}
 	return r
 }
@@ -107,15 +107,21 @@ func (r *Reconciler) converge(ctx context.Context, tenant *v1alpha1.Tenant) (tim
 	if after == 0 || next < after {
 		after = next
 	}
+	if err := r.fabric(ctx, tenant); err != nil {
+		return 0, err
+	}
 	r.roll(ctx, tenant)
 	return after, nil
 }
 
 // roll sums up the conditions of the tenant.
 func (r *Reconciler) roll(ctx context.Context, tenant *v1alpha1.Tenant) {
-	needed := []string{v1alpha1.ConditionVNIAllocated, v1alpha1.ConditionCredentialsWritten, v1alpha1.ConditionEnginesServe}
-	if tenant.Spec.VNI.Mode == v1alpha1.VNINone {
-		needed = needed[1:]
+	needed := []string{v1alpha1.ConditionCredentialsWritten, v1alpha1.ConditionEnginesServe}
+	if tenant.Spec.VNI.Mode != v1alpha1.VNINone {
+		needed = []string{
+			v1alpha1.ConditionIsolated, v1alpha1.ConditionVNIAllocated, v1alpha1.ConditionCredentialsWritten,
+			v1alpha1.ConditionEnginesServe, v1alpha1.ConditionFabricEnforced,
+		}
 	}
 	for _, kind := range needed {
 		c := meta.FindStatusCondition(tenant.Status.Conditions, kind)
@@ -125,7 +131,7 @@ func (r *Reconciler) roll(ctx context.Context, tenant *v1alpha1.Tenant) {
 		}
 	}
 	r.report(ctx, tenant, status.Of(v1alpha1.ConditionReady, true, v1alpha1.ReasonTenantReady, fmt.Sprintf(
-		"the tenant's clients attach as tenant %d; nodes don't enforce VNIs", tenant.Status.Number)))
+		"the tenant's clients attach as tenant %d", tenant.Status.Number)))
 }
 
 // vnis gives the tenant its VNIs. It writes down the domain before it takes a VNI from it: the deletion of a domain waits for the

@@ -39,6 +39,8 @@ type found struct {
 	taken []string
 	// clusters that the tenant's clients can attach to.
 	clusters []*v1alpha1.StorageCluster
+	// malformed is what is wrong with the tenant's selector, which then selects no namespace; nil for nothing.
+	malformed error
 }
 
 // look finds the namespaces and clusters that a tenant's Secrets are for.
@@ -56,18 +58,15 @@ func (r *Reconciler) look(ctx context.Context, tenant *v1alpha1.Tenant) (found, 
 		ns := &namespaces.Items[i]
 		selects, err := tenant.Selects(ns.Labels)
 		if err != nil {
-			return f, err
+			f.malformed = err
+			break
 		}
 		if !selects || !ns.DeletionTimestamp.IsZero() {
 			continue
 		}
-		owner, err := v1alpha1.TenantOf(tenants.Items, ns.Labels)
-		switch {
-		case err != nil:
-			return f, err
-		case owner != nil && owner.UID != tenant.UID:
+		if owner := v1alpha1.TenantOf(tenants.Items, ns.Labels); owner != nil && owner.UID != tenant.UID {
 			f.taken = append(f.taken, fmt.Sprintf("%s (Tenant %s)", ns.Name, owner.Name))
-		default:
+		} else {
 			f.namespaces = append(f.namespaces, ns.Name)
 		}
 	}
@@ -89,6 +88,10 @@ func (r *Reconciler) credentials(ctx context.Context, tenant *v1alpha1.Tenant) (
 	f, err := r.look(ctx, tenant)
 	if err != nil {
 		return 0, err
+	}
+	if f.malformed != nil { // what it has stays, until the selector says whether it should
+		r.report(ctx, tenant, written(f, 0, nil))
+		return 0, nil
 	}
 	surplus := len(f.namespaces) - namespacesMax
 	if surplus > 0 {
@@ -283,6 +286,9 @@ func written(f found, surplus int, refused []string) status.Condition {
 		return status.Of(v1alpha1.ConditionCredentialsWritten, false, reason, message)
 	}
 	switch {
+	case f.malformed != nil:
+		return lacking(v1alpha1.ReasonSelectorMalformed, fmt.Sprintf(
+			"the tenant gets no namespace, and keeps the Secrets that it has: %v. Correct the selector", f.malformed))
 	case len(refused) > 0:
 		return lacking(v1alpha1.ReasonSecretsRefused, "Secrets are missing: "+status.ListSome(refused, 3))
 	case surplus > 0:

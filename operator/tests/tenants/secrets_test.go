@@ -165,6 +165,21 @@ func TestEveryNamespaceOfATenantHasItsSecretAndNoOther(t *testing.T) {
 	gone(t, &v1alpha1.Tenant{}, "two")
 }
 
+func TestAMalformedSelectorHurtsOnlyItsOwnTenant(t *testing.T) {
+	cluster(t)
+	namespace(t, "apart", map[string]string{"team": "apart"})
+	var bad, good v1alpha1.Tenant
+	create(t, "Tenant", "malformed", `{namespaceSelector: {matchExpressions: [{key: team, operator: Resembles, values: [apart]}]}, vni: {mode: None}}`)
+	condition(t, &bad, "malformed", v1alpha1.ConditionReady, false, v1alpha1.ReasonSelectorMalformed, "Resembles", "Correct the selector")
+	create(t, "Tenant", "wellformed", `{namespaceSelector: {matchLabels: {team: apart}}, vni: {mode: None}}`)
+	condition(t, &good, "wellformed", v1alpha1.ConditionReady, true, v1alpha1.ReasonTenantReady)
+	checkSecret(t, secretOf(t, &good, "apart"), good.Status.Number)
+	for _, name := range []string{"malformed", "wellformed"} {
+		remove(t, &v1alpha1.Tenant{}, name)
+		gone(t, &v1alpha1.Tenant{}, name)
+	}
+}
+
 func TestASecretOfSomebodyElseIsLeftAlone(t *testing.T) {
 	cluster(t)
 	namespace(t, "theirs", map[string]string{"team": "theirs"})

@@ -42,9 +42,10 @@ const (
 )
 
 var (
-	admin    client.Client
-	passive  = clocktesting.NewFakePassiveClock(time.Now())
-	fieldSet = client.FieldValidation("Strict")
+	admin       client.Client
+	adminConfig *rest.Config
+	passive     = clocktesting.NewFakePassiveClock(time.Now())
+	fieldSet    = client.FieldValidation("Strict")
 )
 
 func TestMain(m *testing.M) {
@@ -68,6 +69,7 @@ func run(m *testing.M) (int, error) {
 	}
 	defer func() { _ = environment.Stop() }()
 	config.QPS, config.Burst = -1, 0
+	adminConfig = config
 	scheme, err := assembly.NewScheme()
 	if err != nil {
 		return 0, err

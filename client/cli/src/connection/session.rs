@@ -26,8 +26,35 @@ impl Session<'_> {
     }
 }
 
-/// Opens a container of a pool, does `work` with it and gives both back. All that is asked of the engines until they have
-/// answered takes `patience` together.
+/// Connects to a pool, does `work` with it and gives it back. All that is asked of the engines until they have answered takes
+/// `patience` together.
+///
+/// # Errors
+/// When the pool can't be connected to, or the work's own.
+pub fn with_pool(
+    name: &str,
+    rights: Rights,
+    attach: &Path,
+    patience: Duration,
+    output: Output,
+    work: impl AsyncFnOnce(&Context, &Pool) -> Result<Answer, CliError>,
+) -> Result<Answer, CliError> {
+    let started = Instant::now();
+    let context = Context::real(&Attach::load(Some(attach)).map_err(weir_client::Error::from)?)?;
+    output.timing("client init", started);
+    context.set_deadline(patience);
+    context.set_limit(Some(patience));
+    context.block_on(async {
+        let pool = Pool::connect(&context, name, rights).await?;
+        let answer = work(&context, &pool).await;
+        // The answer counts, whatever becomes of the handle.
+        context.set_limit(Some(patience.min(CLOSE_LIMIT)));
+        let _ = pool.disconnect(&context).await;
+        answer
+    })
+}
+
+/// Opens a container of a pool, does `work` with it and gives both back, as [`with_pool`].
 ///
 /// # Errors
 /// When the container can't be opened, or the work's own.
@@ -40,24 +67,13 @@ pub fn with_container(
     work: impl AsyncFnOnce(&Session<'_>) -> Result<Answer, CliError>,
 ) -> Result<Answer, CliError> {
     let started = Instant::now();
-    let context = Context::real(&Attach::load(Some(attach)).map_err(weir_client::Error::from)?)?;
-    output.timing("client init", started);
-    context.set_deadline(patience);
-    context.set_limit(Some(patience));
-    context.block_on(async {
-        let pool = Pool::connect(&context, names.0, rights).await?;
-        let opened = Container::open(&context, &pool, names.1, rights).await;
+    with_pool(names.0, rights, attach, patience, output, async |context, pool| {
+        let container = Container::open(context, pool, names.1, rights).await?;
         output.timing("client init, pool connect, container open", started);
-        let answer = match &opened {
-            Ok(container) => work(&Session { context: &context, container }).await,
-            Err(error) => Err(error.clone().into()),
-        };
-        // The answer counts, whatever becomes of the handles.
+        let answer = work(&Session { context, container: &container }).await;
+        // As with the pool.
         context.set_limit(Some(patience.min(CLOSE_LIMIT)));
-        if let Ok(container) = &opened {
-            let _ = container.close(&context).await;
-        }
-        let _ = pool.disconnect(&context).await;
+        let _ = container.close(context).await;
         answer
     })
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use weir_client::ObjectClass;
 use weir_management::v1::{ContainerCreateRequest, PoolCreateRequest, PoolInfo};
 
 use super::supervisor::Plan;
@@ -17,9 +18,6 @@ pub(super) const APPLY_LIMIT: Duration = Duration::from_mins(1);
 /// Shares of targets are whole blocks: a pool may have this many bytes more on each than it was asked to have.
 const ROUNDING: u64 = 4096;
 
-/// Class of a pool whose manifest names none.
-const CLASS_DEFAULT: &str = "SX";
-
 /// Applies a plan's manifests. `say` gets progress, line by line.
 pub(super) async fn apply(plan: &Plan, say: &impl Fn(&str)) -> Result<(), CliError> {
     let system = System::open(&plan.folder.attach(), APPLY_LIMIT)?;
@@ -32,6 +30,9 @@ pub(super) async fn apply(plan: &Plan, say: &impl Fn(&str)) -> Result<(), CliErr
         if !(plan.defaults && known.is_some()) {
             apply_pool(&system, request, known, say).await?;
         }
+    }
+    for request in &plan.manifests.settings {
+        pool::set_properties(&system, request.clone()).await?;
     }
     for request in &plan.manifests.containers {
         apply_container(&system, request, plan.defaults, say).await?;
@@ -57,16 +58,20 @@ async fn apply_pool(
 
 /// Whether a pool only needs another size. One that differs in what can't be changed stays as it is.
 fn is_resized(known: &PoolInfo, request: &PoolCreateRequest) -> bool {
-    let class = if request.object_class.is_empty() { CLASS_DEFAULT } else { &request.object_class };
+    // One whose manifest names no class has that of its redundancy factor.
+    let named = Some(request.object_class.clone()).filter(|class| !class.is_empty());
+    let follows = named.is_none() || request.redundancy_factor == 0;
+    let class = named
+        .or_else(|| ObjectClass::for_redundancy(request.redundancy_factor).map(|class| class.to_string()));
     let mut ranks = request.ranks.clone();
     ranks.sort_unstable();
     ranks.dedup();
     let rounding = u64::from(known.targets.max(1)) * ROUNDING;
     let fits = known.size_bytes.checked_sub(request.size_bytes).is_some_and(|more| more < rounding);
     !fits
-        && known.object_class == class
+        && follows
+        && Some(&known.object_class) == class.as_ref()
         && known.tenant == request.tenant
-        && request.redundancy_factor == 0
         && (ranks.is_empty() || ranks == known.ranks)
 }
 
@@ -132,5 +137,9 @@ mod tests {
         assert!(!is_resized(&known, &other));
         let same = PoolCreateRequest { ranks: vec![2, 1, 0], ..request(exact * 2) };
         assert!(is_resized(&known, &same));
+        let redundant = PoolCreateRequest { redundancy_factor: 1, ..request(exact * 2) };
+        assert!(!is_resized(&known, &redundant));
+        let known = PoolInfo { object_class: "RP_2GX".into(), ..known };
+        assert!(is_resized(&known, &redundant));
     }
 }

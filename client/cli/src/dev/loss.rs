@@ -100,7 +100,8 @@ fn end(folder: &Folder, rank: u32) -> Result<bool, CliError> {
     if !signalled.map_err(|error| CliError::io(format!("kill engine {rank}"), error))? {
         return Ok(false);
     }
-    if runtime()?.block_on(process.wait_gone(KILL_LIMIT)).is_ok_and(|gone| gone) {
+    let gone = runtime()?.block_on(process.wait_gone(KILL_LIMIT));
+    if gone.map_err(|error| CliError::io(format!("wait for the end of engine {rank}"), error))? {
         return Ok(true);
     }
     Err(CliError::Dev(format!(

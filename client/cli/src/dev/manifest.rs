@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
-use weir_management::v1::{ContainerCreateRequest, ContainerType, PoolCreateRequest};
+use weir_management::v1::{
+    ContainerCreateRequest, ContainerType, PoolCreateRequest, PoolSetPropertiesRequest,
+};
 
 use super::quantity::Quantity;
 use crate::error::CliError;
@@ -26,6 +28,8 @@ pub struct Manifests {
     pub cluster: Option<Cluster>,
     /// Pools, in the order of the files.
     pub pools: Vec<PoolCreateRequest>,
+    /// What is set of them once they are there.
+    pub settings: Vec<PoolSetPropertiesRequest>,
     /// Containers, in the order of the files.
     pub containers: Vec<ContainerCreateRequest>,
     /// Objects that mean nothing here, as `Kind/name`.
@@ -116,8 +120,12 @@ struct EnginesSpec {
     replicas: u32,
     #[serde(default = "two")]
     targets_per_engine: u32,
+    #[serde(default, rename = "failureDomains")]
+    _failure_domains: IgnoredAny,
     #[serde(default, rename = "logLevel")]
     _log_level: IgnoredAny,
+    #[serde(default, rename = "lost")]
+    _lost: IgnoredAny,
     #[serde(default, rename = "nodeSelector")]
     _node_selector: IgnoredAny,
     #[serde(default, rename = "resources")]
@@ -178,6 +186,7 @@ struct PoolSpec {
     object_class: String,
     #[serde(default)]
     redundancy_factor: u32,
+    rebuild_delay_seconds: Option<u32>,
     #[serde(default, rename = "deletionPolicy")]
     _deletion_policy: Option<DeletionPolicy>,
     #[serde(default, rename = "tenantRef")]
@@ -289,6 +298,10 @@ impl Manifests {
         self.clusters.push((name.clone(), spec.cluster_ref.name));
         let label = if spec.label.is_empty() { name.clone() } else { spec.label };
         self.labels.insert(name, label.clone());
+        if spec.rebuild_delay_seconds.is_some() {
+            let (pool, rebuild_delay_seconds) = (label.clone(), spec.rebuild_delay_seconds);
+            self.settings.push(PoolSetPropertiesRequest { pool, rebuild_delay_seconds });
+        }
         self.pools.push(PoolCreateRequest {
             uuid: String::new(),
             label,
@@ -297,6 +310,7 @@ impl Manifests {
             redundancy_factor: spec.redundancy_factor,
             object_class: spec.object_class,
             tenant: 0,
+            places: vec![],
         });
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! calls it.
 
 mod apply;
+mod growth;
 mod loss;
 mod manifest;
 mod quantity;
@@ -19,7 +20,7 @@ use clap::{Args, Subcommand};
 use rustix::process::Signal;
 use serde::Deserialize;
 use serde_json::json;
-use weir_client::SERVES_REPLICAS;
+use weir_client::served_factors;
 use weir_fuse::mountinfo;
 use weir_management::v1::{
     ContainerCreateRequest, ContainerType, PoolCreateRequest, PoolInfo, SystemQueryResponse,
@@ -40,6 +41,10 @@ const READY_LINE: &str = "weir dev is up";
 
 /// Engines of a system that neither arguments nor a manifest describe.
 const ENGINES: u32 = 3;
+/// Redundancy factor of the default pool, unless another one is asked for: the greatest one that is served and that the engines allow.
+fn default_redundancy(engines: u32) -> u32 {
+    engines.saturating_sub(1).min(*served_factors().end())
+}
 
 /// How long `down` waits for the supervisor, which gives engines time to write a checkpoint.
 const DOWN_LIMIT: Duration = Duration::from_mins(1);
@@ -64,6 +69,8 @@ pub enum DevCommand {
     Lose(EngineArguments),
     /// Start a lost engine again, empty.
     Return(EngineArguments),
+    /// Start one engine more, which joins the system; `pool extend` has it join pools.
+    Add(DirArguments),
 }
 
 /// Names a system's folder.
@@ -99,8 +106,8 @@ pub struct UpArguments {
     /// Storage of each engine, taken from the disk at once [default: 4GiB, or what the manifest says].
     #[arg(long)]
     size: Option<Size>,
-    /// Redundancy factor of the pool "tank": how many engines may be lost at a time. Kept with the system [default: 1 with two
-    /// engines or more where this release serves it, else 0].
+    /// Redundancy factor of the pool "tank": how many engines may be lost at a time. Kept with the system [default: 1, or 0 with one
+    /// engine].
     #[arg(long, value_name = "FACTOR")]
     redundancy: Option<u32>,
     /// Device of a target instead of a file, e.g. /dev/ng0n1: given once for each target of each engine, those of engine 0
@@ -166,6 +173,7 @@ pub fn run(command: DevCommand, output: Output) -> Result<Answer, CliError> {
         DevCommand::Kill(arguments) => loss::kill(&arguments),
         DevCommand::Lose(arguments) => loss::lose(&arguments),
         DevCommand::Return(arguments) => loss::come_back(&arguments),
+        DevCommand::Add(arguments) => growth::add(&arguments.folder()?),
     }
 }
 
@@ -236,7 +244,7 @@ fn settings_of(
     let size = arguments.size.map(|size| size.0).or(cluster.map(|cluster| cluster.size));
     let provider = arguments.provider.clone().or(cluster.map(|cluster| cluster.provider.clone()));
     let kept = folder.settings()?;
-    let is_new = kept.is_none();
+    let (is_new, count) = (kept.is_none(), engines.unwrap_or(ENGINES));
     let mut settings = match kept {
         Some(kept) => {
             let differs = engines.is_some_and(|engines| engines != kept.engines)
@@ -264,10 +272,8 @@ fn settings_of(
         }
         None => Settings {
             provider: provider.unwrap_or_else(|| "tcp".into()),
-            engines: engines.unwrap_or(ENGINES),
-            redundancy: arguments
-                .redundancy
-                .unwrap_or_else(|| default_redundancy(engines.unwrap_or(ENGINES))),
+            engines: count,
+            redundancy: arguments.redundancy.unwrap_or_else(|| default_redundancy(count)),
             targets: targets.unwrap_or(2),
             size: size.unwrap_or(4 << 30),
             devices: arguments.devices.clone(),
@@ -283,11 +289,6 @@ fn settings_of(
     Ok(settings)
 }
 
-/// The redundancy factor of a system of so many engines for which none was asked.
-const fn default_redundancy(engines: u32) -> u32 {
-    if SERVES_REPLICAS && engines > 1 { 1 } else { 0 }
-}
-
 /// A pool over half the space, and a file system in it.
 fn add_defaults(manifests: &mut Manifests, settings: &Settings) {
     let whole = settings.target_size() * u64::from(settings.targets) * u64::from(settings.engines);
@@ -299,6 +300,7 @@ fn add_defaults(manifests: &mut Manifests, settings: &Settings) {
         redundancy_factor: settings.redundancy,
         object_class: String::new(),
         tenant: 0,
+        places: vec![],
     });
     manifests.containers.push(ContainerCreateRequest {
         uuid: String::new(),

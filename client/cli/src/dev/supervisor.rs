@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -44,7 +45,7 @@ const RESTART_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duratio
 /// An engine that ran this long has started well, and its next restart is quick again.
 const RESTART_RESET: Duration = Duration::from_secs(30);
 
-/// Pause between looks whether a lost engine is to return.
+/// Pause between looks whether a lost engine is to return, or an engine is added.
 const LOST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Lines of an engine's log that are shown when it fails to start.
@@ -196,6 +197,12 @@ async fn bring_up(
         let task = run_engine(plan.clone(), rank, Rc::clone(roster), stopped.clone(), failed.clone());
         engines.push(tokio::task::spawn_local(task));
     }
+    engines.push(tokio::task::spawn_local(add_engines(
+        plan.clone(),
+        Rc::clone(roster),
+        stopped.clone(),
+        failed,
+    )));
     let begun = Instant::now();
     tokio::select! {
         up = wait_up(plan) => up?,
@@ -301,6 +308,38 @@ async fn run_engine(
     }
 }
 
+/// Starts engines that are added to the system's settings while it runs. The others learn of them from the new ones.
+async fn add_engines(
+    mut plan: Plan,
+    roster: Rc<Roster>,
+    mut stopped: watch::Receiver<bool>,
+    failed: tokio::sync::mpsc::UnboundedSender<CliError>,
+) {
+    let mut engines = Vec::new();
+    while !*stopped.borrow() {
+        tokio::select! {
+            () = tokio::time::sleep(LOST_PAUSE) => {}
+            _ = stopped.wait_for(|stop| *stop) => {}
+        }
+        let settings = match plan.folder.settings() {
+            Ok(Some(settings)) if settings.engines > plan.settings.engines => settings,
+            _ => continue,
+        };
+        let new = plan.settings.engines..settings.engines;
+        plan.settings = settings;
+        if let Err(error) = plan.folder.write_files(&plan.settings, &plan.log) {
+            eprintln!("weir dev: {error}");
+        }
+        for rank in new {
+            let task = run_engine(plan.clone(), rank, Rc::clone(&roster), stopped.clone(), failed.clone());
+            engines.push(tokio::task::spawn_local(task));
+        }
+    }
+    for engine in engines {
+        let _ = engine.await;
+    }
+}
+
 /// Waits while an engine is lost. Returns false when the system stops.
 async fn there(folder: &Folder, rank: u32, stopped: &mut watch::Receiver<bool>) -> bool {
     while folder.is_lost(rank) {
@@ -322,7 +361,8 @@ fn start_engine(plan: &Plan, rank: u32) -> Result<(Child, ProcessRecord), CliErr
     let errors = output.try_clone().map_err(|error| CliError::io(log.display().to_string(), error))?;
     let mut command = Command::new(&plan.engine_program);
     // The configuration file says everything; what the shell has set for other commands must not override it.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"WEIR_")) {
+    let is_set_for_others = |name: &OsString| name.as_encoded_bytes().starts_with(b"WEIR_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_set_for_others(name)) {
         command.env_remove(name);
     }
     let child = command

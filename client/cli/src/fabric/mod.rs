@@ -21,7 +21,7 @@ use crate::error::CliError;
 use crate::output::{Answer, Output, fields, table};
 use crate::secret::write_private;
 use crate::values::base64;
-use probe::BenchArguments;
+pub use probe::BenchArguments;
 
 /// File name of a tenant's key beside its attach file.
 const TENANT_KEY: &str = "tenant.key";

@@ -4,6 +4,7 @@
 
 mod identity;
 mod lock;
+mod ports;
 mod settings;
 
 pub use identity::LOOPBACK;

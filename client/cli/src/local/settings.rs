@@ -3,11 +3,11 @@
 
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use weir_client::served_factors;
 use weir_fuse::mountinfo;
 use weir_fuse::process::ProcessRecord;
 
@@ -20,10 +20,6 @@ use crate::values::Size;
 
 /// Name of the system.
 const SYSTEM: &str = "weir";
-
-/// First and last port that is tried for engines: above those of well-known services and below the range that the
-/// kernel hands out to outgoing connections (32768 and up), so that none of these takes one.
-const PORTS: std::ops::Range<u16> = 20_100..32_000;
 
 /// Most engines and targets of a system on one machine: each target is a thread.
 const ENGINES_MAX: u32 = 64;
@@ -97,6 +93,14 @@ impl Settings {
             return Err(CliError::Usage(format!(
                 "--redundancy {} with {} engines: a redundancy factor needs one engine more than may be lost",
                 self.redundancy, self.engines
+            )));
+        }
+        let served = served_factors();
+        if !served.contains(&self.redundancy) {
+            return Err(CliError::Usage(format!(
+                "--redundancy {}: this release serves redundancy factors up to {}",
+                self.redundancy,
+                served.end()
             )));
         }
         if self.probes.len() > PROBES_MAX {
@@ -178,48 +182,6 @@ impl Settings {
             management: self.management(rank),
         }
     }
-
-    /// Gives every engine ports that are free now. Those it has are kept while they are free, so that a system that
-    /// starts again is found at its old addresses.
-    ///
-    /// # Errors
-    /// When no ports are free.
-    pub fn assign_ports(&mut self) -> Result<(), CliError> {
-        let probes = u32::try_from(self.probes.len()).unwrap_or(u32::MAX);
-        let length = u16::try_from(probes.saturating_add(self.targets + 2)).unwrap_or(u16::MAX);
-        let kept = self.ports.len() == self.engines as usize
-            && self.ports.iter().all(|first| block_is_free(*first, length));
-        if kept {
-            return Ok(());
-        }
-        self.ports.clear();
-        // Systems that start at the same time begin their search at different places.
-        let offset = u16::try_from(std::process::id() % 500).unwrap_or(0) * 20;
-        let mut next = PORTS.start + offset;
-        let mut tried = 0_u32;
-        while self.ports.len() < self.engines as usize {
-            if tried > 2 * u32::from(PORTS.end - PORTS.start) {
-                return Err(CliError::Dev(format!(
-                    "no {length} free ports in a row between {} and {}",
-                    PORTS.start, PORTS.end
-                )));
-            }
-            if next.saturating_add(length) >= PORTS.end {
-                next = PORTS.start;
-            }
-            let free = block_is_free(next, length);
-            if free && !self.ports.iter().any(|first| first.abs_diff(next) < length) {
-                self.ports.push(next);
-            }
-            next += length;
-            tried += u32::from(length);
-        }
-        Ok(())
-    }
-}
-
-fn block_is_free(first: u16, length: u16) -> bool {
-    (first..first.saturating_add(length)).all(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
 }
 
 /// The folder of a system.
@@ -572,6 +534,7 @@ fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<(), CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
 
     fn settings() -> Settings {
         Settings {
@@ -610,6 +573,7 @@ mod tests {
             Settings { engines: 0, ..settings() },
             Settings { targets: 1000, ..settings() },
             Settings { redundancy: 3, ..settings() },
+            Settings { redundancy: served_factors().end() + 1, ..settings() },
             Settings { size: 1 << 20, ..settings() },
             Settings { size: 15 << 60, ..settings() },
             Settings { devices: vec!["/dev/ng0n1".into()], ..settings() },

@@ -7,14 +7,16 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_bytes::ByteBuf;
 use serde_json::{Value, json};
-use weir_client::{Container, Context, Epoch, Rights};
+use weir_client::{Container, Context, Epoch, ObjectClass, Rights, served_factors};
 use weir_management::v1::containers_client::ContainersClient;
 use weir_management::v1::{
     ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo, ContainerListRequest,
     ContainerQueryRequest, ContainerQueryResponse, ContainerSetQuotaRequest, ContainerType,
 };
 
+use super::objects::{self, ContainerObjects};
 use super::pool::was_there;
+use super::property::{ContainerPropertyNames, Property};
 use crate::connection::{System, session};
 use crate::error::CliError;
 use crate::output::{Answer, Output, fields, lines, table};
@@ -57,6 +59,11 @@ pub enum ContainerCommand {
     ListSnap(ContainerName),
     /// Remove a snapshot.
     DestroySnap(SnapshotName),
+    /// Show properties of a container; all of them when none is named.
+    GetProp(ContainerPropertyNames),
+    /// List the objects of a container.
+    #[command(visible_alias = "list-obj")]
+    ListObjects(ContainerObjects),
 }
 
 /// Names a container.
@@ -99,6 +106,9 @@ pub struct ContainerCreate {
     /// Object class; the pool's when absent.
     #[arg(short = 'o', long, alias = "oclass", default_value = "")]
     pub class: String,
+    /// Engines that may be lost at once without losing data, instead of an object class; as for the pool when absent.
+    #[arg(long, alias = "rd-fac", conflicts_with = "class", value_parser = parse_factor)]
+    pub redundancy_factor: Option<ObjectClass>,
     /// Bytes of a file in one dkey.
     #[arg(short = 'z', long, allow_hyphen_values = true)]
     pub chunk_size: Option<Size>,
@@ -216,6 +226,14 @@ fn parse_owner(text: &str) -> Result<(u32, u32), String> {
     numbers.ok_or_else(|| format!("\"{text}\" is not uid:gid in numbers"))
 }
 
+/// The class that survives so many losses.
+fn parse_factor(text: &str) -> Result<ObjectClass, String> {
+    let factor: u32 = text.parse().map_err(|_| format!("\"{text}\" is no number of engines"))?;
+    ObjectClass::for_redundancy(factor)
+        .filter(|class| class.ensure_supported().is_ok())
+        .ok_or_else(|| format!("this release serves redundancy factors up to {}", served_factors().end()))
+}
+
 fn parse_mode(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 8)
         .ok()
@@ -235,6 +253,10 @@ pub async fn run(command: ContainerCommand, system: &System) -> Result<Answer, C
         ContainerCommand::Handles(name) => handles(name, system).await,
         ContainerCommand::Destroy(arguments) => destroy(arguments, system).await,
         ContainerCommand::SetQuota(arguments) => set_quota(arguments, system).await,
+        ContainerCommand::GetProp(arguments) => {
+            let info = query_container(system, &arguments.name.pool, &arguments.name.container).await?;
+            arguments.answer(&properties(&info))
+        }
         _ => Err(CliError::Usage("this command goes over the fabric".into())),
     }
 }
@@ -251,6 +273,7 @@ pub fn is_fabric(command: &ContainerCommand) -> bool {
             | ContainerCommand::CreateSnap(_)
             | ContainerCommand::ListSnap(_)
             | ContainerCommand::DestroySnap(_)
+            | ContainerCommand::ListObjects(_)
     )
 }
 
@@ -266,7 +289,7 @@ async fn create(arguments: ContainerCreate, system: &System) -> Result<Answer, C
             Type::Object => ContainerType::Object.into(),
         },
         quota_bytes: arguments.quota.map_or(0, |quota| quota.0),
-        object_class: arguments.class,
+        object_class: arguments.redundancy_factor.map_or(arguments.class, |class| class.to_string()),
         chunk_size_bytes: arguments.chunk_size.map_or(0, |size| size.0),
         attributes: arguments.attributes.into_iter().collect(),
         uid,
@@ -434,6 +457,16 @@ fn describe(container: &ContainerInfo) -> String {
     text + &lines(attributes.into_iter().map(|(name, value)| format!("Attribute {name} = {value}")))
 }
 
+/// A container's properties by the names of DAOS.
+fn properties(container: &ContainerInfo) -> [Property; 4] {
+    [
+        Property::new("label", "Label", container.label.as_str()),
+        Property::new("layout_type", "Layout type", type_name(container)),
+        Property::new("object_class", "Class of its objects", container.object_class.as_str()),
+        Property::new("chunk_size", "Bytes of a file in one dkey", container.chunk_size_bytes),
+    ]
+}
+
 /// A container with the names that `daos container query --json` uses, and Weir's own.
 #[must_use]
 pub fn to_json(container: &ContainerInfo) -> Value {
@@ -475,11 +508,13 @@ pub fn run_fabric(
         ContainerCommand::DelAttr(arguments) => (arguments.name.clone(), read_write()),
         ContainerCommand::CreateSnap(name) => (name.clone(), read_write()),
         ContainerCommand::DestroySnap(arguments) => (arguments.name.clone(), read_write()),
+        ContainerCommand::ListObjects(arguments) => (arguments.name.clone(), Rights::READ),
         _ => return Err(CliError::Usage("this command goes over management".into())),
     };
     let names = (name.pool.as_str(), name.container.as_str());
-    session::with_container(names, rights, attach, patience, output, async |session| {
-        perform(command, session.context, session.container).await
+    session::with_container(names, rights, attach, patience, output, async |session| match command {
+        ContainerCommand::ListObjects(arguments) => objects::list(&arguments, session).await,
+        command => perform(command, session.context, session.container).await,
     })
 }
 

@@ -7,17 +7,16 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use weir_client::{Context, Rights};
-use weir_dfs::{Dfs, Kind, Node};
+use weir_client::{Context, ObjectClass, Rights};
+use weir_dfs::{Dfs, Kind, Node, SetAttributes};
 use weir_fuse::report::{FailureKind, MountFailure};
 
+use super::copy::{self, CopyArguments};
+use super::{listing, scan};
 use crate::connection::session::{self, Session};
 use crate::error::CliError;
 use crate::output::{self, Answer, Output, fields, name_of, table};
 use crate::values::{self, Size, base64};
-
-/// Entries asked for at a time.
-const STEP: usize = 1024;
 
 /// Bytes read at a time.
 const READ_STEP: usize = 4 << 20;
@@ -35,6 +34,14 @@ pub enum FsCommand {
     Ls(FilePath),
     /// Write a file's content to standard output.
     Cat(FilePath),
+    /// Show object class and chunk size of a file or directory.
+    GetAttr(FilePath),
+    /// Change the mode of a file or directory.
+    Chmod(FileMode),
+    /// Count what is in a file system, or below a directory of it.
+    Scan(FilePath),
+    /// Copy files and directories between containers, or between a container and this machine.
+    Copy(CopyArguments),
 }
 
 /// Names a file system.
@@ -56,6 +63,32 @@ pub struct FilePath {
     /// Path from the root of the container.
     #[arg(default_value = "/")]
     pub path: OsString,
+    /// The same, in the way of `daos`.
+    #[arg(long, hide = true, conflicts_with = "path")]
+    pub dfs_path: Option<OsString>,
+}
+
+impl FilePath {
+    fn bytes(&self) -> &[u8] {
+        self.dfs_path.as_ref().unwrap_or(&self.path).as_bytes()
+    }
+}
+
+/// A new mode.
+#[derive(Args, Debug, Clone)]
+pub struct FileMode {
+    #[command(flatten)]
+    at: FilePath,
+    /// Permission bits in octal.
+    #[arg(long, value_parser = parse_mode)]
+    pub mode: u32,
+}
+
+fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| format!("\"{text}\" is not an octal mode from 0 to 7777"))
 }
 
 /// Performs a file-system command.
@@ -72,25 +105,35 @@ pub fn run(
         let reason = "`cat` writes a file's content as it is, which is no JSON: leave out --json";
         return Err(CliError::Usage(reason.into()));
     }
-    let names = match &command {
-        FsCommand::Df(names) => names.clone(),
-        FsCommand::Ls(path) | FsCommand::Cat(path) => path.file_system.clone(),
+    let (names, rights) = match &command {
+        FsCommand::Copy(arguments) => return copy::run(arguments, attach, patience),
+        FsCommand::Df(names) => (names.clone(), Rights::READ),
+        FsCommand::Chmod(change) => (change.at.file_system.clone(), Rights::READ.union(Rights::WRITE)),
+        FsCommand::Ls(path) | FsCommand::Cat(path) | FsCommand::GetAttr(path) | FsCommand::Scan(path) => {
+            (path.file_system.clone(), Rights::READ)
+        }
     };
     let whole = (names.pool.as_str(), names.container.as_str());
-    session::with_container(whole, Rights::READ, attach, patience, output, async |session| {
+    session::with_container(whole, rights, attach, patience, output, async |session| {
         let dfs = Dfs::mount(session.context, session.container)
             .await
             .map_err(|error| unusable(&names.container, &error))?;
         match command {
             FsCommand::Df(_) => df(session.context, &dfs, &names.container).await,
-            FsCommand::Ls(path) => ls(session, &dfs, path.path.as_bytes()).await,
-            FsCommand::Cat(path) => cat(session, &dfs, path.path.as_bytes()).await,
+            FsCommand::Ls(path) => ls(session, &dfs, path.bytes()).await,
+            FsCommand::Cat(path) => cat(session, &dfs, path.bytes()).await,
+            FsCommand::GetAttr(path) => get_attributes(session.context, &dfs, path.bytes()).await,
+            FsCommand::Chmod(FileMode { at, mode }) => {
+                change_mode(session.context, &dfs, at.bytes(), mode).await
+            }
+            FsCommand::Scan(path) => scan::run(session, &dfs, path.bytes()).await,
+            FsCommand::Copy(_) => Err(CliError::Usage("a copy opens its containers by itself".into())),
         }
     })
 }
 
 /// A container that can't be opened as a file system; one that has none is refused as `weir mount` refuses it.
-fn unusable(container: &str, error: &weir_dfs::Error) -> CliError {
+pub(super) fn unusable(container: &str, error: &weir_dfs::Error) -> CliError {
     match error {
         weir_dfs::Error::NotPosix(_) | weir_dfs::Error::Invalid(_) => {
             CliError::Mount(MountFailure::new(FailureKind::FailedPrecondition, error))
@@ -99,7 +142,7 @@ fn unusable(container: &str, error: &weir_dfs::Error) -> CliError {
     }
 }
 
-fn failed(what: &str, error: &weir_dfs::Error) -> CliError {
+pub(super) fn failed(what: &str, error: &weir_dfs::Error) -> CliError {
     match error {
         weir_dfs::Error::Client(error) => CliError::Client(error.clone()),
         other => {
@@ -119,6 +162,24 @@ async fn df(context: &Context, dfs: &Dfs, container: &str) -> Result<Answer, Cli
     Ok(Answer::new(response, text))
 }
 
+async fn get_attributes(context: &Context, dfs: &Dfs, path: &[u8]) -> Result<Answer, CliError> {
+    let wrong = |error: weir_dfs::Error| failed(&name_of(path), &error);
+    let node = dfs.resolve(context, path, true).await.map_err(wrong)?;
+    let class =
+        ObjectClass::of(node.oid()).map_err(|error| CliError::Damaged(error.to_string()))?.to_string();
+    let chunk = node.record.chunk_size;
+    let text = fields(&[("Object class", class.clone()), ("Chunk size", Size(chunk).to_string())]);
+    Ok(Answer::new(json!({"path": name_of(path), "oclass": class, "chunk_size": chunk}), text))
+}
+
+async fn change_mode(context: &Context, dfs: &Dfs, path: &[u8], mode: u32) -> Result<Answer, CliError> {
+    let wrong = |error: weir_dfs::Error| failed(&name_of(path), &error);
+    let node = dfs.resolve(context, path, true).await.map_err(wrong)?;
+    let change = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+    let (_, stat) = dfs.set_attributes(context, &node, &change).await.map_err(wrong)?;
+    Ok(Answer::new(json!({"mode": stat.mode}), format!("{:04o}\n", stat.mode)))
+}
+
 fn letter(kind: Kind) -> char {
     match kind {
         Kind::File => '-',
@@ -126,6 +187,8 @@ fn letter(kind: Kind) -> char {
         Kind::Symlink => 'l',
         Kind::Fifo => 'p',
         Kind::Socket => 's',
+        Kind::BlockDevice => 'b',
+        Kind::CharacterDevice => 'c',
     }
 }
 
@@ -135,15 +198,7 @@ async fn ls(session: &Session<'_>, dfs: &Dfs, path: &[u8]) -> Result<Answer, Cli
     let node = dfs.resolve(context, path, true).await.map_err(wrong)?;
     let mut nodes: Vec<Node> = Vec::new();
     if node.is_directory() {
-        let mut stream = dfs.open_directory(&node).map_err(wrong)?;
-        let mut cookie = 0;
-        loop {
-            let entries = dfs.read_directory(context, &mut stream, cookie, STEP).await.map_err(wrong)?;
-            session.goes_on();
-            let Some(last) = entries.last() else { break };
-            cookie = last.cookie;
-            nodes.extend(entries.iter().map(|entry| entry.node.clone()));
-        }
+        nodes = listing::entries(context, dfs, &node, &|| session.goes_on()).await.map_err(wrong)?;
         nodes.sort_by(|a, b| a.name.cmp(&b.name));
     } else {
         nodes.push(node);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use weir_client::{Anchor, Conditions, Container, Kv, ObjectId, Rights, kind};
+use weir_client::{Anchor, Conditions, Container, Hints, Kv, ObjectId, Rights, kind};
 
 use crate::connection::session::{self, Session};
 use crate::error::CliError;
@@ -84,7 +84,7 @@ pub(super) fn parse_object(text: &str, container: &Container) -> Result<ObjectId
         return Ok(ObjectId { hi: hi.parse().map_err(|_| wrong())?, lo: lo.parse().map_err(|_| wrong())? });
     }
     let user = ObjectId { hi: 0, lo: text.parse().map_err(|_| wrong())? };
-    Ok(container.encode_object_id(user, kind::KV_HASHED, None)?)
+    Ok(container.encode_object_id(user, kind::KV_HASHED, None, Hints::NONE)?)
 }
 
 fn value_of(arguments: &KvPut) -> Result<Vec<u8>, CliError> {

@@ -5,9 +5,12 @@ use serde_json::{Value, json};
 use weir_management::v1::pools_client::PoolsClient;
 use weir_management::v1::{
     PoolCreateRequest, PoolDestroyRequest, PoolInfo, PoolListRequest, PoolQueryRequest, PoolResizeRequest,
-    PoolState,
+    PoolSetPropertiesRequest, PoolState,
 };
 
+use super::property::{PoolChanges, PoolProperties, Property};
+use super::redundancy::{self, PoolExtend, PoolRank};
+use super::targets::PoolTargets;
 use crate::connection::System;
 use crate::error::CliError;
 use crate::output::{Answer, fields, table};
@@ -30,6 +33,21 @@ pub enum PoolCommand {
     /// Destroy a pool and its data.
     #[command(visible_alias = "d")]
     Destroy(PoolDestroy),
+    /// Take an engine out of a pool with redundancy for good: others get its data at once.
+    Exclude(PoolRank),
+    /// Let an engine that was excluded or drained come back to a pool, or call off a drain.
+    #[command(visible_alias = "reint")]
+    Reintegrate(PoolRank),
+    /// Have an engine's data of a pool with redundancy moved to others, while it goes on serving.
+    Drain(PoolRank),
+    /// Have engines join a pool with redundancy: they get their share of its data while it is in use.
+    Extend(PoolExtend),
+    /// Show state and space of a pool's targets.
+    QueryTargets(PoolTargets),
+    /// Show properties of a pool; all of them when none is named.
+    GetProp(PoolProperties),
+    /// Change properties of a pool.
+    SetProp(PoolChanges),
 }
 
 /// Names a pool.
@@ -96,6 +114,32 @@ pub async fn run(command: PoolCommand, system: &System) -> Result<Answer, CliErr
         PoolCommand::Query(PoolName { pool }) => query(pool, system).await,
         PoolCommand::Resize(arguments) => resize(arguments, system).await,
         PoolCommand::Destroy(arguments) => destroy(arguments, system).await,
+        PoolCommand::Exclude(arguments) => {
+            let info = redundancy::exclude(arguments, system).await?;
+            Ok(Answer::new(to_json(&info), describe(&info)))
+        }
+        PoolCommand::Reintegrate(arguments) => {
+            let info = redundancy::reintegrate(arguments, system).await?;
+            Ok(Answer::new(to_json(&info), describe(&info)))
+        }
+        PoolCommand::Drain(arguments) => {
+            let info = redundancy::drain(arguments, system).await?;
+            Ok(Answer::new(to_json(&info), describe(&info)))
+        }
+        PoolCommand::Extend(arguments) => {
+            let info = redundancy::extend(arguments, system).await?;
+            Ok(Answer::new(to_json(&info), describe(&info)))
+        }
+        PoolCommand::GetProp(arguments) => {
+            let info = query_pool(system, &arguments.pool).await?;
+            arguments.answer(&properties(&info))
+        }
+        PoolCommand::SetProp(arguments) => {
+            let info = set_properties(system, arguments.request()).await?;
+            let all = PoolProperties { pool: arguments.pool, properties: vec![] };
+            all.answer(&properties(&info))
+        }
+        PoolCommand::QueryTargets(_) => Err(CliError::Usage("this command goes over the fabric".into())),
     }
 }
 
@@ -108,6 +152,7 @@ fn request_of(arguments: PoolCreate) -> PoolCreateRequest {
         redundancy_factor: arguments.redundancy_factor,
         object_class: arguments.class,
         tenant: arguments.tenant,
+        places: vec![],
     }
 }
 
@@ -157,12 +202,43 @@ async fn list(system: &System) -> Result<Answer, CliError> {
 }
 
 async fn query(pool: String, system: &System) -> Result<Answer, CliError> {
+    let info = query_pool(system, &pool).await?;
+    Ok(Answer::new(to_json(&info), describe(&info)))
+}
+
+async fn query_pool(system: &System, pool: &str) -> Result<PoolInfo, CliError> {
     let what = format!("query pool {pool}");
-    let request = PoolQueryRequest { pool: pool.clone() };
+    let request = PoolQueryRequest { pool: pool.to_owned() };
     let reply =
         system.call(what, async |channel| PoolsClient::new(channel).query(request.clone()).await).await?;
-    let info = reply.pool.ok_or_else(|| nameless(&pool))?;
-    Ok(Answer::new(to_json(&info), describe(&info)))
+    reply.pool.ok_or_else(|| nameless(pool))
+}
+
+/// A pool's properties by the names of DAOS.
+fn properties(pool: &PoolInfo) -> Vec<Property> {
+    let mut all = vec![
+        Property::new("label", "Pool label", pool.label.as_str()),
+        Property::new("svc_list", "Pool service replica list", ranks(&pool.service_ranks)),
+        Property::new("object_class", "Class of its containers' objects", pool.object_class.as_str()),
+    ];
+    let what = "Seconds until others get the places of an engine that is away";
+    all.extend(pool.rebuild_delay_seconds.map(|seconds| Property::new("rebuild_delay", what, seconds)));
+    all
+}
+
+/// Changes properties of a pool.
+///
+/// # Errors
+/// When it does not exist, a value makes no sense, or the engines cannot be asked.
+pub async fn set_properties(
+    system: &System,
+    request: PoolSetPropertiesRequest,
+) -> Result<PoolInfo, CliError> {
+    let what = format!("change properties of pool {}", request.pool);
+    let reply = system
+        .call(what, async |channel| PoolsClient::new(channel).set_properties(request.clone()).await)
+        .await?;
+    reply.pool.ok_or_else(|| nameless(&request.pool))
 }
 
 async fn resize(arguments: PoolResize, system: &System) -> Result<Answer, CliError> {
@@ -210,7 +286,7 @@ pub fn was_there<T>(found: Result<T, CliError>, what: &str) -> Result<bool, CliE
     }
 }
 
-fn nameless(pool: &str) -> CliError {
+pub(super) fn nameless(pool: &str) -> CliError {
     CliError::NotFound(format!("the engines' answer does not describe pool {pool}"))
 }
 
@@ -223,7 +299,7 @@ fn state_name(pool: &PoolInfo) -> &'static str {
     }
 }
 
-fn ranks(list: &[u32]) -> String {
+pub(super) fn ranks(list: &[u32]) -> String {
     list.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
@@ -242,7 +318,7 @@ fn describe(pool: &PoolInfo) -> String {
     } else {
         format!("{} (their data is unavailable until they are back)", ranks(&pool.unreachable_ranks))
     };
-    fields(&[
+    let mut all = vec![
         ("Label", pool.label.clone()),
         ("UUID", pool.uuid.clone()),
         ("State", state_name(pool).to_owned()),
@@ -258,7 +334,9 @@ fn describe(pool: &PoolInfo) -> String {
         ("Service ranks", ranks(&pool.service_ranks)),
         ("Map version", pool.map_version.to_string()),
         ("Containers", pool.containers.to_string()),
-    ])
+    ];
+    all.extend(redundancy::lines(pool));
+    fields(&all)
 }
 
 /// A pool with the names that `dmg pool query --json` uses, and Weir's own.
@@ -285,11 +363,15 @@ pub fn to_json(pool: &PoolInfo) -> Value {
         "svc_ldr": pool.service_ranks.first(),
         "svc_reps": pool.service_ranks,
         "enabled_ranks": pool.ranks,
+        "tgt_ranks": pool.ranks,
         "unreachable_ranks": pool.unreachable_ranks,
         "down_targets": faulty.collect::<Vec<_>>(),
+        "new_ranks": pool.new_ranks,
         "containers": pool.containers,
+        "health": redundancy::to_json(pool),
         "object_class": pool.object_class,
         "tier_stats": [{"media_type": "nvme", "total": pool.size_bytes, "free": pool.free_bytes}],
+        "tier_bytes": [pool.size_bytes],
         "size_bytes": pool.size_bytes,
         "used_bytes": pool.used_bytes,
         "free_bytes": pool.free_bytes,

@@ -53,7 +53,7 @@ impl DevSystem {
         Self { folder }
     }
 
-    /// Starts the system (again).
+    /// Starts the system (again). Its pool has no redundancy unless the arguments ask for some.
     pub fn up(&self, arguments: &[&str]) {
         let started = self.try_up(arguments);
         started.unwrap_or_else(|error| panic!("weir dev up: {error}\n{}", self.logs()));
@@ -63,6 +63,9 @@ impl DevSystem {
     pub fn try_up(&self, arguments: &[&str]) -> Result<(), String> {
         let mut command = self.weir();
         command.args(["dev", "up", "--detach", "--engine"]).arg(engine()).args(arguments);
+        if !arguments.contains(&"--redundancy") {
+            command.args(["--redundancy", "0"]);
+        }
         let output = command.output().expect("weir runs");
         if output.status.success() { Ok(()) } else { Err(text(&output)) }
     }
@@ -71,7 +74,13 @@ impl DevSystem {
     pub fn weir(&self) -> Command {
         let mut command = Command::new(WEIR);
         command.env("WEIR_DEV_DIR", self.folder()).env("WEIR_ATTACH", self.folder().join("client.json"));
-        command.env("WEIR_LOG", "info").env("WEIR_LOG_FILE", self.folder().join("mounts.log"));
+        // Why what is lost or has returned keeps others waiting, too.
+        let log = if env!("CARGO_CRATE_NAME") == "redundancy" {
+            "info,weir_object=debug,weir_pool=debug"
+        } else {
+            "info"
+        };
+        command.env("WEIR_LOG", log).env("WEIR_LOG_FILE", self.folder().join("mounts.log"));
         command
     }
 
@@ -105,11 +114,15 @@ impl DevSystem {
 
     /// A fresh directory that a container is mounted at with these further arguments.
     pub fn mount(&self, container: &str, arguments: &[&str]) -> Mounted<'_> {
+        self.mount_by(self.weir(), ["tank", container], arguments)
+    }
+
+    /// As [`DevSystem::mount`], a container of a pool, by a command that was prepared for it.
+    pub fn mount_by(&self, mut weir: Command, of: [&str; 2], arguments: &[&str]) -> Mounted<'_> {
         let directory = self.folder().join(format!("mnt-{}", self.mounts()));
         std::fs::create_dir(&directory).expect("a directory");
-        let mut all = vec!["mount", "tank", container, directory.to_str().expect("plain")];
-        all.extend(arguments);
-        self.run(&all);
+        let output = weir.arg("mount").args(of).arg(&directory).args(arguments).output().expect("weir runs");
+        assert!(output.status.success(), "weir mount: {}\n{}", text(&output), self.logs());
         Mounted { system: self, directory }
     }
 
@@ -123,9 +136,22 @@ impl DevSystem {
         let mut text = String::new();
         for name in ["mounts.log", "log", "engine-0/log", "engine-1/log", "engine-2/log"] {
             if let Ok(log) = std::fs::read_to_string(self.folder().join(name)) {
-                let lines: Vec<&str> = log.lines().rev().take(12).collect();
+                let lines: Vec<&str> = log.lines().rev().take(40).collect();
                 text = lines.iter().rev().fold(text + "--- " + name + "\n", |text, line| text + line + "\n");
             }
+        }
+        text
+    }
+
+    /// What the system says of itself, for a failed assertion: it may not answer.
+    pub fn state(&self) -> String {
+        let mut text = String::new();
+        for arguments in [&["dev", "status"][..], &["pool", "query", "tank"]] {
+            let mut command = Command::new("timeout");
+            command.args(["10", WEIR]).args(arguments).env("WEIR_DEV_DIR", self.folder());
+            command.env("WEIR_ATTACH", self.folder().join("client.json")).env("WEIR_LOG", "warn");
+            let said = command.output().map_or_else(|error| error.to_string(), |output| self::text(&output));
+            text += &["--- weir ", &arguments.join(" "), "\n", &said].concat();
         }
         text
     }
@@ -142,7 +168,7 @@ impl DevSystem {
 impl Drop for DevSystem {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("{}", self.logs());
+            eprintln!("{}{}", self.logs(), self.state());
         }
         if !self.folder().join("settings.json").exists() {
             return;

@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::kind;
 use crate::operation::RequestInfo;
 use crate::session::Context;
-use crate::{ObjectClass, Result};
+use crate::{Hints, ObjectClass, Result};
 
 /// Object ids a context reserves at a time. One request pays for this many; what a context leaves unused is lost,
 /// of 2^64 numbers.
@@ -217,17 +217,14 @@ impl Container {
     /// out on others: one of a class with all targets gets as many as that takes.
     ///
     /// # Errors
-    /// `INVAL` when the class is not supported; or as [`Container::allocate_oids`].
+    /// `INVAL` when the class survives fewer losses than the container's; or as [`Container::allocate_oids`].
     pub async fn new_object_id(
         &self,
         context: &Context,
         kind: u8,
         class: Option<ObjectClass>,
     ) -> Result<ObjectId> {
-        let class = match class {
-            Some(class) => class,
-            None => self.default_class()?,
-        };
+        let class = self.allowed_class(class)?;
         let map = context.map_of(self.pool());
         let class = class.around(&map);
         let whole = map.down().next().is_none();
@@ -261,20 +258,54 @@ impl Container {
             .map_err(|error| Error::invalid("object class of the container", error))
     }
 
-    /// The given id with type and class encoded, as `daos_obj_generate_oid` does.
+    /// The class that was named, or else the container's default one. What the container survives each of its objects has to. Where it
+    /// survives nothing the pool has no redundancy factor, and keeps no replicas equal.
+    fn allowed_class(&self, class: Option<ObjectClass>) -> Result<ObjectClass> {
+        let default = self.default_class()?;
+        let class = class.unwrap_or(default);
+        if class.survives() > 0 && default.survives() == 0 {
+            let reason = format!(
+                "objects of class {class} have replicas, which only pools with a redundancy factor keep equal, and that of {self} has none; use a container of such a pool, or name a class without replicas, or none"
+            );
+            return Err(Error::invalid("choose an object class", reason));
+        }
+        if class.survives() >= default.survives() {
+            return Ok(class);
+        }
+        let reason = format!(
+            "objects of class {class} survive the loss of {} engines at once, those of {self} have to survive {}, as class {default} does; name a class with more replicas, or none",
+            class.survives(),
+            default.survives()
+        );
+        Err(Error::invalid("choose an object class", reason))
+    }
+
+    /// The given id with type and class encoded, as `daos_obj_generate_oid` does: the named class, or one that the container's
+    /// default class, the type and hints choose by the pool map of the connection, so that it is the same each time.
     ///
     /// # Errors
-    /// `INVAL` for an unknown type or a class that is not supported.
-    pub fn encode_object_id(&self, oid: ObjectId, kind: u8, class: Option<ObjectClass>) -> Result<ObjectId> {
+    /// `INVAL` for an unknown type, and for a class that is not supported, survives fewer losses than the container's, or needs more
+    /// fault domains than the pool has.
+    pub fn encode_object_id(
+        &self,
+        oid: ObjectId,
+        kind: u8,
+        class: Option<ObjectClass>,
+        hints: Hints,
+    ) -> Result<ObjectId> {
+        let invalid = |reason: String| Error::invalid("generate object id", reason);
         if kind >= kind::END || kind == 1 {
-            return Err(Error::invalid("generate object id", format!("there is no object type {kind}")));
+            return Err(invalid(format!("there is no object type {kind}")));
         }
-        let class = match class {
-            Some(class) => class,
-            None => self.default_class()?,
-        };
-        let class = class.ensure_supported().map_err(|error| Error::invalid("generate object id", error))?;
-        Ok(class.encode(oid, kind))
+        let named = self.allowed_class(class)?.ensure_supported();
+        let map = self.pool().map();
+        let chosen = named.and_then(|named| {
+            if class.is_none() {
+                return named.chosen(kind::is_flat(kind), hints, map);
+            }
+            named.ensure_fits(map)
+        });
+        Ok(chosen.map_err(|error| invalid(error.to_string()))?.encode(oid, kind))
     }
 
     /// Sets attributes; `None` deletes. All or none.

@@ -4,12 +4,13 @@ use core::time::Duration;
 use std::rc::Rc;
 
 use weir_proto::Rank;
+use weir_proto::limits::GATHER_NS;
 use weir_proto::pool::PoolMap;
 use weir_runtime::Instant;
 
 use super::Pool;
 use crate::error::Result;
-use crate::operation::{Answers, PAUSE};
+use crate::operation::{Answers, PAUSE, is_elsewhere};
 use crate::session::Context;
 
 /// How often a client asks for a newer pool map because a target is out of service: as often as a target looks at its device.
@@ -17,6 +18,10 @@ pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Longest wait for a newer pool map when a target is out of service.
 const LOOK_LIMIT: Duration = Duration::from_secs(2);
+
+/// Longest wait for a pool query: a service that gathers figures when it is asked may gather them once more for the answer, which takes
+/// no second to come.
+const QUERY_LIMIT: Duration = Duration::from_nanos(2 * GATHER_NS + 1_000_000_000);
 
 impl Context {
     /// The newest map of a pool that this context knows.
@@ -52,8 +57,8 @@ impl Context {
         }
     }
 
-    /// Gets a pool map newer than `version`, or returns after a pause when there is none yet. `rank` is the engine that has said
-    /// that the map is old.
+    /// Gets a pool map newer than `version`, or returns after a pause when there is none yet: who has said that the map is old may say
+    /// something else then, long before the deadline. `rank` is the engine that has said it.
     pub(crate) async fn refresh_map(
         &self,
         pool: &Pool,
@@ -68,7 +73,15 @@ impl Context {
         }
         // Another engine has told it so, or it is away since, or of a release that knows no such request.
         if asked.is_err() || rank != pool.service() {
-            pool.query_until(self, deadline).await?;
+            let limit = (self.runtime().now() + QUERY_LIMIT).min(deadline);
+            match pool.query_until(self, limit).await {
+                Err(error) if is_elsewhere(&error) && limit < deadline => {
+                    let pause = PAUSE.1.min(deadline.saturating_duration_since(self.runtime().now()));
+                    self.runtime().sleep(pause).await;
+                    return Ok(());
+                }
+                answer => drop(answer?),
+            }
         }
         if self.map_of(pool).version <= version && self.runtime().now() < deadline {
             self.runtime().sleep(PAUSE.0).await;

@@ -83,8 +83,9 @@ impl Pool {
         };
         let deadline = context.until();
         let mut answer = context.ask_any(&info, &body, deadline).await?;
-        // An engine that points elsewhere knows which engine runs the service; that one answers for itself.
-        for _ in 0..SERVICE_HOPS_MAX {
+        // An engine that points elsewhere knows which engine runs the service; that one answers for itself. While a service gets another
+        // leader, engines may point at each other.
+        for hops in 1_usize.. {
             match answer {
                 (ConnectReply::Connected { capability, label, map, service, object_class }, tail) => {
                     let ConnectTail { replicas } = tail;
@@ -94,6 +95,12 @@ impl Pool {
                     return Ok(Self(Arc::new(state)));
                 }
                 (ConnectReply::Elsewhere { service }, _) => {
+                    if hops.is_multiple_of(SERVICE_HOPS_MAX) {
+                        if context.runtime().now() + PAUSE.1 >= deadline {
+                            break;
+                        }
+                        context.runtime().sleep(PAUSE.1).await;
+                    }
                     answer = Self::connect_at(context, service, (&info, &body), deadline).await?;
                 }
             }
@@ -239,5 +246,5 @@ impl core::fmt::Display for Pool {
     }
 }
 
-/// How often an engine may point to another one: once to the service's place, once more after it moved meanwhile.
+/// How often an engine may point to another one before there is a pause: once to the service's place, once more after it moved meanwhile.
 const SERVICE_HOPS_MAX: usize = 3;

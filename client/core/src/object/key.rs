@@ -2,8 +2,8 @@
 
 use weir_layout::ObjectClass;
 use weir_proto::object::{
-    Extent, KeyQuery, ListReply, ListRequest, ListScope, Listed, MeasureReply, MeasureRequest, QueryKeyReply,
-    QueryKeyRequest, RunsReply, RunsRequest, SearchKeyReply, SearchKeyRequest,
+    Extent, GroupTail, KeyQuery, ListReply, ListRequest, ListScope, Listed, MeasureReply, MeasureRequest,
+    QueryKeyReply, QueryKeyRequest, RunsReply, RunsRequest, SearchKeyReply, SearchKeyRequest,
 };
 use weir_proto::transaction::encode_read;
 use weir_proto::{Der, Epoch, Key, ObjectId, codec, opcode};
@@ -199,8 +199,28 @@ impl Object {
             .exchange(context, &info, place, &Payload::None, &build)
             .await
             .map_err(|refusal| refusal.error)?;
-        let reply: ListReply = exchange.decode(&info)?;
+        let mut reply: ListReply = exchange.decode(&info)?;
+        if let (ListScope::Dkeys, ShardChoice::Shard(group)) = (&scope, place)
+            && self.is_replicated()
+        {
+            // The target that leads the group may have places in others.
+            let layout = self.layout(context, &context.map_of(self.container.pool()))?;
+            let is_of_group = |listed: &Listed| {
+                Key::new(&listed.key).is_ok_and(|dkey| layout.group_index(dkey.hash()) == group)
+            };
+            reply.entries.retain(is_of_group);
+        }
         Ok((reply.entries, reply.next.map(serde_bytes::ByteBuf::into_vec)))
+    }
+
+    /// Says behind a question which group of replicas it is about, where it is about one as a whole.
+    fn of_group(&self, place: ShardChoice<'_>, mut question: Vec<u8>) -> Vec<u8> {
+        if let ShardChoice::Shard(group) = place
+            && self.is_replicated()
+        {
+            question.extend(codec::encode(&GroupTail { group: u32::try_from(group).ok() }));
+        }
+        question
     }
 
     /// The greatest (`max`) or smallest key: of all dkeys or within `dkey`, of all akeys or within `akey`, and with
@@ -270,7 +290,7 @@ impl Object {
     ) -> Result<Option<RunsReply>> {
         let info = RequestInfo::new("find records of", self, opcode::OBJECT_RUNS);
         let build = |map_version| {
-            codec::encode(&RunsRequest {
+            let asked = RunsRequest {
                 capability: self.container.state.capability.clone(),
                 object: self.oid,
                 map_version,
@@ -279,7 +299,8 @@ impl Object {
                 from,
                 below,
                 limit,
-            })
+            };
+            self.of_group(ShardChoice::Shard(shard), codec::encode(&asked))
         };
         match self.exchange(context, &info, ShardChoice::Shard(shard), &Payload::None, &build).await {
             Err(refusal) if refusal.error.is(Der::NOSYS) => Ok(None),
@@ -335,7 +356,7 @@ impl Object {
             let part = |map_version| {
                 let query = self.key_request(query, map_version);
                 let search = SearchKeyRequest { query, anchor: anchor.clone() };
-                codec::encode(&MeasureRequest { search, below })
+                self.of_group(place, codec::encode(&MeasureRequest { search, below }))
             };
             let answer = self.exchange(context, &info, place, &Payload::None, &part).await;
             let MeasureReply { search, real, stopped } = match answer {
@@ -376,7 +397,7 @@ impl Object {
         let info = RequestInfo::new("query keys of", self, opcode);
         let part = |map_version| {
             let wanted = SearchKeyRequest { query: request(map_version), anchor: anchor.clone() };
-            encode_read(self.reader, wanted)
+            self.of_group(place, encode_read(self.reader, wanted))
         };
         match self.exchange(context, &info, place, &Payload::None, &part).await {
             // An engine that doesn't know of parts answers as a whole.

@@ -36,6 +36,8 @@ impl Object {
         let spreads = matches!(info.opcode, opcode::OBJECT_FETCH | opcode::OBJECT_FETCH_TO_COMPARE);
         let mut wait = if spreads { FETCH_TRY.0 } else { LEADER_TRY };
         let mut passed: Vec<u32> = Vec::new();
+        // Members whose own data doesn't match its checksums, and what the last one said of it.
+        let (mut damaged, mut told): (Vec<u32>, Option<Refusal>) = (Vec::new(), None);
         loop {
             let map = context.map_of(pool);
             let layout = self.layout(context, &map)?;
@@ -44,11 +46,15 @@ impl Object {
                 ShardChoice::Shard(group) if group < layout.group_count() => group,
                 ShardChoice::Shard(group) => return Err(no_shard(info, group).into()),
             };
-            let serving: Vec<u32> = layout.serving(group, &map).filter(|id| !passed.contains(id)).collect();
+            let is_asked = |id: &u32| !passed.contains(id) && !damaged.contains(id);
+            let serving: Vec<u32> = layout.serving(group, &map).filter(is_asked).collect();
             let choice = if spreads { context.runtime().random_u64() } else { 0 };
             let chosen = usize::try_from(choice % serving.len().max(1) as u64);
             let id = chosen.ok().and_then(|chosen| serving.get(chosen)).copied();
             let Some(target) = id.and_then(|id| map.target(id)) else {
+                if let Some(refusal) = told.take_if(|_| passed.is_empty()) {
+                    return Err(refusal);
+                }
                 // All have been asked, or none serves.
                 let has_newer = context.look_for_map(pool, map.version, LOOK_PAUSE).await;
                 if passed.is_empty() && !has_newer && now() + PAUSE.1 >= deadline {
@@ -68,6 +74,10 @@ impl Object {
             match context.exchange(reach, info, &build(map.version), payload, until).await {
                 Err(refusal) if is_stale(refusal.error.der()) && now() < deadline => {
                     context.refresh_map(pool, map.version, target.rank, deadline).await?;
+                }
+                Err(refusal) if spreads && refusal.error.is(Der::CSUM) && now() < deadline => {
+                    damaged.push(target.id);
+                    told = Some(refusal);
                 }
                 Err(refusal) if may_be_answered_elsewhere(&refusal) && now() < deadline => {
                     if spreads {

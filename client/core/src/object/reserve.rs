@@ -62,10 +62,6 @@ impl Object {
         records: &Reserved<'_>,
         (keeps, dkeys): (bool, &DkeyRuns),
     ) -> Result<Option<DkeyRuns>> {
-        // Room is kept by one target, which may go.
-        if self.is_replicated() {
-            return Ok(None);
-        }
         let operation = if keeps { "reserve room for" } else { "release room of" };
         let info = RequestInfo::new(operation, self, opcode::OBJECT_RESERVE);
         let build = |map_version| {

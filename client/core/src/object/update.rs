@@ -124,18 +124,11 @@ impl Object {
         }
     }
 
-    /// Removes the object with everything in it.
+    /// Removes what one shard holds of the object.
     ///
     /// # Errors
-    /// When a target that holds a part of it refuses or does not answer in time.
-    pub async fn punch(&self, context: &Context) -> Result<()> {
-        let shards = 0..self.shard_count(context)?;
-        let all = shards.map(|shard| self.punch_shard(context, shard));
-        join_all(all).await.into_iter().collect()
-    }
-
-    /// Removes what one shard holds of the object.
-    async fn punch_shard(&self, context: &Context, shard: usize) -> Result<()> {
+    /// When the target refuses or does not answer in time.
+    pub(crate) async fn punch_shard(&self, context: &Context, shard: usize) -> Result<()> {
         self.punch_scope(context, ShardChoice::Shard(shard), PunchScope::Object, Conditions::NONE).await
     }
 

@@ -3,6 +3,7 @@
 
 mod answers;
 pub(crate) mod checksum;
+mod engines;
 mod payload;
 mod request;
 pub(crate) mod scatter;

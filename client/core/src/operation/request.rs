@@ -133,11 +133,11 @@ impl Context {
             Error::refused(info.operation, info.subject, Der::NO_SERVICE, reason)
         };
         let (rank, target) = reach.parts().ok_or_else(unplaced)?;
-        let peer = self.peer(rank, target).ok_or_else(|| {
-            let reason =
-                format!("the attach file has no engine {rank} with a target {target}; is it up to date?");
-            Error::refused(info.operation, info.subject, Der::UNREACH, reason)
-        })?;
+        let peer = match self.peer(rank, target) {
+            Some(peer) => peer,
+            // Boxed, since it is rare and part of every request's future.
+            None => Box::pin(self.find_peer((rank, target), info, deadline)).await?,
+        };
         let short = matches!(payload, Payload::Send { .. }) && self.rpc().is_short_of_room(&peer);
         let mut outgoing =
             OutgoingRequest::pack(self, body, payload, if short { SHORT_INLINE_MAX } else { INLINE_MAX });
@@ -253,7 +253,7 @@ impl Context {
         deadline: Instant,
     ) -> Result<(A, Tail)> {
         let started = self.runtime().now();
-        let mut open: Vec<Rank> = self.attach().engines.iter().map(|engine| Rank(engine.rank)).collect();
+        let mut open = self.attached();
         let mut unknown = None;
         let mut round = ROUND;
         loop {

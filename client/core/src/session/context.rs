@@ -9,6 +9,7 @@ use std::rc::{Rc, Weak};
 
 use weir_fabric::{Buffer, Endpoint};
 use weir_layout::{Layout, LayoutCache, LayoutError};
+use weir_proto::group::EngineInfo;
 use weir_proto::pool::PoolMap;
 use weir_proto::{ContainerId, Epoch, ObjectId, PoolId, Rank};
 use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
@@ -16,7 +17,7 @@ use weir_runtime::{Handle, Instant, real};
 
 use super::changes::{Changes, NamedChange};
 use super::endpoint::open_endpoint;
-use crate::attach::Attach;
+use crate::attach::{Attach, EngineAddress};
 use crate::error::{Error, Result};
 
 /// How long an operation is tried while an engine does not answer: an engine pod that was killed is usually back
@@ -89,6 +90,8 @@ struct Inner {
     /// When all operations together are given up.
     limit: Cell<Option<Instant>>,
     peers: RefCell<HashMap<(Rank, u32), Peer>>,
+    /// Engines that are not in the attach file: they have joined the system since it was written.
+    joined: RefCell<Vec<EngineAddress>>,
     maps: RefCell<HashMap<PoolId, Rc<PoolMap>>>,
     /// Where objects live by these maps.
     layouts: RefCell<HashMap<PoolId, LayoutCache>>,
@@ -160,6 +163,7 @@ impl Context {
             limit: Cell::default(),
             options,
             peers: RefCell::default(),
+            joined: RefCell::default(),
             maps: RefCell::default(),
             layouts: RefCell::default(),
             looked: RefCell::default(),
@@ -279,15 +283,35 @@ impl Context {
         self.0.traffic.set(Traffic { altered: traffic.altered + 1, ..traffic });
     }
 
-    /// The peer that serves a target; `None` when the attach file doesn't have it.
+    /// The peer that serves a target; `None` when neither the attach file nor an engine that was asked has it.
     pub(crate) fn peer(&self, rank: Rank, target: u32) -> Option<Peer> {
         if let Some(peer) = self.0.peers.borrow().get(&(rank, target)) {
             return Some(peer.clone());
         }
-        let engine = self.0.attach.engine(rank)?;
+        let joined = self.0.joined.borrow();
+        let engine = self.0.attach.engine(rank);
+        let engine = engine.or_else(|| joined.iter().find(|engine| engine.rank == rank.0))?;
         let peer = Peer::new(&engine.host, engine.port_of(target)?);
         self.0.peers.borrow_mut().insert((rank, target), peer.clone());
         Some(peer)
+    }
+
+    /// The engines of the attach file.
+    pub(crate) fn attached(&self) -> Vec<Rank> {
+        self.0.attach.engines.iter().map(|engine| Rank(engine.rank)).collect()
+    }
+
+    /// Takes note of where engines are that the attach file doesn't have.
+    pub(crate) fn learn_engines(&self, engines: Vec<EngineInfo>) {
+        let is_new = |info: &EngineInfo| self.0.attach.engine(info.rank).is_none();
+        let joined = engines.into_iter().filter(is_new).map(|info| EngineAddress {
+            rank: info.rank.0,
+            host: info.host,
+            fabric_port: info.fabric_port,
+            targets: info.targets,
+            management: info.management,
+        });
+        self.0.joined.replace(joined.collect());
     }
 
     /// The newest map of a pool that this context was told of.

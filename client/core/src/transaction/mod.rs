@@ -4,6 +4,7 @@
 mod doubt;
 mod groups;
 mod plan;
+mod punch;
 
 use core::fmt;
 use core::time::Duration;

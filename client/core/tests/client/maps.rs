@@ -1,5 +1,6 @@
 //! How a client learns that the pool map has changed.
 
+use core::cell::Cell;
 use core::time::Duration;
 use std::rc::Rc;
 
@@ -39,6 +40,36 @@ fn an_operation_that_needs_a_newer_map_waits_no_longer_than_others() {
         context.runtime().now() - begun
     });
     assert!(is_about(waited, patience), "{waited:?}");
+}
+
+#[test]
+fn an_operation_is_tried_again_while_nobody_gives_out_a_newer_map() {
+    let cluster = Cluster::start(24, 2, 1);
+    let context = cluster.context(Duration::from_mins(5));
+    let asked = Rc::new(Cell::new(0));
+    for target in (0..2).flat_map(|rank| cluster.targets(rank)) {
+        let asked = Rc::clone(&asked);
+        let stale = move |_: Request| {
+            asked.set(asked.get() + 1);
+            let der = if asked.get() == 1 { Der::STALE } else { Der::INVAL };
+            async move { Err(Status::new(der, "as it was asked before or not")) }
+        };
+        target.rpc().serve(opcode::OBJECT_FETCH, Rc::new(stale));
+        target.rpc().serve(opcode::POOL_QUERY, Rc::new(|_: Request| core::future::pending()));
+        target.rpc().serve(opcode::POOL_MAP, Rc::new(|_: Request| core::future::pending()));
+    }
+    let waited = cluster.run(async move {
+        let container = open_container(&context, properties("map", ContainerType::Object)).await;
+        let oid = container.new_object_id(&context, kind::KV_HASHED, None).await.expect("an id");
+        let kv = Kv::open(&container, oid).expect("opens");
+        let begun = context.runtime().now();
+        let error = kv.get(&context, b"a").await.expect_err("it is refused the second time");
+        assert!(error.is(Der::INVAL), "{error}");
+        context.runtime().now() - begun
+    });
+    // A map is asked for at one engine, then at the service, which may gather figures twice.
+    assert!(waited < Duration::from_secs(12), "{waited:?}");
+    assert_eq!(asked.get(), 2);
 }
 
 #[test]

@@ -203,12 +203,27 @@ impl Cluster {
 
     /// Creates a pool on some engines; none: on all of them.
     pub fn create_pool(&self, label: &str, size_bytes: u64, ranks: Vec<u32>) {
+        let label = label.into();
+        self.create_pool_by(v1::PoolCreateRequest { label, size_bytes, ranks, ..Default::default() });
+    }
+
+    fn create_pool_by(&self, request: v1::PoolCreateRequest) {
         let engine = &self.engines[0];
         let target = Rc::clone(&engine.targets.borrow()[0]);
-        let request = v1::PoolCreateRequest { label: label.into(), size_bytes, ranks, ..Default::default() };
         self.world.block_on(&engine.node, async move {
             let management = Rc::clone(target.management().expect("target 0 has it"));
             management.call("Pools/Create", &request.encode_to_vec()).await.expect("the pool is created");
+        });
+    }
+
+    /// Creates a pool over all engines with a redundancy factor.
+    pub fn create_redundant_pool(&self, label: &str, redundancy_factor: u32) {
+        let size_bytes = self.engines.len() as u64 * u64::from(self.targets) * (DISK_BYTES / 2);
+        self.create_pool_by(v1::PoolCreateRequest {
+            label: label.into(),
+            size_bytes,
+            redundancy_factor,
+            ..Default::default()
         });
     }
 

@@ -45,6 +45,11 @@ pub struct System {
 impl System {
     /// Engines of one target each that serve, with a pool over all of them.
     pub fn start(engines: u32) -> Self {
+        Self::start_with(engines, 0)
+    }
+
+    /// The same with a redundancy factor of the pool.
+    pub fn start_with(engines: u32, redundancy_factor: u32) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         // Held until all ports are known, so that they differ.
         let listeners: Vec<TcpListener> =
@@ -63,7 +68,7 @@ impl System {
         let threads = infos.iter().map(|info| start_engine(info.clone(), infos.clone())).collect();
         let system = Self { folder, threads };
         system.write_attach(&infos);
-        system.create_pool(u64::from(engines) * DISK_BYTES / 2);
+        system.create_pool(u64::from(engines) * DISK_BYTES / 2, redundancy_factor);
         system
     }
 
@@ -95,13 +100,15 @@ impl System {
         std::fs::write(self.folder.path().join("system.key"), KEY_TEXT).expect("written");
     }
 
-    fn create_pool(&self, size_bytes: u64) {
+    fn create_pool(&self, size_bytes: u64, redundancy_factor: u32) {
         let (done, waits) = mpsc::channel();
         let job = move |runtime: &weir_runtime::Handle| {
             let target = TARGET.with_borrow(|slot| slot.as_ref().map(|(target, _)| Rc::clone(target)));
             let management = Rc::clone(target.expect("it serves").management().expect("target 0 has it"));
             runtime.spawn(async move {
-                let request = v1::PoolCreateRequest { label: POOL.into(), size_bytes, ..Default::default() };
+                let label = POOL.into();
+                let request =
+                    v1::PoolCreateRequest { label, size_bytes, redundancy_factor, ..Default::default() };
                 let made = management.call("Pools/Create", &request.encode_to_vec()).await;
                 done.send(made.map(|_| ()).map_err(|failure| failure.to_string())).expect("somebody waits");
             });

@@ -46,6 +46,7 @@ pub struct Lease {
     observer: Observer,
     grants_locks: bool,
     lost_locks: bool,
+    is_resumed: bool,
 }
 
 /// What came of a turn.
@@ -87,6 +88,7 @@ impl Lease {
             observer: Observer::default(),
             grants_locks: false,
             lost_locks: false,
+            is_resumed: false,
         };
         lease.store(context, Conditions::NONE, Pins::Some(Vec::new())).await?;
         for (client, bytes) in lease.others(context).await? {
@@ -98,10 +100,45 @@ impl Lease {
         Ok(lease)
     }
 
+    /// The lease of a client that goes on in another process: that of a mount whose process has ended. It is renewed by
+    /// the first turn, which also tells whether others have given the client up meanwhile. `granted_locks` says whether the
+    /// client had the right to grant locks.
+    ///
+    /// # Errors
+    /// An object error.
+    pub async fn resume(
+        context: &Context,
+        container: &Container,
+        origin: &[u8],
+        client: ClientId,
+        granted_locks: bool,
+    ) -> Result<Self> {
+        let stored = fetch(context, &clients(container)?, &key_of(client)?).await?;
+        Ok(Self {
+            container: container.clone(),
+            id: client,
+            // Whoever watches the client compares turns.
+            turn: record::decode::<ClientRecord>(&stored).map_or(0, |record| record.turn),
+            renewed: context.rpc().clock().now(context.runtime().wall_ns()),
+            origin: origin.to_vec(),
+            batches: Batches::default(),
+            observer: Observer::default(),
+            grants_locks: granted_locks,
+            lost_locks: false,
+            is_resumed: true,
+        })
+    }
+
     /// The holder of the lease.
     #[must_use]
     pub fn client(&self) -> ClientId {
         self.id
+    }
+
+    /// Whether it was another process' before, and no turn was taken since.
+    #[must_use]
+    pub fn is_resumed(&self) -> bool {
+        self.is_resumed
     }
 
     /// Whether this client has the right to grant locks.
@@ -120,6 +157,7 @@ impl Lease {
         context: &Context,
         opened: impl FnOnce(&[ObjectId]) -> Vec<ObjectId>,
     ) -> Result<RenewalOutcome> {
+        self.is_resumed = false;
         self.batches.list(context, &self.container).await?;
         let open = opened(&self.batches.oids());
         let pins = Pins::of(open.clone());

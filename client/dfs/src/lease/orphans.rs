@@ -72,14 +72,15 @@ impl Batches {
 }
 
 impl Dfs {
-    /// Frees what removed inodes held: at once where no other client may have it open, else when all have let it go. `own` is the
+    /// Frees what removed inodes held that have no other names: at once where no other client may have it open, else when all have let it go. `own` is the
     /// lease of this client, which has none of it open.
     ///
     /// # Errors
     /// An object error; then space comes back only with the container.
     pub async fn release(&self, context: &Context, all: &[Removed], own: Option<ClientId>) -> Result<()> {
         let is_file = |removed: &&Removed| removed.node.record.kind == Kind::File;
-        let (files, others): (Vec<&Removed>, Vec<&Removed>) = all.iter().partition(is_file);
+        let gone = all.iter().filter(|removed| removed.links == 0);
+        let (files, others): (Vec<&Removed>, Vec<&Removed>) = gone.partition(is_file);
         let freed = others.iter().map(|removed| self.reclaim(context, removed));
         join_all(freed).await.into_iter().collect::<Result<()>>()?;
         if files.is_empty() {
@@ -103,7 +104,7 @@ impl Dfs {
     /// # Errors
     /// An object error; then no other client finds out before they are released.
     pub async fn announce(&self, context: &Context, files: &[Removed], own: ClientId) -> Result<bool> {
-        let files: Vec<&Removed> = files.iter().collect();
+        let files: Vec<&Removed> = files.iter().filter(|removed| removed.links == 0).collect();
         let is_shared = !files.is_empty() && self.has_others(context, Some(own)).await?;
         if is_shared {
             self.enter(context, &files, Some(own)).await?;

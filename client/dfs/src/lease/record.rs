@@ -24,6 +24,18 @@ pub(crate) const KEY_LEN: usize = 16;
 pub struct ClientId(pub(crate) [u8; KEY_LEN]);
 
 impl ClientId {
+    /// The bytes that it is kept as.
+    #[must_use]
+    pub const fn to_bytes(self) -> [u8; KEY_LEN] {
+        self.0
+    }
+
+    /// A client from its bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; KEY_LEN]) -> Self {
+        Self(bytes)
+    }
+
     pub(crate) fn from_key(key: &[u8]) -> Option<Self> {
         Some(Self(key.try_into().ok()?))
     }

@@ -60,6 +60,12 @@ fn names_kinds_and_content_are_kept() {
         let emptied = dfs.read_link(&root).expect_err("a directory");
         assert_eq!(emptied.to_string(), "\"/\" is not a symbolic link");
         dfs.mknod(&context, &root, b"pipe", Kind::Fifo, OWNER).await.expect("made");
+        let number = 0x1234_5678;
+        let device = (Kind::CharacterDevice, number);
+        let made = dfs.make_device(&context, &root, b"zero", device, OWNER).await.expect("made");
+        let (_, stat) = dfs.stat(&context, &made).await.expect("described");
+        assert_eq!((stat.kind, stat.device, stat.size), (Kind::CharacterDevice, number, 0));
+        unlink(&context, &dfs, &root, b"zero").await;
         assert!(matches!(dfs.lookup(&context, &file, b"x").await, Err(Error::NotDirectory(_))));
         assert!(matches!(dfs.rmdir(&context, &root, b"folder").await, Err(Error::NotEmpty(_))));
         assert!(matches!(dfs.unlink(&context, &root, b"folder").await, Err(Error::IsDirectory(_))));
@@ -377,7 +383,9 @@ fn small_files_take_few_requests() {
             let name = format!("entry-{number}");
             dfs.create(&context, &root, name.as_bytes(), OWNER).await.expect("created");
         }
+        let start = context.traffic().requests;
         let folder = dfs.mkdir(&context, &root, b"folder", OWNER).await.expect("made");
+        assert_eq!(count(start), 1, "mkdir");
         let start = context.traffic().requests;
         dfs.create(&context, &folder, b"f", OWNER).await.expect("created");
         assert_eq!(count(start), 1, "create in another directory");
@@ -510,7 +518,7 @@ fn a_directory_that_was_made_although_its_answer_was_lost_is_whole() {
         let dfs = mount(&context).await;
         let root = dfs.root().clone();
         dfs.mkdir(&context, &root, b"before", OWNER).await.expect("made");
-        let (mut made, mut not_made) = (0, 0);
+        let mut made = 0;
         for number in 0..20 {
             // Answers are lost from some moment on, until nobody waits for them any more, but while what would clean up behind
             // it may still be under way.
@@ -530,12 +538,11 @@ fn a_directory_that_was_made_although_its_answer_was_lost_is_whole() {
                     assert_eq!(dfs.parent_of(&context, found.oid()).await.expect("known"), Some(root.oid()));
                 }
                 Err(Error::NotFound(_)) => {
-                    not_made += 1;
                     answer.map(drop).expect_err("it isn't there");
                 }
                 Err(error) => panic!("{error}"),
             }
         }
-        assert!(made > 1 && not_made > 1, "{made} {not_made}");
+        assert!(made > 1, "{made}");
     });
 }

@@ -6,10 +6,13 @@ use crate::cluster;
 mod content;
 mod exchange;
 mod leases;
+mod links;
+mod making;
 mod refusals;
 
 use core::cell::RefCell;
 use core::time::Duration;
+use std::ops::Range;
 use std::rc::Rc;
 
 use cluster::{Cluster, open_container, properties};
@@ -24,8 +27,9 @@ const OWNER: Ownership = Ownership { mode: 0o755, uid: 1000, gid: 1000 };
 /// How far apart two clients begin, at most: about as long as what they do takes.
 const APART_US: u64 = 3000;
 
-fn seeds() -> u64 {
-    std::env::var("WEIR_SIM_SEEDS").map_or(60, |seeds| seeds.parse().expect("a number"))
+/// One in `part` of the seeds.
+fn seeds(part: u64) -> Range<u64> {
+    crate::seeds(60, part)
 }
 
 /// What comes of something that runs elsewhere.
@@ -83,6 +87,18 @@ impl Scene {
         (node, outcome)
     }
 
+    /// A client dies after a while. In every second seed an engine does, too, at about that time, and comes back.
+    fn die(&self, doomed: Node, at: Duration, (seed, random): (u64, &Random)) {
+        let world = self.cluster.world.clone();
+        self.cluster.world.schedule(at, move || world.crash(&doomed));
+        if seed % 2 == 0 {
+            let rank = u32::try_from(random.below(3)).expect("few");
+            let down = Duration::from_millis(5 + random.below(50));
+            self.cluster.schedule_crash(rank, at + Duration::from_micros(random.below(500)), down);
+        }
+        self.cluster.world.run_for(Duration::from_secs(30));
+    }
+
     /// What stands at a name: nothing, or a file and what is in it.
     fn content(&self, directory: &Entry, name: &'static [u8]) -> Option<Vec<u8>> {
         let (context, dfs, directory) = (self.context.clone(), self.dfs.clone(), directory.clone());
@@ -120,7 +136,7 @@ async fn unlink(context: &Context, dfs: &Dfs, directory: &Entry, name: &[u8]) ->
 #[test]
 fn a_rename_whose_client_dies_has_happened_or_not() {
     let (mut before, mut after) = (0, 0);
-    for seed in 0..seeds() {
+    for seed in seeds(1) {
         let scene = Scene::new(seed);
         scene.file(&scene.a, b"one");
         scene.file(&scene.b, b"two");
@@ -129,27 +145,20 @@ fn a_rename_whose_client_dies_has_happened_or_not() {
         let (doomed, _) = scene.start("doomed", Duration::ZERO, async move |context| {
             dfs.rename(&context, &a, b"one", &b, b"two", Replace::Allow).await.map(drop)
         });
-        let (world, at) = (scene.cluster.world.clone(), apart(&random));
-        scene.cluster.world.schedule(at, move || world.crash(&doomed));
-        if seed % 2 == 0 {
-            let rank = u32::try_from(random.below(3)).expect("few");
-            let down = Duration::from_millis(5 + random.below(50));
-            scene.cluster.schedule_crash(rank, at + Duration::from_micros(random.below(500)), down);
-        }
-        scene.cluster.world.run_for(Duration::from_secs(30));
+        scene.die(doomed, apart(&random), (seed, &random));
         match (scene.content(&scene.a, b"one"), scene.content(&scene.b, b"two")) {
             (Some(one), Some(two)) if one == b"one" && two == b"two" => before += 1,
             (None, Some(one)) if one == b"one" => after += 1,
             other => panic!("seed {seed}: {other:?}"),
         }
     }
-    assert!(before > 3 && after > 3, "{before} {after}");
+    assert!(crate::is_alone() || (before > 3 && after > 3), "{before} {after}");
 }
 
 #[test]
 fn a_file_that_is_renamed_and_removed_at_once_is_whole_or_gone() {
     let (mut moved, mut gone) = (0, 0);
-    for seed in 0..seeds() {
+    for seed in seeds(1) {
         let scene = Scene::new(seed);
         scene.file(&scene.a, b"one");
         let random = Random::new(seed);
@@ -169,13 +178,13 @@ fn a_file_that_is_renamed_and_removed_at_once_is_whole_or_gone() {
             other => panic!("seed {seed}: {other:?}"),
         }
     }
-    assert!(moved > 3 && gone > 3, "{moved} {gone}");
+    assert!(crate::is_alone() || (moved > 3 && gone > 3), "{moved} {gone}");
 }
 
 #[test]
 fn an_entry_that_comes_while_its_directory_goes_is_there_or_was_refused() {
     let (mut kept, mut refused) = (0, 0);
-    for seed in 0..seeds() {
+    for seed in seeds(1) {
         let scene = Scene::new(seed);
         scene.file(&scene.b, b"one");
         let random = Random::new(seed);
@@ -206,13 +215,13 @@ fn an_entry_that_comes_while_its_directory_goes_is_there_or_was_refused() {
             other => panic!("seed {seed}: {other:?}"),
         }
     }
-    assert!(kept > 3 && refused > 3, "{kept} {refused}");
+    assert!(crate::is_alone() || (kept > 3 && refused > 3), "{kept} {refused}");
 }
 
 #[test]
 fn directories_that_are_moved_into_each_other_at_once_stay_reachable() {
     let mut won = [0, 0];
-    for seed in 0..seeds() {
+    for seed in seeds(1) {
         let scene = Scene::new(seed);
         let random = Random::new(seed);
         let mover = |name: &str, from: &'static [u8], to: &Entry| {
@@ -232,7 +241,7 @@ fn directories_that_are_moved_into_each_other_at_once_stay_reachable() {
             other => panic!("seed {seed}: {other:?}"),
         }
     }
-    assert!(won.iter().all(|count| *count > 3), "{won:?}");
+    assert!(crate::is_alone() || won.iter().all(|count| *count > 3), "{won:?}");
 }
 
 #[test]
@@ -269,7 +278,7 @@ fn a_client_whose_clock_is_behind_sees_what_others_did_before() {
 fn a_directory_can_be_listed_while_files_are_moved_there_all_the_time() {
     const MOVERS: u64 = 8;
     let mut longest = Duration::ZERO;
-    for seed in 0..seeds() / 10 {
+    for seed in seeds(10) {
         let scene = Scene::new(seed);
         let names: Vec<String> = (0..MOVERS).map(|number| format!("f{number}")).collect();
         let (context, dfs, a, owned) =
@@ -377,7 +386,7 @@ fn a_file_with_large_attributes_is_not_moved_to_a_directory_that_is_gone() {
 
 #[test]
 fn large_attributes_survive_clients_that_rename_the_same_and_ends_that_are_not_known() {
-    for seed in 0..seeds() / 2 {
+    for seed in seeds(2) {
         let scene = scene_with_large_attribute(seed);
         let movers = if seed % 2 == 0 { 2 } else { 1 };
         for number in 0..movers {
@@ -413,7 +422,7 @@ fn large_attributes_survive_clients_that_rename_the_same_and_ends_that_are_not_k
 
 #[test]
 fn large_attributes_survive_clients_that_rename_there_and_back() {
-    for seed in 0..seeds() / 2 {
+    for seed in seeds(2) {
         let scene = scene_with_large_attribute(seed);
         let random = Random::new(seed);
         let movers: Vec<_> = (0..3)
@@ -477,7 +486,7 @@ fn a_directory_that_is_not_whole_is_mended_or_removed_but_not_both() {
 #[test]
 fn a_directory_that_is_moved_or_removed_as_soon_as_it_is_seen_stays_so() {
     let (mut moved, mut removed) = (0, 0);
-    for seed in 0..seeds() {
+    for seed in seeds(1) {
         let scene = Scene::new(seed);
         let random = Random::new(seed);
         let (dfs, a) = (scene.dfs.clone(), scene.a.clone());
@@ -520,7 +529,7 @@ fn a_directory_that_is_moved_or_removed_as_soon_as_it_is_seen_stays_so() {
             removed += 1;
         }
     }
-    assert!(moved > 3 && removed > 3, "{moved} {removed}");
+    assert!(crate::is_alone() || (moved > 3 && removed > 3), "{moved} {removed}");
 }
 
 #[test]

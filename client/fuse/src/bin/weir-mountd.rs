@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use weir_fuse::daemon::{self, DEFAULT_ATTACH, DEFAULT_ROOT, DEFAULT_SOCKET, DEFAULT_STATE, DaemonConfig};
+use weir_fuse::handover::{self, Handed};
 use weir_fuse::report::{FailureKind, MountFailure, Report};
 use weir_fuse::serve;
 use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_log, parse_threads};
@@ -33,6 +34,9 @@ enum Command {
         /// Control socket to serve.
         #[arg(long)]
         control: PathBuf,
+        /// The mount is there already, and its descriptors come through standard input.
+        #[arg(long)]
+        handed: bool,
     },
 }
 
@@ -59,6 +63,9 @@ struct DaemonArguments {
     /// Seconds that an operation waits for an engine that is away before it fails with EIO.
     #[arg(long, default_value_t = 300)]
     engine_wait: u64,
+    /// Socket of the mount broker, which mounts for this daemon; without it the daemon mounts, which takes `CAP_SYS_ADMIN`.
+    #[arg(long, env = "WEIR_MOUNT_BROKER")]
+    broker: Option<PathBuf>,
     /// error, warn, info, debug or trace.
     #[arg(long, env = "WEIR_LOG", default_value = "info", value_parser = parse_log)]
     log: String,
@@ -67,9 +74,11 @@ struct DaemonArguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     match arguments.command {
-        Some(Command::Serve { spec, control }) => {
+        Some(Command::Serve { spec, control, handed }) => {
+            // First, while this process has one thread.
+            let handed = handed.then(handover::take_over).transpose();
             serve::init_log(&std::env::var("WEIR_LOG").unwrap_or_else(|_| "info".into()));
-            serve_mount(&spec, control)
+            serve_mount(&spec, control, handed)
         }
         None => {
             serve::init_log(&arguments.daemon.log);
@@ -95,6 +104,7 @@ fn run_daemon(arguments: DaemonArguments) -> ExitCode {
         program,
         threads: arguments.threads,
         engine_wait: Duration::from_secs(arguments.engine_wait),
+        broker: arguments.broker,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = runtime.map_err(|error| error.to_string()).and_then(|runtime| {
@@ -112,7 +122,7 @@ fn run_daemon(arguments: DaemonArguments) -> ExitCode {
     }
 }
 
-fn serve_mount(spec: &str, control: PathBuf) -> ExitCode {
+fn serve_mount(spec: &str, control: PathBuf, handed: std::io::Result<Option<Handed>>) -> ExitCode {
     let report = |report: &Report| {
         let line = serde_json::to_string(report).unwrap_or_default();
         // A daemon that is gone has no use for it, and its successor asks at the control socket.
@@ -130,7 +140,17 @@ fn serve_mount(spec: &str, control: PathBuf) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match serve::run(&spec, Some(control), |identity| report(&Report::Serving(identity.clone()))) {
+    let handed = match handed {
+        Ok(handed) => handed,
+        Err(error) => {
+            report(&Report::Failed(MountFailure::new(
+                FailureKind::Internal,
+                format!("take the mount: {error}"),
+            )));
+            return ExitCode::FAILURE;
+        }
+    };
+    match serve::run(&spec, Some(control), handed, |identity| report(&Report::Serving(identity.clone()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             tracing::error!(target = %spec.target.display(), volume = spec.volume, "{failure}");

@@ -8,6 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::process::Command;
 
+use crate::handover::{Descriptors, hand_over, pair};
 use crate::process::ProcessRecord;
 use crate::report::{FailureKind, Identity, LINE_MAX, MountFailure, Report, State};
 use crate::spec::MountSpec;
@@ -24,11 +25,17 @@ pub struct Child {
     handle: tokio::process::Child,
 }
 
-/// Starts the process of a mount in a session of its own, so that it outlives the daemon.
+/// Starts the process of a mount in a session of its own, so that it outlives the daemon. With descriptors, it serves a mount
+/// that is there; whether as the successor of another process is said with them.
 ///
 /// # Errors
 /// When it cannot be started.
-pub fn spawn(program: &Path, spec: &MountSpec, control: &Path) -> Result<Child, MountFailure> {
+pub fn spawn(
+    program: &Path,
+    spec: &MountSpec,
+    control: &Path,
+    handed: Option<(&Descriptors, bool)>,
+) -> Result<Child, MountFailure> {
     let failed = |error: std::io::Error| {
         MountFailure::new(
             FailureKind::Internal,
@@ -36,16 +43,18 @@ pub fn spawn(program: &Path, spec: &MountSpec, control: &Path) -> Result<Child, 
         )
     };
     let text = serde_json::to_string(spec).map_err(|error| failed(error.into()))?;
-    let mut handle = Command::new(program)
-        .arg("serve")
-        .arg("--control")
-        .arg(control)
-        .arg("--spec")
-        .arg(text)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
+    let mut command = Command::new(program);
+    command.arg("serve").arg("--control").arg(control).arg("--spec").arg(text).stdout(Stdio::piped());
+    match handed {
+        None => command.stdin(Stdio::null()),
+        Some((descriptors, succeeds)) => {
+            let (ours, theirs) = pair().map_err(failed)?;
+            // It stays in the socket until the process reads it.
+            hand_over(&ours, descriptors, succeeds).map_err(failed)?;
+            command.arg("--handed").stdin(Stdio::from(theirs))
+        }
+    };
+    let mut handle = command.spawn().map_err(failed)?;
     let output = handle.stdout.take().ok_or_else(|| failed(std::io::Error::other("no standard output")))?;
     let pid = handle.id().ok_or_else(|| failed(std::io::Error::other("it has ended")))?;
     let process = ProcessRecord::of(pid).map_err(failed)?;

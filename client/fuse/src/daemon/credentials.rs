@@ -76,7 +76,8 @@ impl Credentials {
         }
         let malformed = |error: serde_json::Error| InvalidCredentials::Attach(error.to_string());
         let mut file: Map<String, Value> = serde_json::from_slice(&given.attach).map_err(malformed)?;
-        let name = file.get("system").and_then(Value::as_str).unwrap_or_default();
+        let name = file.get("system").and_then(Value::as_str);
+        let name = name.ok_or_else(|| InvalidCredentials::Attach("`system` is not a name".to_owned()))?;
         if !system.is_empty() && name != system {
             let (has, wanted) = (name.to_owned(), system.to_owned());
             return Err(InvalidCredentials::System { has, wanted });

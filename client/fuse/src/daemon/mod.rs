@@ -2,13 +2,16 @@
 //!
 //! Everything that must survive a restart of the daemon is in its state folder: a record of each mount with the
 //! identity of its process. A daemon that starts takes over the mounts whose processes still run, and reports the
-//! others as dead until they are mounted again or unmounted.
+//! others as dead until they are mounted again or unmounted. Where the mount broker makes the mounts, the daemon needs no
+//! privilege, and a mount outlives its process: another one takes it.
 
 mod attachments;
+mod brokered;
 mod child;
 mod credentials;
 mod record;
 mod service;
+mod succession;
 mod table;
 
 use std::io;
@@ -67,6 +70,8 @@ pub struct DaemonConfig {
     pub threads: usize,
     /// How long an operation waits for an engine that is away.
     pub engine_wait: Duration,
+    /// Socket of the mount broker; none mounts without it.
+    pub broker: Option<PathBuf>,
 }
 
 /// The daemon cannot start or go on.
@@ -105,12 +110,13 @@ pub enum DaemonError {
 /// When it cannot start, or the server fails.
 pub async fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     let state = |source| DaemonError::State { path: config.state.clone(), source };
-    let table = Arc::new(Table::open(&config.state).map_err(state)?);
+    let table = Arc::new(Table::open(&config.state, config.broker.is_some()).map_err(state)?);
     let listener = listen(&config.socket).await?;
     let (adopted, dead) = table.census();
     tracing::info!(socket = %config.socket.display(), adopted, dead, "mount daemon serves");
     let metrics_address = config.metrics;
     let service = service::MountService::new(config, Arc::clone(&table));
+    service.resume().await;
     let local = tokio::task::LocalSet::new();
     if let Some(address) = metrics_address {
         let table = Arc::clone(&table);

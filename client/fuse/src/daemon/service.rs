@@ -10,12 +10,14 @@ use rustix::process::Signal;
 use tonic::{Code, Request, Response, Status};
 
 use super::attachments::Attachments;
+use super::brokered::Brokered;
 use super::credentials::Credentials;
 use super::record::{Record, control_socket};
 use super::table::{MOUNTS_MAX, Table};
 use super::{DaemonConfig, child};
+use crate::handover::Descriptors;
 use crate::mountinfo::{self, FILE_SYSTEM_TYPE};
-use crate::report::{FailureKind, MountFailure};
+use crate::report::{FailureKind, Identity, MountFailure};
 use crate::spec::{DEFAULT_OPEN_WAIT, MountSpec};
 use crate::v1::mounts_server::Mounts;
 use crate::v1::{
@@ -40,9 +42,10 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 /// Serves [`Mounts`].
 #[derive(Clone, Debug)]
 pub struct MountService {
-    config: Arc<DaemonConfig>,
+    pub(super) config: Arc<DaemonConfig>,
     attachments: Attachments,
-    table: Arc<Table>,
+    pub(super) table: Arc<Table>,
+    pub(super) brokered: Option<Brokered>,
 }
 
 impl MountService {
@@ -50,7 +53,8 @@ impl MountService {
     #[must_use]
     pub fn new(config: DaemonConfig, table: Arc<Table>) -> Self {
         let attachments = Attachments::new(config.attach.clone());
-        Self { config: Arc::new(config), attachments, table }
+        let brokered = config.broker.clone().map(Brokered::new);
+        Self { config: Arc::new(config), attachments, table, brokered }
     }
 
     /// What is asked for, and the credentials that came with it. The attach file is not known yet.
@@ -97,6 +101,13 @@ impl MountService {
                     );
                 }
             }
+            if self.table.awaits_successor(&record) {
+                return Err(Status::unavailable(format!(
+                    "process {} of the mount at {} has ended, and another one is taking it: try again",
+                    record.process.pid,
+                    spec.target.display()
+                )));
+            }
             if self.stands(&record).await? {
                 if !record.spec.same_mount(&spec) {
                     return Err(Status::already_exists(format!(
@@ -123,15 +134,16 @@ impl MountService {
     /// Whether a recorded mount is there and connected.
     async fn stands(&self, record: &Record) -> Result<bool, Status> {
         let ours = mounted(&record.spec.target)?.is_some_and(|kind| kind == FILE_SYSTEM_TYPE);
-        Ok(ours && record.process.is_alive() && connected(&record.spec.target).await?)
+        Ok(ours && record.process.is_alive() && self.connected(&record.spec.target).await?)
     }
 
     /// Clears away a mount that no longer works.
     async fn forget(&self, record: &Record) -> Result<(), Status> {
         let target = &record.spec.target;
         tracing::warn!(target = %target.display(), volume = record.spec.volume, "replacing a dead mount");
-        while mounted(target)?.is_some_and(|kind| kind == FILE_SYSTEM_TYPE) && !connected(target).await? {
-            detach(target.clone(), UnmountFlags::DETACH).await?;
+        while mounted(target)?.is_some_and(|kind| kind == FILE_SYSTEM_TYPE) && !self.connected(target).await?
+        {
+            self.detach(target, UnmountFlags::DETACH).await?;
         }
         self.table.remove(target).map_err(|error| internal("remove the record of", target, &error))
     }
@@ -145,13 +157,13 @@ impl MountService {
                     target.display()
                 )));
             }
-            if connected(target).await? {
+            if self.connected(target).await? {
                 return Err(Status::failed_precondition(format!(
                     "{} is a mount of another weir-mountd or weir command: unmount it there first",
                     target.display()
                 )));
             }
-            detach(target.to_owned(), UnmountFlags::DETACH).await?;
+            self.detach(target, UnmountFlags::DETACH).await?;
         }
         let path = target.to_owned();
         let roots = self.config.roots.clone();
@@ -177,12 +189,41 @@ impl MountService {
     /// Starts the process of a mount and waits until it serves.
     async fn start(&self, spec: MountSpec) -> Result<MountInfo, Status> {
         let target = spec.target.clone();
+        let handed = match &self.brokered {
+            Some(brokered) => Some((brokered.mount(&spec).await?, false)),
+            None => None,
+        };
+        match self.launch(spec, None, handed).await {
+            Ok(record) => {
+                let spec = &record.spec;
+                tracing::info!(target = %target.display(), pool = spec.pool, container = spec.container,
+                    volume = spec.volume, pid = record.process.pid, "mounted");
+                self.watch(&record);
+                Ok(self.table.describe(&record).await)
+            }
+            Err(error) => {
+                // Its failure is what counts.
+                let _ = self.detach(&target, UnmountFlags::DETACH).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Starts a process for a mount and waits until it serves. With an identity, it takes the mount from one that has ended.
+    pub(super) async fn launch(
+        &self,
+        spec: MountSpec,
+        before: Option<Identity>,
+        handed: Option<(Arc<Descriptors>, bool)>,
+    ) -> Result<Record, Status> {
+        let target = spec.target.clone();
         let folder = self.table.folder_of(&target);
         std::fs::create_dir_all(&folder).map_err(|error| internal("make the folder of", &target, &error))?;
-        let started = child::spawn(&self.config.program, &spec, &control_socket(&folder))
+        let given = handed.as_ref().map(|(descriptors, succeeds)| (&**descriptors, *succeeds));
+        let started = child::spawn(&self.config.program, &spec, &control_socket(&folder), given)
             .map_err(MountFailure::status)?;
         let process = started.process;
-        let mut record = Record { spec, process, identity: None };
+        let mut record = Record { spec, process, identity: before };
         let stored = self.table.put(&record);
         let outcome = match stored {
             Err(error) => Err(internal("write the record of", &target, &error)),
@@ -197,7 +238,7 @@ impl MountService {
             },
         };
         let outcome = outcome.and_then(|identity| {
-            record.identity = Some(identity);
+            record.identity.get_or_insert(identity);
             self.table.put(&record).map_err(|error| internal("write the record of", &target, &error))
         });
         if let Err(error) = outcome {
@@ -205,22 +246,46 @@ impl MountService {
             if !process.wait_gone(END_LIMIT).await.unwrap_or(false) {
                 let _ = process.signal(Signal::KILL);
             }
-            let _ = detach(target.clone(), UnmountFlags::DETACH).await;
             return Err(error);
         }
-        let spec = &record.spec;
-        tracing::info!(target = %target.display(), pool = spec.pool, container = spec.container, volume = spec.volume,
-            pid = process.pid, "mounted");
-        Ok(self.table.describe(&record).await)
+        if let Some(brokered) = &self.brokered {
+            brokered.ready(&target).await;
+        }
+        Ok(record)
+    }
+
+    /// Whether the mount at a path answers. With a broker it does as long as its process runs; it is not looked at: a process
+    /// that waits for an answer can't be killed, and this one has to end before another can give that answer.
+    async fn connected(&self, target: &Path) -> Result<bool, Status> {
+        if self.brokered.is_some() {
+            return Ok(self.table.get(target).is_some_and(|record| record.process.is_alive()));
+        }
+        connected(target).await
+    }
+
+    /// Takes one mount away from a path. A path that is not mounted is fine.
+    pub(super) async fn detach(&self, target: &Path, flags: UnmountFlags) -> Result<(), Status> {
+        match &self.brokered {
+            Some(brokered) => brokered.unmount(target, flags.contains(UnmountFlags::DETACH)).await,
+            None => detach(target.to_owned(), flags).await,
+        }
     }
 
     /// Unmounts, holding the turn of the path.
     async fn unmount_in_turn(&self, target: PathBuf, lazy: bool) -> Result<(), Status> {
         let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
+        if let Some(record) = self.table.get(&target).filter(|record| self.table.awaits_successor(record)) {
+            // It has what programs have written and engines don't have yet.
+            return Err(Status::unavailable(format!(
+                "process {} of the mount at {} has ended, and another one is taking it: try again",
+                record.process.pid,
+                target.display()
+            )));
+        }
         while mounted(&target)?.is_some_and(|kind| kind == FILE_SYSTEM_TYPE) {
             // A dead mount has nothing to flush, and its users get errors either way.
-            let dead = !connected(&target).await?;
-            detach(target.clone(), if dead { UnmountFlags::DETACH } else { flags }).await?;
+            let dead = !self.connected(&target).await?;
+            self.detach(&target, if dead { UnmountFlags::DETACH } else { flags }).await?;
         }
         if let Some(record) = self.table.get(&target) {
             if !lazy && !record.process.wait_gone(END_LIMIT).await.unwrap_or(true) {
@@ -291,7 +356,7 @@ fn keep(folder: &Path, credentials: Option<&Credentials>, target: &Path) -> Resu
 }
 
 /// Type of the file system mounted at exactly this path.
-fn mounted(target: &Path) -> Result<Option<String>, Status> {
+pub(super) fn mounted(target: &Path) -> Result<Option<String>, Status> {
     let entry = mountinfo::at(target).map_err(|error| internal("look for mounts at", target, &error))?;
     Ok(entry.map(|entry| entry.file_system))
 }

@@ -11,6 +11,7 @@ use super::child;
 use super::record::{Record, control_socket, folder_name};
 use crate::metrics::{MountMetrics, Snapshot};
 use crate::mountinfo;
+use crate::process::ProcessRecord;
 use crate::v1::{MountHealth, MountInfo};
 
 /// Most mounts that a daemon serves: three times the 110 pods that a kubelet runs by default, and well below the number
@@ -24,6 +25,8 @@ struct Entry {
     turn: Arc<tokio::sync::Mutex<()>>,
     /// Counts that the mount's process gave last: they stay in the metrics when it is gone.
     last: Snapshot,
+    /// No successor of its process will come.
+    is_given_up: bool,
 }
 
 /// All mounts by target path.
@@ -31,14 +34,17 @@ struct Entry {
 pub struct Table {
     folder: PathBuf,
     entries: Mutex<BTreeMap<PathBuf, Entry>>,
+    /// Successors take the mounts of processes that have ended.
+    has_successors: bool,
 }
 
 impl Table {
-    /// Reads the records of a state folder, and makes the folder when it is not there.
+    /// Reads the records of a state folder, and makes the folder when it is not there. `has_successors`: other processes take
+    /// the mounts of those that have ended.
     ///
     /// # Errors
     /// When the folder cannot be used.
-    pub fn open(state: &Path) -> io::Result<Self> {
+    pub fn open(state: &Path, has_successors: bool) -> io::Result<Self> {
         let folder = state.join("mounts");
         fs::create_dir_all(&folder)?;
         fs::set_permissions(state, fs::Permissions::from_mode(0o700))?;
@@ -61,7 +67,7 @@ impl Table {
                 }
             }
         }
-        Ok(Self { folder, entries: Mutex::new(entries) })
+        Ok(Self { folder, entries: Mutex::new(entries), has_successors })
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Entry>> {
@@ -93,6 +99,26 @@ impl Table {
         self.lock().get(target)?.record.clone()
     }
 
+    /// The records of all mounts.
+    #[must_use]
+    pub fn records(&self) -> Vec<Record> {
+        self.lock().values().filter_map(|entry| entry.record.clone()).collect()
+    }
+
+    /// Notes that no successor of a process will come.
+    pub fn give_up(&self, target: &Path, process: ProcessRecord) {
+        if let Some(entry) = self.lock().get_mut(target) {
+            entry.is_given_up = entry.record.as_ref().is_some_and(|record| record.process == process);
+        }
+    }
+
+    /// Whether the process of a mount has ended and a successor is to take it.
+    #[must_use]
+    pub fn awaits_successor(&self, record: &Record) -> bool {
+        let is_given_up = self.lock().get(&record.spec.target).is_none_or(|entry| entry.is_given_up);
+        self.has_successors && !is_given_up && !record.process.is_alive()
+    }
+
     /// Folder of a mount.
     #[must_use]
     pub fn folder_of(&self, target: &Path) -> PathBuf {
@@ -105,7 +131,9 @@ impl Table {
     /// When its record cannot be written.
     pub fn put(&self, record: &Record) -> io::Result<()> {
         record.store(&self.folder_of(&record.spec.target))?;
-        self.lock().entry(record.spec.target.clone()).or_default().record = Some(record.clone());
+        let mut entries = self.lock();
+        let entry = entries.entry(record.spec.target.clone()).or_default();
+        (entry.record, entry.is_given_up) = (Some(record.clone()), false);
         Ok(())
     }
 
@@ -163,6 +191,11 @@ impl Table {
 
     async fn health(&self, record: &Record) -> (MountHealth, String) {
         let target = &record.spec.target;
+        if self.awaits_successor(record) {
+            let message =
+                format!("process {} of this mount has ended; another one takes it", record.process.pid);
+            return (MountHealth::Degraded, message);
+        }
         if !record.process.is_alive() {
             let message = format!("process {} of this mount has ended; mount it again", record.process.pid);
             return (MountHealth::Dead, message);
@@ -210,7 +243,6 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::ProcessRecord;
     use crate::report::Identity;
     use crate::spec::{DEFAULT_ENGINE_WAIT, DEFAULT_OPEN_WAIT, DEFAULT_THREADS, MountSpec};
 
@@ -248,12 +280,12 @@ mod tests {
         let state = tempfile::tempdir().expect("made");
         let own = ProcessRecord::current().expect("runs");
         let gone = ProcessRecord { start_ticks: own.start_ticks + 1, ..own };
-        let table = Table::open(state.path()).expect("opens");
+        let table = Table::open(state.path(), false).expect("opens");
         table.put(&record("/mnt/b", gone)).expect("written");
         table.put(&record("/mnt/a", own)).expect("written");
         drop(table);
 
-        let table = Table::open(state.path()).expect("opens again");
+        let table = Table::open(state.path(), false).expect("opens again");
         assert_eq!(table.census(), (1, 1));
         let list = table.list().await;
         assert_eq!(
@@ -266,7 +298,7 @@ mod tests {
         table.remove(Path::new("/mnt/a")).expect("removed");
         assert!(table.get(Path::new("/mnt/a")).is_none());
         drop(table);
-        assert_eq!(Table::open(state.path()).expect("opens").census(), (0, 1));
+        assert_eq!(Table::open(state.path(), false).expect("opens").census(), (0, 1));
     }
 
     #[test]
@@ -275,7 +307,7 @@ mod tests {
         let folder = state.path().join("mounts/0123456789abcdef");
         fs::create_dir_all(&folder).expect("made");
         fs::write(folder.join("record.json"), "{\"spec\":").expect("written");
-        let table = Table::open(state.path()).expect("opens");
+        let table = Table::open(state.path(), false).expect("opens");
         assert_eq!(table.census(), (0, 0));
         assert!(!folder.exists());
     }
@@ -283,7 +315,7 @@ mod tests {
     #[test]
     fn the_number_of_mounts_is_bounded() {
         let state = tempfile::tempdir().expect("made");
-        let table = Table::open(state.path()).expect("opens");
+        let table = Table::open(state.path(), false).expect("opens");
         for number in 0..MOUNTS_MAX {
             assert!(table.turn(Path::new(&format!("/mnt/{number}"))).is_some());
         }

@@ -49,13 +49,15 @@ pub fn now_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
-fn file_type(kind: Kind) -> FileType {
+pub fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::File => FileType::RegularFile,
         Kind::Directory => FileType::Directory,
         Kind::Symlink => FileType::Symlink,
         Kind::Fifo => FileType::NamedPipe,
         Kind::Socket => FileType::Socket,
+        Kind::BlockDevice => FileType::BlockDevice,
+        Kind::CharacterDevice => FileType::CharDevice,
     }
 }
 
@@ -75,8 +77,29 @@ pub fn to_kernel(stat: &Stat) -> FileAttr {
         nlink: stat.links,
         uid: stat.uid,
         gid: stat.gid,
-        rdev: 0,
+        rdev: stat.device,
         blksize: stat.block_size.min(PREFERRED_BLOCK),
+        flags: 0,
+    }
+}
+
+/// What tells the kernel that there is no entry of a name, for as long as it may go by that: an inode number of 0 (FUSE protocol).
+pub fn missing() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
         flags: 0,
     }
 }
@@ -95,7 +118,8 @@ pub fn of_new(node: &Node) -> Stat {
         uid,
         gid,
         inode: node.inode_number(),
-        links: 1,
+        links: node.record.links(),
+        device: node.record.device(),
         size,
         blocks: size.div_ceil(BLOCK),
         block_size: u32::try_from(node.record.chunk_size).unwrap_or(u32::MAX),
@@ -172,6 +196,10 @@ impl AttributeRequest {
 impl Shared {
     /// The inode of a number that the kernel names.
     pub(crate) fn inode(&self, number: u64) -> Served<Arc<Inode>> {
+        if self.libraries.has(number) {
+            // Whatever comes so far would change it.
+            return Err(Fault::Errno(libc::EPERM));
+        }
         self.inodes.get(number).ok_or(Fault::Errno(libc::ESTALE))
     }
 
@@ -307,7 +335,7 @@ impl Shared {
             blocks: stored.div_ceil(BLOCK),
             mtime_ns,
             ctime_ns,
-            links: u32::from(!removed),
+            links: if removed { 0 } else { stat.links },
             ..stat
         })
     }
@@ -328,6 +356,7 @@ impl Shared {
         let node = {
             let mut known = inode.lock();
             known.apply(&change, newest);
+            self.inodes.keep_again(&mut known);
             known.node.clone()
         };
         let stat = context.block_on(self.dfs.stat_listed(context, &node))?;
@@ -398,6 +427,7 @@ mod tests {
             chunk_size: 1 << 20,
             xattrs: false,
             target: vec![],
+            names: weir_dfs::Names::One,
         };
         let chown = AttributeRequest { uid: Some(7), ..AttributeRequest::default() };
         assert_eq!(chown.change(&record, 0).mode, Some(0o755));

@@ -1,7 +1,7 @@
 //! File content: opening, reading, writing.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use fuser::{FopenFlags, WriteFlags};
@@ -10,9 +10,10 @@ use weir_dfs::{Error, Node, SetAttributes, Stat};
 use weir_runtime::nanos;
 
 use super::attributes::{now_ns, stamp, without_privilege};
-use super::handles::{Handle, OpenFile};
+use super::handles::{Handle, KEPT_DIRECT, OpenFile, OpenRequest};
 use super::inodes::{ContentStamp, Inode, Moment};
 use super::reads::Reading;
+use super::repeats::Turn;
 use super::worker::{Fault, Served, Shared};
 use crate::spec::Cache;
 
@@ -33,10 +34,16 @@ impl Shared {
     /// Opens a file: asks whether it is still the one that the kernel means and whether its content has changed since the
     /// page cache was filled. A file that is not is `ESTALE`, which makes the kernel look its name up again; if that has been
     /// done, and it had its name then, it is opened as it is.
-    pub(crate) fn open(&self, context: &Context, number: u64, flags: i32, had_name: bool) -> Served<Opened> {
+    pub(crate) fn open(
+        &self,
+        context: &Context,
+        number: u64,
+        request: (u64, i32),
+        had_name: bool,
+    ) -> Served<Opened> {
         let inode = self.inode(number)?;
         inode.lock().opens += 1;
-        let opened = self.open_counted(context, &inode, flags, had_name);
+        let opened = self.open_counted(context, &inode, request, had_name);
         if opened.is_err() {
             self.close(context, &inode);
         }
@@ -47,10 +54,21 @@ impl Shared {
         &self,
         context: &Context,
         inode: &Arc<Inode>,
-        flags: i32,
+        request: (u64, i32),
         had_name: bool,
     ) -> Served<Opened> {
         self.settle(context, inode);
+        // What is written must not go to a file that is gone. A read finds out: what is gone ends at its begin.
+        let is_for_reading = request.1 & libc::O_ACCMODE == libc::O_RDONLY;
+        if let Cache::Cached(life) = self.cache
+            && is_for_reading
+            && !inode.gathering.is_direct()
+        {
+            let told = inode.lock().trusted(life);
+            if let Some(told) = told {
+                return self.opened_again(inode, told, request);
+            }
+        }
         let asked = self.inodes.moment();
         let (node, removed) = {
             let known = inode.lock();
@@ -69,7 +87,24 @@ impl Shared {
                 Err(error) => return Err(error.into()),
             }
         };
-        self.opened(inode, &stat, flags, asked)
+        self.opened(inode, stamp(&stat), request, asked)
+    }
+
+    /// Enters the handle of a file without asking the engines, whose content was this lately.
+    fn opened_again(
+        &self,
+        inode: &Arc<Inode>,
+        told: ContentStamp,
+        (request, flags): (u64, i32),
+    ) -> Served<Opened> {
+        let (node, kept) = {
+            let mut known = inode.lock();
+            let kept = known.cached.replace(told) == Some(told);
+            (known.node.clone(), kept)
+        };
+        let file = self.open_content(inode, &node, flags)?;
+        let handle = self.handles.insert(file, OpenRequest { number: request, flags: Some(flags) });
+        Ok(Opened { handle, flags: self.kernel_flags(flags, kept) })
     }
 
     /// Attributes of a file that another client has removed, or replaced, since it was looked up: an open gets the file
@@ -82,16 +117,15 @@ impl Shared {
         if stat.size == 0 { Err(stale.into()) } else { Ok(stat) }
     }
 
-    /// Enters the handle of a file whose attributes were these when the engines were asked. The file's open count has been
-    /// raised.
+    /// Enters the handle of a file whose attributes were these when the engines were asked, for a request with its number
+    /// and flags. The file's open count has been raised.
     pub(crate) fn opened(
         &self,
         inode: &Arc<Inode>,
-        stat: &Stat,
-        flags: i32,
+        fresh: ContentStamp,
+        (request, flags): (u64, i32),
         asked: Moment,
     ) -> Served<Opened> {
-        let fresh = stamp(stat);
         let (node, kept, told) = {
             let mut known = inode.lock();
             let kept = known.cached == Some(fresh);
@@ -100,59 +134,74 @@ impl Shared {
             let is_newest = known.is_newest(asked);
             known.cached = is_newest.then_some(fresh);
             if is_newest {
-                known.tell(fresh);
+                known.tell(fresh, asked);
                 inode.gathering.learn_end(fresh.size);
             }
             (known.node.clone(), kept, told)
         };
-        let file = self.dfs.file(&node)?;
+        let file = self.open_content(inode, &node, flags)?;
         if told != Some(fresh) {
             // Without this the kernel would go on with an old size until its attributes expire.
             self.expire_attributes(inode.number);
         }
-        let open_flags = flags;
+        let handle = self.handles.insert(file, OpenRequest { number: request, flags: Some(flags) });
+        Ok(Opened { handle, flags: self.kernel_flags(flags, kept) })
+    }
+
+    /// A new handle of a file.
+    pub(super) fn open_content(&self, inode: &Arc<Inode>, node: &Node, flags: i32) -> Served<Handle> {
         let append = flags & libc::O_APPEND != 0;
-        let reads_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
-        let open = OpenFile {
+        let is_cached = self.cache.holds_data();
+        // With it the process before this one has left the handle.
+        let is_direct = flags & KEPT_DIRECT != 0 && inode.gathering.begin_direct();
+        Ok(Handle::File(Arc::new(OpenFile {
             inode: Arc::clone(inode),
-            file,
+            file: self.dfs.file(node)?,
             append,
-            gathers: self.cache == Cache::CloseToOpen && !append && flags & libc::O_DIRECT == 0,
+            gathers: is_cached && !append && flags & libc::O_DIRECT == 0,
+            is_direct: AtomicBool::new(is_direct),
+            is_mapped: AtomicBool::new(false),
             reported: AtomicU64::new(inode.gathering.failures()),
             refused: AtomicU64::new(inode.gathering.failures()),
-        };
-        let handle = self.handles.insert(Handle::File(Arc::new(open)));
+        })))
+    }
+
+    /// What the kernel may do with a file that is opened with these flags. `kept`: its page cache has the content.
+    pub(crate) fn kernel_flags(&self, open_flags: i32, kept: bool) -> FopenFlags {
         let mut flags = match self.cache {
             Cache::None => FopenFlags::FOPEN_DIRECT_IO,
-            Cache::CloseToOpen if kept => FopenFlags::FOPEN_KEEP_CACHE,
-            Cache::CloseToOpen => FopenFlags::empty(),
+            Cache::CloseToOpen | Cache::Cached(_) if kept => FopenFlags::FOPEN_KEEP_CACHE,
+            Cache::CloseToOpen | Cache::Cached(_) => FopenFlags::empty(),
         };
-        if reads_only {
+        let access = open_flags & libc::O_ACCMODE;
+        if access == libc::O_RDONLY {
             flags |= FopenFlags::FOPEN_NOFLUSH;
         }
-        if append && open_flags & libc::O_ACCMODE == libc::O_WRONLY {
+        if open_flags & libc::O_APPEND != 0 && access == libc::O_WRONLY {
             // The kernel would put the data in the page cache where it believes the end to be.
             flags |= FopenFlags::FOPEN_DIRECT_IO;
         }
-        Ok(Opened { handle, flags })
+        flags
     }
 
     /// Creates and opens a file.
     pub(crate) fn create(
         &self,
         context: &Context,
+        turn: &Turn<'_>,
         (parent, name): (u64, &[u8]),
         mode: u32,
-        flags: i32,
+        (request, flags): (u64, i32),
         owner: (u32, u32),
     ) -> Served<(Stat, Opened)> {
-        let (node, stat) = self.create_new(context, parent, name, mode, flags & libc::O_EXCL != 0, owner)?;
+        let exclusive = flags & libc::O_EXCL != 0;
+        let (node, stat) = self.create_new(context, turn, (parent, name), (mode, exclusive), owner)?;
         let inode = self.inode(node.inode_number())?;
         inode.lock().opens += 1;
-        if self.cache == Cache::CloseToOpen {
+        if self.cache.holds_data() {
             inode.gathering.begin_fresh();
         }
-        let opened = self.opened(&inode, &stat, flags, self.inodes.moment());
+        let opened = self.opened(&inode, stamp(&stat), (request, flags), self.inodes.moment());
         if opened.is_err() {
             self.close(context, &inode);
             self.inodes.forget(inode.number, 1);
@@ -172,10 +221,17 @@ impl Shared {
         if let Some(Handle::File(file)) = self.handles.remove(handle) {
             // First, so that no change is gathered behind the back of this call.
             file.inode.gathering.end_fresh();
+            self.leave_direct(&file);
             // Pages of a mapping may have come after the last close.
             self.settle(context, &file.inode);
             self.close(context, &file.inode);
         }
+    }
+
+    /// Attributes of an open file.
+    pub(crate) fn stat_open(&self, context: &Context, handle: u64) -> Served<Stat> {
+        let open = self.file(handle)?;
+        self.getattr(context, open.inode.number)
     }
 
     fn file(&self, handle: u64) -> Served<Arc<OpenFile>> {
@@ -288,7 +344,7 @@ impl Shared {
         handle: u64,
         offset: u64,
         data: &[u8],
-        flags: WriteFlags,
+        (flags, now): (WriteFlags, i32),
     ) -> Served<()> {
         let open = self.file(handle)?;
         if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
@@ -300,7 +356,8 @@ impl Shared {
             self.gather(context, &open, offset, data, mapped)
                 .inspect(|()| self.note_written(&open, offset, data, now_ns(), None))
         } else {
-            self.write_through(context, &open, offset, data)
+            // A program may have taken `O_APPEND` back.
+            self.write_through(context, &open, (offset, data), open.append && now & libc::O_APPEND != 0)
         };
         match &written {
             Ok(()) => self.metrics.written(data.len() as u64),
@@ -311,10 +368,16 @@ impl Shared {
     }
 
     /// Writes without gathering.
-    fn write_through(&self, context: &Context, open: &OpenFile, offset: u64, data: &[u8]) -> Served<()> {
+    fn write_through(
+        &self,
+        context: &Context,
+        open: &OpenFile,
+        (offset, data): (u64, &[u8]),
+        appends: bool,
+    ) -> Served<()> {
         self.settle(context, &open.inode);
         // The kernel places appended data behind the end that it knows; another client may have moved it.
-        let written = if open.append {
+        let written = if appends {
             let appended = context.block_on(open.file.append(context, data)).map_err(Fault::from);
             open.inode.gathering.note_changed(context.latest_epoch());
             appended
@@ -356,7 +419,11 @@ impl Shared {
         match context.block_on(self.dfs.set_attributes(context, &node, &change)) {
             Ok((node, _)) => self.inodes.note_record(&mut inode.lock(), &node),
             // It has no name any more, so it can't be executed.
-            Err(Error::Stale(_)) => inode.lock().node.record.mode = cleared,
+            Err(Error::Stale(_)) => {
+                let mut known = inode.lock();
+                known.node.record.mode = cleared;
+                self.inodes.keep_again(&mut known);
+            }
             Err(error) => return Err(error.into()),
         }
         Ok(())

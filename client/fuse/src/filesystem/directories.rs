@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use fuser::{FileType, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use weir_client::Context;
-use weir_dfs::{DirEntry, DirStream, Error, Kind, Node, Stat};
+use weir_dfs::{DirEntry, DirStream, Error, Node, Stat};
 
-use super::attributes::{BLOCK, of_new, stamp, to_kernel};
-use super::handles::{Handle, OpenDirectory};
-use super::inodes::{ContentStamp, Moment};
-use super::worker::{CACHE_LIFE, Fault, Served, Shared};
-use super::{GENERATION, entry_life};
+use super::GENERATION;
+use super::attributes::{BLOCK, file_type, of_new, stamp, to_kernel};
+use super::handles::{Handle, OpenDirectory, OpenRequest};
+use super::inodes::{ContentStamp, Inode, Moment};
+use super::worker::{Fault, Served, Shared};
+use crate::spec::CACHE_LIFE;
 
 /// Entries looked at in one step: more than fit the 4 KiB that the kernel asks for at first.
 const STEP: usize = 256;
@@ -63,16 +64,21 @@ const DOTS: u64 = 2;
 
 impl Shared {
     /// Opens a directory.
-    pub(crate) fn opendir(&self, number: u64) -> Served<u64> {
-        let inode = self.inode(number)?;
+    pub(crate) fn opendir(&self, number: u64, request: u64) -> Served<u64> {
+        let handle = self.open_listing(self.inode(number)?)?;
+        Ok(self.handles.insert(handle, OpenRequest { number: request, flags: None }))
+    }
+
+    /// A new handle of a directory. It counts among those that are open.
+    pub(super) fn open_listing(&self, inode: Arc<Inode>) -> Served<Handle> {
         let stream = self.dfs.open_directory(&inode.node())?;
         inode.lock().opens += 1;
         let page = Page { before: 0, asked: self.inodes.moment(), at: Instant::now() };
-        Ok(self.handles.insert(Handle::Directory(Arc::new(OpenDirectory {
+        Ok(Handle::Directory(Arc::new(OpenDirectory {
             inode,
             listing: Mutex::new(Listing { stream, page }),
             names_only: AtomicBool::new(false),
-        }))))
+        })))
     }
 
     fn directory(&self, handle: u64) -> Served<Arc<OpenDirectory>> {
@@ -126,7 +132,7 @@ impl Shared {
             }
             for entry in &entries {
                 at = entry.cookie + DOTS;
-                let kind = kind_of(entry.node.record.kind);
+                let kind = file_type(entry.node.record.kind);
                 if reply.add(INodeNo(entry.node.inode_number()), at, kind, os(&entry.node.name)) {
                     return Ok(());
                 }
@@ -146,7 +152,6 @@ impl Shared {
         reply: &mut ReplyDirectoryPlus,
     ) -> Served<()> {
         let directory = self.directory(handle)?;
-        let life = entry_life(self);
         if offset < DOTS {
             directory.names_only.store(false, Ordering::Relaxed);
             // The kernel takes no reference on these two.
@@ -176,8 +181,10 @@ impl Shared {
                     let Some(Listed { node, attributes, asked }) = listed else { continue };
                     // Of a file that is being written, what its writers were told counts.
                     let (life, shown, stamp) = match attributes {
-                        Attributes::Asked(stat) => (life, stat, Some(stamp(&stat))),
-                        Attributes::Gathered(stat) => (life, stat, None),
+                        Attributes::Asked(stat) => {
+                            (self.attribute_life(stat.inode), stat, Some(stamp(&stat)))
+                        }
+                        Attributes::Gathered(stat) => (self.cache_life(), stat, None),
                         Attributes::Unknown => (Duration::ZERO, self.last_known(&node), None),
                     };
                     let attributes = to_kernel(&shown);
@@ -214,10 +221,17 @@ impl Shared {
         let parent = self.inodes.get(number).map(|inode| inode.node());
         let names_only = directory.names_only.load(Ordering::Relaxed);
         let all = batch.iter().map(|entry| {
-            let parent = parent.as_ref().filter(|_| !names_only && self.is_outdated(number, entry, page));
+            let is_untold = self.is_untold(entry.node.inode_number());
+            let is_old = || is_untold || self.is_outdated(number, entry, page);
+            let parent = parent.as_ref().filter(|_| !names_only && is_old());
             let asked = if parent.is_some() { now } else { page.asked };
             async move {
-                let described = self.describe(context, parent, &entry.node, names_only);
+                let described = async {
+                    if !names_only {
+                        self.until_told(context, entry.node.inode_number()).await;
+                    }
+                    self.describe(context, parent, &entry.node, names_only).await
+                };
                 let answer = context.runtime().timeout(STATS_LIMIT, described).await;
                 let unknown = || (entry.node.clone(), Attributes::Unknown);
                 let (node, attributes) = answer.unwrap_or_else(|_| Some(unknown()))?;
@@ -287,16 +301,6 @@ impl Shared {
             // What a removed directory held was freed with its name.
             let _ = self.inodes.closed(&directory.inode);
         }
-    }
-}
-
-fn kind_of(kind: Kind) -> FileType {
-    match kind {
-        Kind::File => FileType::RegularFile,
-        Kind::Directory => FileType::Directory,
-        Kind::Symlink => FileType::Symlink,
-        Kind::Fifo => FileType::NamedPipe,
-        Kind::Socket => FileType::Socket,
     }
 }
 

@@ -16,8 +16,11 @@ use fuser::{
 };
 use weir_dfs::Stat;
 
-use super::attributes::{AttributeRequest, to_kernel};
-use super::{GENERATION, Shared, WeirFs, entry_life};
+use super::attributes::{AttributeRequest, missing, to_kernel};
+use super::data::Opened;
+use super::libraries::{HANDLE, LIFE};
+use super::takeover::resent;
+use super::{GENERATION, Shared, WeirFs};
 use crate::metrics::Operation;
 
 /// Largest write of one request: as much as the kernel can send (256 pages).
@@ -40,6 +43,11 @@ fn owner(request: &Request) -> (u32, u32) {
 }
 
 impl WeirFs {
+    /// The handle that the process before this one has opened for a request which the kernel sends again.
+    fn opened_before(&self, unique: u64) -> Option<u64> {
+        self.shared.handles.opened_by(resent(unique)?)
+    }
+
     /// Serves a request that may wait for an engine.
     fn serve(&self, work: impl FnOnce(&Shared) + Send + 'static) {
         self.serve_lent(&(), |shared, ()| work(shared));
@@ -70,7 +78,15 @@ fn answer_xattr(value: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
 /// Answers with an inode that has just been made.
 fn made(shared: &Shared, outcome: Result<Stat, Errno>, reply: ReplyEntry) {
     match outcome {
-        Ok(stat) => reply.entry(&entry_life(shared), &to_kernel(&stat), GENERATION),
+        Ok(stat) => reply.entry(&shared.cache_life(), &to_kernel(&stat), GENERATION),
+        Err(errno) => reply.error(errno),
+    }
+}
+
+/// Answers with a library, or its directory, that was opened.
+fn open_library(opened: Result<FopenFlags, Errno>, reply: ReplyOpen) {
+    match opened {
+        Ok(flags) => reply.opened(FileHandle(HANDLE), flags),
         Err(errno) => reply.error(errno),
     }
 }
@@ -113,12 +129,20 @@ impl Filesystem for WeirFs {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.shared.libraries.lookup(parent.0, name.as_bytes()) {
+            Some(Ok(found)) => return reply.entry(&LIFE, &found, GENERATION),
+            Some(Err(errno)) => return reply.error(errno),
+            None => {}
+        }
         let caller = request.pid();
         self.serve_lent(name.as_bytes(), move |shared, name| {
             match shared.serve(Operation::Lookup, |context| shared.lookup(context, parent.0, name)) {
                 Ok((stat, life)) => {
                     shared.retries.looked_up(caller, stat.inode);
                     reply.entry(&life, &to_kernel(&stat), GENERATION);
+                }
+                Err(Errno::ENOENT) if let Some(life) = shared.missing_life() => {
+                    reply.entry(&life, &missing(), GENERATION);
                 }
                 Err(errno) => reply.error(errno),
             }
@@ -130,9 +154,14 @@ impl Filesystem for WeirFs {
     }
 
     fn getattr(&self, _: &Request, number: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        match self.shared.libraries.getattr(number.0) {
+            Some(Ok(found)) => return reply.attr(&LIFE, &found),
+            Some(Err(errno)) => return reply.error(errno),
+            None => {}
+        }
         self.serve(move |shared| {
             match shared.serve(Operation::Getattr, |context| shared.getattr(context, number.0)) {
-                Ok(stat) => reply.attr(&entry_life(shared), &to_kernel(&stat)),
+                Ok(stat) => reply.attr(&shared.attribute_life(number.0), &to_kernel(&stat)),
                 Err(errno) => reply.error(errno),
             }
         });
@@ -161,16 +190,18 @@ impl Filesystem for WeirFs {
         self.serve(move |shared| {
             let set = |context: &_| shared.setattr(context, number.0, wanted, caller);
             match shared.serve(Operation::Setattr, set) {
-                Ok(stat) => reply.attr(&entry_life(shared), &to_kernel(&stat)),
+                Ok(stat) => reply.attr(&shared.attribute_life(number.0), &to_kernel(&stat)),
                 Err(errno) => reply.error(errno),
             }
         });
     }
 
     fn readlink(&self, _: &Request, number: INodeNo, reply: ReplyData) {
-        self.serve(move |shared| match shared.serve(Operation::Readlink, |_| shared.readlink(number.0)) {
-            Ok(target) => reply.data(&target),
-            Err(errno) => reply.error(errno),
+        self.serve(move |shared| {
+            match shared.serve(Operation::Readlink, |context| shared.readlink(context, number.0)) {
+                Ok(target) => reply.data(&target),
+                Err(errno) => reply.error(errno),
+            }
         });
     }
 
@@ -181,47 +212,57 @@ impl Filesystem for WeirFs {
         name: &OsStr,
         mode: u32,
         _: u32,
-        _: u32,
+        device: u32,
         reply: ReplyEntry,
     ) {
-        let owner = owner(request);
+        let (owner, unique) = (owner(request), request.unique().0);
         self.serve_lent(name.as_bytes(), move |shared, name| {
-            let make = |context: &_| shared.mknod(context, parent.0, name, mode, owner);
+            let turn = shared.repeats.begin(unique);
+            let make = |context: &_| shared.mknod(context, &turn, parent.0, name, (mode, device), owner);
             made(shared, shared.serve(Operation::Mknod, make), reply);
         });
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
-        let owner = owner(request);
+        let (owner, unique) = (owner(request), request.unique().0);
         self.serve_lent(name.as_bytes(), move |shared, name| {
-            let make = |context: &_| shared.mkdir(context, parent.0, name, mode, owner);
+            let turn = shared.repeats.begin(unique);
+            let make = |context: &_| shared.mkdir(context, &turn, parent.0, name, mode, owner);
             made(shared, shared.serve(Operation::Mkdir, make), reply);
         });
     }
 
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let unique = request.unique().0;
         self.serve_lent(name.as_bytes(), move |shared, name| {
-            done(shared.serve(Operation::Unlink, |context| shared.unlink(context, parent.0, name)), reply);
+            let turn = shared.repeats.begin(unique);
+            let remove = |context: &_| shared.unlink(context, &turn, parent.0, name);
+            done(shared.serve(Operation::Unlink, remove), reply);
         });
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let unique = request.unique().0;
         self.serve_lent(name.as_bytes(), move |shared, name| {
-            done(shared.serve(Operation::Rmdir, |context| shared.rmdir(context, parent.0, name)), reply);
+            let turn = shared.repeats.begin(unique);
+            let remove = |context: &_| shared.rmdir(context, &turn, parent.0, name);
+            done(shared.serve(Operation::Rmdir, remove), reply);
         });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        let (owner, target) = (owner(request), target.as_os_str().as_bytes().to_vec());
+        let (owner, unique) = (owner(request), request.unique().0);
+        let target = target.as_os_str().as_bytes().to_vec();
         self.serve_lent(name.as_bytes(), move |shared, name| {
-            let make = |context: &_| shared.symlink(context, parent.0, name, &target, owner);
+            let turn = shared.repeats.begin(unique);
+            let make = |context: &_| shared.symlink(context, &turn, parent.0, name, &target, owner);
             made(shared, shared.serve(Operation::Symlink, make), reply);
         });
     }
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -229,23 +270,39 @@ impl Filesystem for WeirFs {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let new_name = new_name.as_bytes().to_vec();
+        let (new_name, unique) = (new_name.as_bytes().to_vec(), request.unique().0);
         self.serve_lent(name.as_bytes(), move |shared, name| {
+            let turn = shared.repeats.begin(unique);
             let (from, to) = ((parent.0, name), (new_parent.0, new_name.as_slice()));
-            done(shared.serve(Operation::Rename, |context| shared.rename(context, from, to, flags)), reply);
+            let rename = |context: &_| shared.rename(context, &turn, from, to, flags);
+            done(shared.serve(Operation::Rename, rename), reply);
         });
     }
 
-    fn link(&self, _: &Request, _: INodeNo, _: INodeNo, _: &OsStr, reply: ReplyEntry) {
-        // What link(2) says of file systems without hard links.
-        reply.error(Errno::EPERM);
+    fn link(&self, request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let unique = request.unique().0;
+        self.serve_lent(name.as_bytes(), move |shared, name| {
+            let turn = shared.repeats.begin(unique);
+            let link = |context: &_| shared.link(context, &turn, number.0, parent.0, name);
+            match shared.serve(Operation::Link, link) {
+                Ok((stat, life)) => reply.entry(&life, &to_kernel(&stat), GENERATION),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let caller = request.pid();
+        if let Some(opened) = self.shared.libraries.open(number.0, flags.0) {
+            return open_library(opened, reply);
+        }
+        let (caller, unique) = (request.pid(), request.unique().0);
+        if let Some(handle) = self.opened_before(unique) {
+            return reply.opened(FileHandle(handle), self.shared.kernel_flags(flags.0, false));
+        }
         self.serve(move |shared| {
             let had_name = shared.retries.opens(caller, number.0);
-            match shared.serve(Operation::Open, |context| shared.open(context, number.0, flags.0, had_name)) {
+            let open = |context: &_| shared.open(context, number.0, (unique, flags.0), had_name);
+            match shared.serve(Operation::Open, open) {
                 Ok(opened) => reply.opened(FileHandle(opened.handle), opened.flags),
                 Err(errno) => {
                     if errno == Errno::ESTALE && !had_name {
@@ -267,13 +324,21 @@ impl Filesystem for WeirFs {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let owner = owner(request);
+        let (owner, unique) = (owner(request), request.unique().0);
+        let before = self.opened_before(unique);
         self.serve_lent(name.as_bytes(), move |shared, name| {
-            let make = |context: &_| shared.create(context, (parent.0, name), mode, flags, owner);
+            let turn = shared.repeats.begin(unique);
+            let make = |context: &_| match before {
+                Some(handle) => {
+                    let stat = shared.stat_open(context, handle)?;
+                    Ok((stat, Opened { handle, flags: shared.kernel_flags(flags, false) }))
+                }
+                None => shared.create(context, &turn, (parent.0, name), mode, (unique, flags), owner),
+            };
             match shared.serve(Operation::Create, make) {
                 Ok((stat, opened)) => {
                     let handle = FileHandle(opened.handle);
-                    reply.created(&entry_life(shared), &to_kernel(&stat), GENERATION, handle, opened.flags);
+                    reply.created(&shared.cache_life(), &to_kernel(&stat), GENERATION, handle, opened.flags);
                 }
                 Err(errno) => reply.error(errno),
             }
@@ -291,6 +356,11 @@ impl Filesystem for WeirFs {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        match self.shared.libraries.read(number.0, offset, size) {
+            Some(Ok(bytes)) => return reply.data(&bytes),
+            Some(Err(errno)) => return reply.error(errno),
+            None => {}
+        }
         let reading = self.shared.begin_read(number.0, offset, flags.0);
         self.serve(move |shared| {
             READ_BUFFER.with_borrow_mut(|buffer| {
@@ -318,12 +388,12 @@ impl Filesystem for WeirFs {
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
-        _: OpenFlags,
+        now: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         self.serve_lent(data, move |shared, data| {
-            let write = |context: &_| shared.write(context, handle.0, offset, data, flags);
+            let write = |context: &_| shared.write(context, handle.0, offset, data, (flags, now.0));
             match shared.serve(Operation::Write, write) {
                 Ok(()) => {
                     reply.written(u32::try_from(data.len()).expect("a request has at most WRITE_MAX bytes"));
@@ -333,7 +403,10 @@ impl Filesystem for WeirFs {
         });
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, _: &Request, number: INodeNo, handle: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        if self.shared.libraries.has(number.0) {
+            return reply.ok();
+        }
         // Dirty pages of a mapping the kernel has written before this by itself.
         self.serve(move |shared| {
             done(shared.serve(Operation::Flush, |context| shared.flush(context, handle.0, true)), reply);
@@ -366,10 +439,19 @@ impl Filesystem for WeirFs {
         });
     }
 
-    fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.serve(move |shared| match shared.serve(Operation::Opendir, |_| shared.opendir(number.0)) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
-            Err(errno) => reply.error(errno),
+    fn opendir(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        if let Some(opened) = self.shared.libraries.open(number.0, flags.0) {
+            return open_library(opened, reply);
+        }
+        let unique = request.unique().0;
+        if let Some(handle) = self.opened_before(unique) {
+            return reply.opened(FileHandle(handle), FopenFlags::empty());
+        }
+        self.serve(move |shared| {
+            match shared.serve(Operation::Opendir, |_| shared.opendir(number.0, unique)) {
+                Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+                Err(errno) => reply.error(errno),
+            }
         });
     }
 
@@ -381,6 +463,9 @@ impl Filesystem for WeirFs {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        if self.shared.libraries.list(number.0, offset, &mut reply) {
+            return reply.ok();
+        }
         self.serve(move |shared| {
             let fill = |context: &_| shared.readdir(context, number.0, handle.0, offset, &mut reply);
             match shared.serve(Operation::Readdir, fill) {
@@ -398,6 +483,9 @@ impl Filesystem for WeirFs {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        if self.shared.libraries.list_with_attributes(number.0, offset, &mut reply) {
+            return reply.ok();
+        }
         self.serve(move |shared| {
             let fill = |context: &_| shared.readdirplus(context, number.0, handle.0, offset, &mut reply);
             match shared.serve(Operation::Readdirplus, fill) {
@@ -435,7 +523,7 @@ impl Filesystem for WeirFs {
 
     fn setxattr(
         &self,
-        _: &Request,
+        request: &Request,
         number: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -443,9 +531,10 @@ impl Filesystem for WeirFs {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let name = name.as_bytes().to_vec();
+        let (name, unique) = (name.as_bytes().to_vec(), request.unique().0);
         self.serve_lent(value, move |shared, value| {
-            let set = |context: &_| shared.setxattr(context, number.0, &name, value, flags);
+            let turn = shared.repeats.begin(unique);
+            let set = |context: &_| shared.setxattr(context, &turn, number.0, &name, value, flags);
             done(shared.serve(Operation::Setxattr, set), reply);
         });
     }
@@ -464,9 +553,11 @@ impl Filesystem for WeirFs {
         });
     }
 
-    fn removexattr(&self, _: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+    fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let unique = request.unique().0;
         self.serve_lent(name.as_bytes(), move |shared, name| {
-            let remove = |context: &_| shared.removexattr(context, number.0, name);
+            let turn = shared.repeats.begin(unique);
+            let remove = |context: &_| shared.removexattr(context, &turn, number.0, name);
             done(shared.serve(Operation::Removexattr, remove), reply);
         });
     }
@@ -538,24 +629,30 @@ impl Filesystem for WeirFs {
         if kind == libc::F_UNLCK { reply.ok() } else { reply.error(Errno::EOPNOTSUPP) }
     }
 
-    // The kernel does these by itself after it was told once that the file system doesn't.
-
     fn copy_file_range(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
-        _: FileHandle,
-        _: u64,
+        from: FileHandle,
+        offset: u64,
         _: INodeNo,
-        _: FileHandle,
-        _: u64,
-        _: u64,
+        to: FileHandle,
+        at: u64,
+        len: u64,
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        reply.error(Errno::ENOSYS);
+        let is_root = request.uid() == 0;
+        self.serve(move |shared| {
+            let copy = |context: &_| shared.copy_range(context, (from.0, offset), (to.0, at), len, is_root);
+            match shared.serve(Operation::CopyFileRange, copy) {
+                Ok(copied) => reply.written(copied),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 
+    // The kernel does this by itself after it was told once that the file system doesn't.
     fn poll(
         &self,
         _: &Request,
@@ -571,15 +668,25 @@ impl Filesystem for WeirFs {
 
     fn ioctl(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
-        _: FileHandle,
-        _: IoctlFlags,
-        _: u32,
-        _: &[u8],
+        handle: FileHandle,
+        flags: IoctlFlags,
+        number: u32,
+        question: &[u8],
         _: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        if flags.contains(IoctlFlags::FUSE_IOCTL_DIR) {
+            return reply.error(Errno::ENOTTY);
+        }
+        let user = request.uid();
+        self.serve_lent(question, move |shared, question| {
+            let answer = |context: &_| shared.answer_request(context, (handle.0, user), number, question);
+            match shared.serve(Operation::Ioctl, answer) {
+                Ok(answer) => reply.ioctl(0, &answer),
+                Err(errno) => reply.error(errno),
+            }
+        });
     }
 }

@@ -11,6 +11,7 @@ use weir_dfs::{Kind, Node, Removed, SetAttributes};
 use super::attributes::now_ns;
 use super::gathering::Gathering;
 use super::reads::Reads;
+use crate::kept::{Fate, Kept, KeptInode, Slot};
 
 /// Number of the root directory (FUSE protocol).
 pub const ROOT: u64 = 1;
@@ -62,12 +63,16 @@ pub struct InodeState {
     pub cached: Option<ContentStamp>,
     /// What the kernel was told last about the content.
     pub told: Option<ContentStamp>,
+    /// When the engines said so last: in the order of this mount's changes, and by the clock.
+    confirmed: Option<(Moment, Instant)>,
     /// What it was told before, and when another client's cut was noticed.
     pub before_cut: Option<(ContentStamp, Instant)>,
     /// When name or record were changed from here last; of a directory, when it lost a name.
     pub changed: Moment,
     /// When content was written from here last.
     pub written: Moment,
+    /// Where it is kept for a successor of this process.
+    slot: Option<Slot>,
 }
 
 /// An inode that the kernel knows.
@@ -96,13 +101,22 @@ impl InodeState {
         }
     }
 
-    /// Takes note of what the engines say and the kernel is told.
-    pub fn tell(&mut self, stamp: ContentStamp) {
+    /// Takes note of what the engines have answered to a request of that moment, and the kernel is told.
+    pub fn tell(&mut self, stamp: ContentStamp, asked: Moment) {
+        self.confirmed = Some((asked, Instant::now()));
         if let Some(told) = self.told.replace(stamp)
             && told.size > stamp.size
         {
             self.before_cut = Some((told, Instant::now()));
         }
+    }
+
+    /// What the kernel was told of the content of a file that has its name, where the engines said so within a time and nothing was
+    /// changed from here since.
+    pub fn trusted(&self, within: Duration) -> Option<ContentStamp> {
+        let (asked, said) = self.confirmed?;
+        let is_named = self.removed.is_none() && self.nameless.is_none() && !self.renamed && !self.lost;
+        self.told.filter(|_| is_named && self.is_newest(asked) && said.elapsed() < within)
     }
 
     /// What the kernel may still believe of a file that ends at `end`: that it is longer, because another client has cut it off
@@ -111,6 +125,16 @@ impl InodeState {
         let recent =
             self.before_cut.filter(|(_, noticed)| noticed.elapsed() < within).map(|(stamp, _)| stamp);
         self.told.into_iter().chain(recent).filter(|stamp| stamp.size > end).max_by_key(|stamp| stamp.size)
+    }
+
+    /// What has become of its name.
+    fn fate(&self) -> Fate {
+        Fate {
+            removed: self.removed.is_some(),
+            shared: self.shared,
+            nameless: self.nameless.is_some(),
+            renamed: self.renamed,
+        }
     }
 
     /// Whether it has that name, or had it last.
@@ -149,16 +173,16 @@ impl Inode {
         known.learn_record(node, asked);
         let is_newest = known.is_newest(asked);
         if is_newest {
-            known.tell(stamp);
+            known.tell(stamp, asked);
             self.gathering.learn_end(stamp.size);
         }
         is_newest
     }
 
-    /// Whether it is there under that name, as far as this mount knows.
+    /// Whether it is there under that name, as far as this mount knows. One with hard links is found by any.
     pub fn is_named_as(&self, node: &Node) -> bool {
         let known = self.lock();
-        known.nameless.is_none() && known.is_called(node)
+        known.nameless.is_none() && (known.is_called(node) || known.node.record.is_linked())
     }
 
     /// The inode under its last name.
@@ -173,15 +197,55 @@ pub struct Inodes {
     shards: Vec<Mutex<HashMap<u64, Arc<Inode>>>>,
     /// Changes from here so far.
     changes: AtomicU64,
+    /// Where inodes are kept for a successor of this process, if one may come.
+    kept: Option<Arc<Kept>>,
 }
 
 impl Inodes {
     /// A table that holds the root, which the kernel never forgets.
-    pub fn new(root: Node) -> Self {
+    pub fn new(root: Node, kept: Option<Arc<Kept>>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let table = Self { shards, changes: AtomicU64::new(0) };
+        let table = Self { shards, changes: AtomicU64::new(0), kept };
         table.shard(ROOT).insert(ROOT, Arc::new(fresh(ROOT, root, 1)));
         table
+    }
+
+    /// Enters an inode that the kernel knows from a process that served the mount before.
+    pub fn inherit(&self, slot: Slot, inode: KeptInode) {
+        let KeptInode { lookups, node, fate } = inode;
+        let number = node.inode_number();
+        let inode = fresh(number, node.clone(), lookups);
+        {
+            let mut known = inode.lock();
+            known.slot = Some(slot);
+            (known.shared, known.renamed) = (fate.shared, fate.renamed);
+            known.nameless = fate.nameless.then(BTreeMap::new);
+            known.removed = fate.removed.then(|| Removed { node, xattrs: Vec::new(), links: 0 });
+        }
+        self.shard(number).insert(number, Arc::new(inode));
+    }
+
+    /// Keeps an inode as it is now for a successor of this process. Called after each change of what is kept, before the
+    /// kernel is told.
+    pub fn keep(&self, known: &mut InodeState) {
+        if let Some(kept) = &self.kept {
+            let inode = KeptInode { lookups: known.lookups, node: known.node.clone(), fate: known.fate() };
+            known.slot = Some(kept.put_inode(known.slot, &inode));
+        }
+    }
+
+    /// As [`Inodes::keep`], unless nothing refers to the inode any more.
+    pub fn keep_again(&self, known: &mut InodeState) {
+        if known.slot.is_some() {
+            self.keep(known);
+        }
+    }
+
+    /// Removes an inode that nothing refers to.
+    fn drop_kept(&self, known: &mut InodeState) {
+        if let (Some(kept), Some(slot)) = (&self.kept, known.slot.take()) {
+            kept.drop_inode(slot);
+        }
     }
 
     fn shard(&self, number: u64) -> MutexGuard<'_, HashMap<u64, Arc<Inode>>> {
@@ -207,8 +271,9 @@ impl Inodes {
 
     /// Notes a record as it is after a change from here. An inode that was renamed here meanwhile keeps its newer name.
     pub fn note_record(&self, known: &mut InodeState, node: &Node) {
-        if known.is_called(node) {
+        if known.is_called(node) || node.record.is_linked() {
             known.node.record.clone_from(&node.record);
+            self.keep_again(known);
         }
         self.note_change(known);
     }
@@ -249,8 +314,9 @@ impl Inodes {
             (known.shared, known.renamed) = (false, false);
         }
         if let Some(stamp) = stamp.filter(|_| known.is_newest(asked)) {
-            known.tell(stamp);
+            known.tell(stamp, asked);
         }
+        self.keep(&mut known);
         drop(known);
         Arc::clone(inode)
     }
@@ -262,6 +328,11 @@ impl Inodes {
         let mut known = inode.lock();
         known.lookups = known.lookups.saturating_sub(count);
         let gone = known.lookups == 0 && known.opens == 0 && number != ROOT;
+        if gone {
+            self.drop_kept(&mut known);
+        } else if number != ROOT {
+            self.keep(&mut known);
+        }
         drop(known);
         if gone {
             shard.remove(&number);
@@ -281,8 +352,11 @@ impl Inodes {
         }
         let reclaim = removed.filter(|_| !known.shared);
         if known.opens == 0 && known.lookups == 0 && inode.number != ROOT {
+            self.drop_kept(&mut known);
             drop(known);
             shard.remove(&inode.number);
+        } else if reclaim.is_some() {
+            self.keep(&mut known);
         }
         reclaim
     }
@@ -306,9 +380,11 @@ fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
         lost: false,
         cached: None,
         told: None,
+        confirmed: None,
         before_cut: None,
         changed: Moment::default(),
         written: Moment::default(),
+        slot: None,
     };
     Inode { number, gathering: Gathering::default(), reads: Reads::default(), state: Mutex::new(state) }
 }
@@ -334,13 +410,14 @@ pub mod tests {
             chunk_size: 1 << 20,
             xattrs: false,
             target: vec![],
+            names: weir_dfs::Names::One,
         };
         Node { parent: ObjectId { hi: 0, lo: 1 }, name: b"f".to_vec(), record }
     }
 
     #[test]
     fn an_inode_lives_as_long_as_the_kernel_or_a_handle_refers_to_it() {
-        let table = Inodes::new(node(1));
+        let table = Inodes::new(node(1), None);
         let inode = table.found(&node(100), None, table.moment());
         table.found(&node(100), None, table.moment());
         inode.lock().opens += 1;
@@ -355,21 +432,21 @@ pub mod tests {
 
     #[test]
     fn the_content_of_a_removed_file_goes_with_its_last_handle() {
-        let table = Inodes::new(node(1));
+        let table = Inodes::new(node(1), None);
         let inode = table.found(&node(100), None, table.moment());
         inode.lock().opens = 2;
-        inode.lock().removed = Some(Removed { node: node(100), xattrs: Vec::new() });
+        inode.lock().removed = Some(Removed { node: node(100), xattrs: Vec::new(), links: 0 });
         assert!(table.closed(&inode).is_none());
-        assert_eq!(table.closed(&inode), Some(Removed { node: node(100), xattrs: Vec::new() }));
+        assert_eq!(table.closed(&inode), Some(Removed { node: node(100), xattrs: Vec::new(), links: 0 }));
         table.forget(inode.number, 1);
         assert!(table.get(inode.number).is_none());
     }
 
     #[test]
     fn an_orphan_is_not_reclaimed_here_and_who_reaches_a_file_removed_elsewhere_looks_its_name_up() {
-        let table = Inodes::new(node(1));
+        let table = Inodes::new(node(1), None);
         let inode = table.found(&node(100), None, table.moment());
-        let removed = Removed { node: node(100), xattrs: Vec::new() };
+        let removed = Removed { node: node(100), xattrs: Vec::new(), links: 0 };
         inode.lock().opens = 1;
         assert_eq!(inode.lock().lose_name(removed), None);
         inode.lock().shared = true;
@@ -389,7 +466,7 @@ pub mod tests {
 
     #[test]
     fn an_answer_from_before_a_rename_from_here_does_not_bring_the_old_name_back() {
-        let table = Inodes::new(node(1));
+        let table = Inodes::new(node(1), None);
         let inode = table.found(&node(100), None, table.moment());
         let asked = table.moment();
         let renamed = Node { name: b"g".to_vec(), ..node(100) };
@@ -406,22 +483,22 @@ pub mod tests {
 
     #[test]
     fn an_answer_from_before_a_removal_does_not_keep_the_content_from_being_reclaimed() {
-        let table = Inodes::new(node(1));
+        let table = Inodes::new(node(1), None);
         let inode = table.found(&node(100), None, table.moment());
         let asked = table.moment();
         {
             let mut known = inode.lock();
             known.opens = 1;
-            known.removed = Some(Removed { node: node(100), xattrs: Vec::new() });
+            known.removed = Some(Removed { node: node(100), xattrs: Vec::new(), links: 0 });
             table.note_change(&mut known);
         }
         table.found(&node(100), Some(OLD), asked);
-        assert_eq!(table.closed(&inode), Some(Removed { node: node(100), xattrs: Vec::new() }));
+        assert_eq!(table.closed(&inode), Some(Removed { node: node(100), xattrs: Vec::new(), links: 0 }));
     }
 
     #[test]
     fn an_answer_from_before_a_write_does_not_make_the_file_shorter() {
-        let table = Inodes::new(node(1));
+        let table = Inodes::new(node(1), None);
         let inode = table.found(&node(100), Some(OLD), table.moment());
         let asked = table.moment();
         let written = ContentStamp { size: 9, ..OLD };

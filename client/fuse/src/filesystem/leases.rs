@@ -14,6 +14,7 @@ use weir_dfs::{ClientId, Error, Kind, Lease, TURN};
 
 use super::inodes::Inode;
 use super::worker::{Fault, Served, Shared};
+use crate::kept::KeptLease;
 use crate::process::ProcessRecord;
 
 /// Turns that take the time of one while no other client is there and nothing is open: an idle mount costs three small
@@ -147,15 +148,19 @@ impl Origin {
     }
 }
 
+/// What a lease says of its process; nothing where that isn't known: then others wait until the lease has expired.
+fn told_of(own: Option<&Origin>) -> Vec<u8> {
+    own.map_or_else(Vec::new, weir_proto::codec::encode)
+}
+
 /// Stores a lease for this process, which claims the right to grant locks if it is to. Leases of processes of this machine that
 /// are dead end.
 ///
 /// # Errors
 /// As [`Lease::begin`].
 pub async fn begin(context: &Context, container: &Container, claims_locks: bool) -> Result<Lease, Error> {
-    // Without it, others wait until the lease has expired.
     let own = Origin::own().ok();
-    let bytes = own.as_ref().map(weir_proto::codec::encode).unwrap_or_default();
+    let bytes = told_of(own.as_ref());
     let is_dead = |bytes: &[u8]| match (&own, weir_proto::codec::decode::<Origin>(bytes)) {
         (Some(own), Ok(other)) => other.has_ended(own),
         _ => false,
@@ -165,6 +170,15 @@ pub async fn begin(context: &Context, container: &Container, claims_locks: bool)
         tracing::warn!("another client grants locks in this container: this mount refuses them");
     }
     Ok(lease)
+}
+
+/// The lease of a process that served the mount before and has ended.
+///
+/// # Errors
+/// As [`Lease::resume`].
+pub async fn resume(context: &Context, container: &Container, kept: KeptLease) -> Result<Lease, Error> {
+    let origin = Origin::own().ok();
+    Lease::resume(context, container, &told_of(origin.as_ref()), kept.client, kept.grants_locks).await
 }
 
 /// The thread that renews a mount's lease.
@@ -197,7 +211,7 @@ impl Shared {
         let ((stop, stopped), (ends, ended)) = (channel(), channel());
         let shared = Arc::clone(self);
         if let Some(lease) = &lease {
-            self.leased.has(lease);
+            self.has_lease(lease);
         }
         let keep = move || {
             let kept = shared.with_context(|context| {
@@ -214,6 +228,13 @@ impl Shared {
         Ok(LeaseKeeper { stop, ended })
     }
 
+    fn has_lease(&self, lease: &Lease) {
+        self.leased.has(lease);
+        if let Some(kept) = &self.kept {
+            kept.put_lease(KeptLease { client: lease.client(), grants_locks: lease.grants_locks() });
+        }
+    }
+
     /// Takes turns until the mount ends.
     fn keep_lease(
         &self,
@@ -223,13 +244,15 @@ impl Shared {
         stopped: &Receiver<()>,
     ) {
         let busy = turn();
-        let mut pause = busy;
+        // One that another process had is renewed at once, in case others have given it up.
+        let is_new = lease.as_ref().is_none_or(|lease| !lease.is_resumed());
+        let mut pause = if is_new { busy } else { Duration::ZERO };
         while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let Some(lease) = lease.as_mut() else {
                 // The kernel was told that this mount refuses locks.
                 lease = context.block_on(begin(context, container, false)).ok();
                 if let Some(lease) = &lease {
-                    self.leased.has(lease);
+                    self.has_lease(lease);
                 }
                 continue;
             };
@@ -277,6 +300,7 @@ impl Shared {
         if known.opens > 0 && known.nameless.is_none() {
             self.inodes.note_change(&mut known);
             known.nameless = Some(BTreeMap::new());
+            self.inodes.keep(&mut known);
         }
         known.opens > 0
     }
@@ -301,6 +325,7 @@ impl Shared {
                     let mut known = inode.lock();
                     self.inodes.note_change(&mut known);
                     known.nameless.get_or_insert_default();
+                    self.inodes.keep(&mut known);
                     Ok(true)
                 }
                 Err(error) => Err(error.into()),
@@ -309,7 +334,7 @@ impl Shared {
                 let is_orphan = self.becomes_orphan(context, inode, patience).await?;
                 Ok(is_orphan && self.is_open_nameless(node.oid()))
             }
-            Kind::Symlink | Kind::Fifo | Kind::Socket => Ok(false),
+            _ => Ok(false),
         }
     }
 

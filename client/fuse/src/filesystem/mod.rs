@@ -9,40 +9,40 @@
 //! of them are on stable media. Names are made, changed and removed at once.
 
 mod attributes;
+mod copy;
 mod data;
+mod direct;
 mod directories;
 mod dispatch;
 mod gathering;
 mod handles;
 mod inodes;
 mod leases;
+mod libraries;
 mod name_changes;
 mod names;
 mod order;
 mod pump;
 mod reads;
+mod repeats;
 mod retries;
 mod runs;
+mod takeover;
 mod threads;
 mod worker;
 mod writeback;
 mod xattrs;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use fuser::Generation;
 
 pub use attributes::give_root_to_group;
-pub use leases::{LeaseKeeper, begin as begin_lease};
+pub use leases::{LeaseKeeper, begin as begin_lease, resume as resume_lease};
 pub use worker::Shared;
 
 /// Inode numbers are never used again, so one generation is enough.
 const GENERATION: Generation = Generation(0);
-
-fn entry_life(shared: &Shared) -> Duration {
-    shared.cache_life()
-}
 
 /// The file system of one mount.
 #[derive(Debug)]

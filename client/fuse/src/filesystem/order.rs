@@ -33,6 +33,8 @@ pub struct Batch {
     pub number: u64,
     /// Offset and bytes of each run.
     pub runs: Vec<(u64, Vec<u8>)>,
+    /// The order of the last write that is kept for a successor of this process and may be a part of it.
+    pub kept: u64,
 }
 
 impl Batch {
@@ -154,7 +156,7 @@ impl Order {
         self.last += 1;
         let ranges = runs.iter().map(|(start, run)| *start..*start + run.len() as u64).collect();
         self.sent.push(Sent { number: self.last, ranges, lengthens });
-        Some(Batch { number: self.last, runs })
+        Some(Batch { number: self.last, runs, kept: 0 })
     }
 
     /// Puts back what lies where something is on its way, and what is more than `most` runs, if that isn't 0.

@@ -16,7 +16,7 @@ use super::order::SendScope;
 use super::worker::{Fault, Shared};
 
 /// Longest time for which a change waits to be sent.
-const AGE_MAX: Duration = Duration::from_secs(1);
+pub(super) const AGE_MAX: Duration = Duration::from_secs(1);
 
 /// How often the sender looks for changes that have waited long enough.
 const SCAN_PAUSE: Duration = Duration::from_millis(250);

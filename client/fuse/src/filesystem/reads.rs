@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_read_waits_for_those_at_lower_offsets_only() {
-        let table = Inodes::new(node(1));
+        let table = Inodes::new(node(1), None);
         let inode = table.found(&node(100), None, table.moment());
         let begin = |offset| Reading::begin(Arc::clone(&inode), offset);
         let (lowest, low, high) = (begin(0), begin(4096), begin(8192));

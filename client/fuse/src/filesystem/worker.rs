@@ -9,19 +9,20 @@ use fuser::{Errno, INodeNo, Notifier};
 use weir_client::{Attach, Context};
 use weir_dfs::Dfs;
 
+use crate::kept::Kept;
 use crate::metrics::{Metrics, Operation, errno_name};
 use crate::spec::{Cache, MountOptions, MountSpec};
 
+use super::direct::DirectAccess;
 use super::handles::Handles;
 use super::inodes::Inodes;
 use super::leases::Leased;
+use super::libraries::Libraries;
 use super::name_changes::NameChanges;
+use super::repeats::Repeats;
 use super::retries::Retries;
 use super::threads::Threads;
 use super::writeback::Writeback;
-
-/// How long the kernel may use attributes and entries without asking again (close-to-open, `docs/reference/posix.md`).
-pub(super) const CACHE_LIFE: Duration = Duration::from_secs(1);
 
 /// A request that takes longer than this counts as waiting for an engine. A large write to a busy disk takes less.
 const SLOW: Duration = Duration::from_secs(5);
@@ -78,14 +79,22 @@ pub struct Shared {
     pub cache: Cache,
     /// Names that are being changed from here.
     pub name_changes: NameChanges,
+    /// Changes of names that the process before this one may have executed.
+    pub repeats: Repeats,
     /// Changes that the engines don't have yet.
     pub writeback: Writeback,
     /// Opens that the kernel tries again.
     pub retries: Retries,
     /// The mount's lease.
     pub leased: Leased,
+    /// Access to files that doesn't pass this process.
+    pub direct: DirectAccess,
+    /// What programs pass this process with.
+    pub libraries: Libraries,
     /// The threads that serve requests.
     pub threads: Arc<Threads>,
+    /// What a successor of this process finds, if one may come.
+    pub kept: Option<Arc<Kept>>,
     attach: Attach,
     engine_wait: Duration,
     notifier: RwLock<Option<Notifier>>,
@@ -103,18 +112,29 @@ pub(super) fn drop_context() {
 }
 
 impl Shared {
-    /// State of a fresh mount.
+    /// State of a fresh mount. With a memory file, a successor of this process can go on.
     #[must_use]
-    pub(crate) fn new(dfs: Dfs, attach: Attach, options: MountOptions, spec: &MountSpec) -> Self {
+    pub(crate) fn new(
+        dfs: Dfs,
+        attach: Attach,
+        options: MountOptions,
+        spec: &MountSpec,
+        kept: Option<Kept>,
+    ) -> Self {
+        let kept = kept.map(Arc::new);
         Self {
-            inodes: Inodes::new(dfs.root().clone()),
-            handles: Handles::default(),
+            inodes: Inodes::new(dfs.root().clone(), kept.clone()),
+            handles: Handles::new(kept.clone()),
+            repeats: Repeats::new(kept.clone()),
+            kept,
             metrics: Metrics::default(),
             cache: options.cache,
             name_changes: NameChanges::default(),
             writeback: Writeback::new(options.unsent),
             retries: Retries::default(),
             leased: Leased::default(),
+            direct: DirectAccess::new(&dfs, spec, options.intercept),
+            libraries: if options.intercept { Libraries::find() } else { Libraries::default() },
             threads: Arc::new(Threads::new(spec.threads)),
             attach,
             engine_wait: spec.engine_wait,
@@ -137,9 +157,14 @@ impl Shared {
 
     /// How long the kernel may use attributes and entries.
     pub(crate) fn cache_life(&self) -> Duration {
+        self.cache.life()
+    }
+
+    /// How long the kernel may go by that there is no entry of a name; `None`: not at all.
+    pub(crate) const fn missing_life(&self) -> Option<Duration> {
         match self.cache {
-            Cache::CloseToOpen => CACHE_LIFE,
-            Cache::None => Duration::ZERO,
+            Cache::Cached(life) => Some(life),
+            Cache::CloseToOpen | Cache::None => None,
         }
     }
 

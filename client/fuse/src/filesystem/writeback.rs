@@ -12,16 +12,17 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use weir_client::{Context, Epoch};
-use weir_dfs::{Error, Kind, Removed, SetAttributes, UnsentData};
+use weir_dfs::{Error, Removed, SetAttributes, UnsentData};
 use weir_runtime::real::Remote;
 
 use super::attributes::now_ns;
-use super::gathering::Pending;
+use super::gathering::{Pending, UnsentWrite};
 use super::handles::OpenFile;
 use super::inodes::Inode;
 use super::order::{Batch, SendScope};
-use super::pump::Job;
+use super::pump::{AGE_MAX, Job};
 use super::worker::{Fault, Served, Shared};
+use crate::kept::{InheritedWrite, KeptChange, KeptWrite, Slot};
 use crate::metrics::Operation;
 
 /// The share of one file in the bytes that the engines don't have, beyond which its writers wait.
@@ -41,6 +42,9 @@ const RECLAIMS_MAX: usize = 256;
 
 /// How long the end of a mount waits for them.
 const RECLAIM_LIMIT: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether what the process before this one has gathered is sent.
+const INHERITED_PAUSE: Duration = Duration::from_millis(10);
 
 /// How often it is looked whether a name is still being changed.
 const NAME_PAUSE: Duration = Duration::from_millis(2);
@@ -130,6 +134,10 @@ impl Writeback {
     }
 }
 
+/// There is no room to keep a write for a successor of this process, so that it may not be gathered.
+#[derive(Debug)]
+struct NoRoom;
+
 impl Shared {
     /// Gathers a write to an open file.
     pub(crate) fn gather(
@@ -142,19 +150,26 @@ impl Shared {
     ) -> Served<()> {
         let (inode, len) = (&open.inode, data.len() as u64);
         Self::refuse(open)?;
-        let may_gather = self.writeback.sender.get().is_some() && self.has_space(context, len);
-        let Some(mut pending) = may_gather.then(|| self.admit(context, inode, len)).flatten() else {
+        let may_gather = self.writeback.sender.get().is_some()
+            && !inode.gathering.is_direct()
+            && self.has_space(context, len);
+        let admitted = may_gather.then(|| self.admit(context, inode, len)).flatten();
+        let admitted =
+            admitted.and_then(|pending| Some((self.keep_write(inode, offset, data).ok()?, pending)));
+        let Some((kept, mut pending)) = admitted else {
             self.settle(context, inode);
             Self::refuse(open)?;
             return Self::write_in_order(context, open, offset, data).map(drop);
         };
         let added = pending.order.insert(offset, data) as u64;
+        pending.kept.extend(kept.map(|kept| UnsentWrite::new(kept, offset..offset + len)));
         self.writeback.unsent.fetch_add(added, Ordering::Relaxed);
         if pending.is_stalled() {
             self.writeback.stalled.fetch_add(added, Ordering::Relaxed);
         }
         // A write is newer than a modification time that was set before.
         pending.change.mtime = None;
+        self.keep_written(&mut pending);
         pending.mapped |= mapped;
         pending.since.get_or_insert_with(Instant::now);
         let file = pending.file.get_or_insert_with(|| open.file.clone());
@@ -168,11 +183,86 @@ impl Shared {
         Ok(())
     }
 
+    /// Keeps a write for a successor of this process, if one may come.
+    fn keep_write(&self, inode: &Inode, offset: u64, data: &[u8]) -> Result<Option<KeptWrite>, NoRoom> {
+        let Some(kept) = &self.kept else { return Ok(None) };
+        kept.put_write(inode.number, offset, data).map(Some).ok_or(NoRoom)
+    }
+
+    /// Gathers a write again that a process before this one has gathered.
+    pub(super) fn gather_again(&self, inode: &Arc<Inode>, write: InheritedWrite) -> Served<()> {
+        let InheritedWrite { kept, offset, data, .. } = write;
+        let file = self.dfs.file(&inode.node())?;
+        let mut pending = inode.gathering.lock();
+        let added = pending.order.insert(offset, &data) as u64;
+        self.writeback.unsent.fetch_add(added, Ordering::Relaxed);
+        pending.kept.push(UnsentWrite::new(kept, offset..offset + data.len() as u64));
+        pending.file.get_or_insert(file);
+        self.note_inherited(inode, pending);
+        Ok(())
+    }
+
+    /// Keeps the attributes that are gathered of a file for a successor of this process, if one may come. Those that are on their way
+    /// have arrived.
+    fn keep_change(&self, inode: &Inode, pending: &mut Pending) {
+        let Some(kept) = &self.kept else { return };
+        let change = KeptChange::of(inode.number, &pending.change, pending.changed_ns);
+        let slot = kept.put_change(pending.kept_change.map(|(slot, _)| slot), &change);
+        pending.kept_change = Some((slot, change));
+    }
+
+    /// Notes in what is kept of attributes, also of those on their way, that a write came after them: a successor sends both anew.
+    fn keep_written(&self, pending: &mut Pending) {
+        let (Some(kept), Some((slot, change))) = (&self.kept, pending.kept_change) else { return };
+        let rest = change.before_write();
+        match rest {
+            Some(rest) if rest != change => {
+                kept.put_change(Some(slot), &rest);
+            }
+            Some(_) => {}
+            None => kept.drop_change(slot),
+        }
+        pending.kept_change = rest.map(|rest| (slot, rest));
+    }
+
+    /// Gathers attributes again that a process before this one has gathered.
+    pub(super) fn gather_attributes_again(&self, inode: &Arc<Inode>, slot: Slot, kept: KeptChange) {
+        let mut pending = inode.gathering.lock();
+        (pending.change, pending.changed_ns) = (kept.attributes(), kept.changed_ns);
+        pending.kept_change = Some((slot, kept));
+        self.note_inherited(inode, pending);
+    }
+
+    /// Has the sender send what a process before this one has gathered of a file, as soon as it looks.
+    fn note_inherited(&self, inode: &Arc<Inode>, mut pending: MutexGuard<'_, Pending>) {
+        pending.is_inherited = true;
+        let now = Instant::now();
+        pending.since = Some(now.checked_sub(AGE_MAX).unwrap_or(now));
+        self.writeback.note_waiting(inode, pending);
+    }
+
+    /// Whether an inode has changes of the process before this one that the engines don't have. This process doesn't know the end of
+    /// its content, which is to be asked for when they have.
+    pub(super) fn is_untold(&self, number: u64) -> bool {
+        let inode = self.kept.as_ref().and_then(|_| self.inodes.get(number));
+        inode.is_some_and(|inode| inode.gathering.is_unsent_of_another() && inode.lock().told.is_none())
+    }
+
+    /// Waits until an inode is no more as [`Shared::is_untold`] says.
+    pub(super) async fn until_told(&self, context: &Context, number: u64) {
+        while self.is_untold(number) {
+            context.runtime().sleep(INHERITED_PAUSE).await;
+        }
+    }
+
     /// Waits until a file may hold so many bytes more. `None`: the mount may not.
     fn admit<'a>(&self, context: &Context, inode: &'a Inode, len: u64) -> Option<MutexGuard<'a, Pending>> {
         let gathering = &inode.gathering;
         let mut pending = gathering.lock();
         loop {
+            if pending.direct > 0 {
+                return None;
+            }
             let stalls = pending.is_stalled();
             let held = &self.writeback;
             let is_full = pending.order.unsent() + len > held.limit / FILE_SHARE
@@ -252,6 +342,7 @@ impl Shared {
             mtime: change.mtime.or(gathered.mtime),
         };
         pending.changed_ns = now_ns();
+        self.keep_change(inode, &mut pending);
         pending.since.get_or_insert_with(Instant::now);
         self.writeback.note_waiting(inode, pending);
         Some(())
@@ -312,6 +403,33 @@ impl Shared {
         inode: &Inode,
         gathered: UnsentData<'_>,
     ) -> (Served<Epoch>, Served<()>) {
+        if gathered.change.mtime.is_none() || !inode.gathering.is_inherited() {
+            return self.write_back_known(context, inode, gathered).await;
+        }
+        // The time covers all content that was written before it was set, also by the process before this one.
+        let writes = UnsentData { change: SetAttributes::default(), ..gathered };
+        let (written, _) = self.write_back_known(context, inode, writes).await;
+        let newest = match self.newest(context, inode).await {
+            Ok(newest) => newest.max(gathered.newest),
+            Err(fault) => return (written, Err(fault)),
+        };
+        let change = UnsentData { runs: &[], newest, ..gathered };
+        let (_, changed) = self.write_back_known(context, inode, change).await;
+        (written, changed)
+    }
+
+    /// The epoch of the newest change of a file's content.
+    async fn newest(&self, context: &Context, inode: &Inode) -> Served<Epoch> {
+        let file = self.dfs.file(&inode.node())?;
+        Ok(file.size_and_epoch(context).await?.1)
+    }
+
+    async fn write_back_known(
+        &self,
+        context: &Context,
+        inode: &Inode,
+        gathered: UnsentData<'_>,
+    ) -> (Served<Epoch>, Served<()>) {
         let (mut left, mut first) = (gathered, None);
         loop {
             let node = inode.node();
@@ -322,7 +440,9 @@ impl Shared {
             let written = first.take().unwrap_or_else(|| written.map_err(Fault::from));
             if nameless {
                 // Without an entry there is nothing to hold attributes; those here are what is left.
-                inode.lock().apply(&left.change, newest);
+                let mut known = inode.lock();
+                known.apply(&left.change, newest);
+                self.inodes.keep_again(&mut known);
             }
             if !change.changes_record() {
                 return (written, Ok(()));
@@ -360,9 +480,15 @@ impl Shared {
         }
         let mut pending = inode.gathering.lock();
         let dropped = pending.order.arrived(batch.number, outcome.is_ok());
+        let gone = pending.let_go(batch);
         pending.moved = Some(Instant::now());
         pending.note(outcome);
         drop(pending);
+        if let Some(kept) = &self.kept {
+            for write in gone {
+                kept.drop_write(write);
+            }
+        }
         self.writeback.unsent.fetch_sub((batch.bytes() + dropped) as u64, Ordering::Relaxed);
         inode.gathering.progress.notify_all();
     }
@@ -371,6 +497,9 @@ impl Shared {
     pub(super) fn changed(&self, inode: &Inode, outcome: &Served<()>) {
         let mut pending = inode.gathering.lock();
         pending.sent_change = None;
+        if let (Some(kept), Some((slot, _))) = (&self.kept, pending.kept_change.take()) {
+            kept.drop_change(slot);
+        }
         if let Err(fault) = outcome {
             pending.note_failure(fault);
         }
@@ -408,7 +537,7 @@ impl Shared {
 
     /// Fails the first write after a failure, so that no program goes on behind lost content unawares. `fsync` and
     /// `close` still have to report it.
-    fn refuse(open: &OpenFile) -> Served<()> {
+    pub(super) fn refuse(open: &OpenFile) -> Served<()> {
         let (failures, errno) = open.inode.gathering.lock().failures;
         if open.refused.swap(failures, Ordering::Relaxed) == failures {
             return Ok(());
@@ -429,7 +558,7 @@ impl Shared {
     /// Frees the content of a removed inode: by the sender, so that the removal need not wait, or at once when the
     /// sender has enough to do.
     pub(crate) fn reclaim(&self, context: &Context, removed: Removed) {
-        if matches!(removed.node.record.kind, Kind::Symlink | Kind::Fifo | Kind::Socket) {
+        if !removed.node.record.kind.has_content() {
             return;
         }
         {
@@ -465,6 +594,7 @@ impl Shared {
                 for inode in files {
                     let mut known = inode.lock();
                     known.shared |= is_shared && known.removed.is_some();
+                    self.inodes.keep(&mut known);
                 }
             }
             Err(error) => tracing::debug!(%error, "other clients don't find out yet that files were removed"),

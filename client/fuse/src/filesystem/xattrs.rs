@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use weir_client::Context;
 use weir_dfs::{Error, XATTR_NAME_MAX, XATTR_VALUE_MAX, XattrMode};
 
+use super::repeats::Turn;
 use super::worker::{Fault, Served, Shared};
 
 /// Attributes that would promise what is not kept: access control lists are not enforced.
@@ -15,6 +16,7 @@ impl Shared {
     pub(crate) fn setxattr(
         &self,
         context: &Context,
+        turn: &Turn<'_>,
         number: u64,
         name: &[u8],
         value: &[u8],
@@ -35,6 +37,14 @@ impl Shared {
             return set_nameless(xattrs, name, value, mode);
         }
         let node = inode.node();
+        if mode == XattrMode::Create {
+            let is_set =
+                || context.block_on(self.dfs.get_xattr(context, &node, name)).is_ok_and(|held| held == value);
+            if turn.before().is_some() && is_set() {
+                return Ok(());
+            }
+            turn.note(node.oid(), None);
+        }
         match context.block_on(self.dfs.set_xattr(context, &node, name, value, mode)) {
             Err(Error::Stale(_)) if context.block_on(self.lost_name(context, &inode))? => {
                 set_nameless(inode.lock().nameless.get_or_insert_default(), name, value, mode)
@@ -52,6 +62,9 @@ impl Shared {
         if name.starts_with(REFUSED_PREFIX) {
             return Err(Fault::Errno(libc::EOPNOTSUPP));
         }
+        if self.libraries.has(number) {
+            return Err(Fault::Errno(libc::ENODATA));
+        }
         let inode = self.inode(number)?;
         if let Some(xattrs) = &inode.lock().nameless {
             return xattrs.get(name).cloned().ok_or(Fault::Errno(libc::ENODATA));
@@ -65,6 +78,9 @@ impl Shared {
 
     /// Names of extended attributes, each ended by a NUL.
     pub(crate) fn listxattr(&self, context: &Context, number: u64) -> Served<Vec<u8>> {
+        if self.libraries.has(number) {
+            return Ok(Vec::new());
+        }
         let inode = self.inode(number)?;
         let nameless = inode.lock().nameless.as_ref().map(|xattrs| xattrs.keys().cloned().collect());
         let names: Vec<Vec<u8>> = match nameless {
@@ -75,14 +91,22 @@ impl Shared {
     }
 
     /// Removes an extended attribute.
-    pub(crate) fn removexattr(&self, context: &Context, number: u64, name: &[u8]) -> Served<()> {
+    pub(crate) fn removexattr(
+        &self,
+        context: &Context,
+        turn: &Turn<'_>,
+        number: u64,
+        name: &[u8],
+    ) -> Served<()> {
         let inode = self.inode(number)?;
         self.settle(context, &inode);
         if let Some(xattrs) = &mut inode.lock().nameless {
             return xattrs.remove(name).map(drop).ok_or(Fault::Errno(libc::ENODATA));
         }
         let node = inode.node();
+        turn.note(node.oid(), None);
         match context.block_on(self.dfs.remove_xattr(context, &node, name)) {
+            Err(Error::NoAttribute(_)) if turn.before().is_some() => Ok(()),
             // What it had has gone with its name.
             Err(Error::Stale(_)) if context.block_on(self.lost_name(context, &inode))? => {
                 Err(Fault::Errno(libc::ENODATA))

@@ -30,6 +30,8 @@ pub fn filled(stat: &Stat) -> libc::stat {
     filled.st_gid = stat.gid;
     filled.st_ino = stat.inode;
     filled.st_nlink = stat.links.into();
+    let number = stat.device;
+    filled.st_rdev = libc::makedev((number >> 8) & 0xfff, (number & 0xff) | ((number >> 12) & 0xf_ff00));
     filled.st_size = signed(stat.size);
     filled.st_blocks = signed(stat.blocks);
     filled.st_blksize = stat.block_size.into();

@@ -12,10 +12,12 @@ use super::mount::{issue, mount};
 use super::{Mounted, attributes, class_of, global, mounted};
 use crate::boundary::{ArgumentPtr, optional, required, text_of};
 use crate::container::{new_id, properties_of};
+use crate::container_property;
 use crate::errno::{Checked, Errno, checked, operation, run, wait};
 use crate::handle::{self, Opened};
 use crate::library;
 use crate::pool::{check_system, rights_of_flags};
+use crate::property::{self, Given};
 use crate::types::{daos_event_t, daos_handle_t, dfs_attr_t};
 
 /// Starts the library, as `daos_init`.
@@ -40,6 +42,15 @@ pub fn properties(pool: &Pool, attr: *mut dfs_attr_t) -> Checked<ContainerProper
     }
     let class = if attr.da_file_oclass_id > 0 { attr.da_file_oclass_id } else { attr.da_oclass_id };
     if let Some(class) = class_of(class)? {
+        let is_too_weak = |(kind, value): (u32, Given)| match value {
+            Given::Number(factor) => {
+                kind == container_property::REDUNDANCY_FACTOR && factor > class.survives().into()
+            }
+            _ => false,
+        };
+        if property::given(attr.da_props)?.into_iter().any(is_too_weak) {
+            return Err(Errno(libc::EINVAL));
+        }
         properties.object_class = class.to_string();
     }
     // Directories have the one class that there is for them; a wrong number is told all the same.

@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use weir_client::{Epoch, Rights};
+use weir_client::{Epoch, ObjectClass, Rights};
 use weir_dfs::Dfs;
 
 use super::{Mounted, handle_of, mounted, pointer};
@@ -166,17 +166,19 @@ pub extern "C" fn dfs_sync(dfs: *mut c_void) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn dfs_suggest_oclass(dfs: *mut c_void, hint: *const c_char, cid: *mut u32) -> c_int {
     checked(|| {
-        let (_, place) = (mounted(dfs)?, required(cid)?);
-        place.set(suggested(bytes_of(hint)?)?);
+        let (mounted, place) = (mounted(dfs)?, required(cid)?);
+        let files = ObjectClass::from_id(mounted.fs.superblock().file_class).map_err(|_| Errno(libc::EIO))?;
+        place.set(suggested(bytes_of(hint)?, files)?);
         Ok(())
     })
 }
 
-fn suggested(hint: &[u8]) -> Checked<u32> {
+/// What is suggested survives what files of the container do.
+fn suggested(hint: &[u8], files: ObjectClass) -> Checked<u32> {
     let word = hint.strip_prefix(b"file:").or_else(|| hint.strip_prefix(b"dir:")).unwrap_or(hint);
     match &word.to_ascii_lowercase()[..] {
-        b"single" => Ok(weir_client::ObjectClass::S1.id()),
-        b"max" => Ok(weir_client::ObjectClass::SX.id()),
+        b"single" => Ok(files.narrow().id()),
+        b"max" => Ok(files.wide().id()),
         _ => Err(Errno(libc::EINVAL)),
     }
 }
@@ -195,8 +197,10 @@ mod tests {
 
     #[test]
     fn hints_name_a_class_for_files_or_directories() {
-        assert_eq!(suggested(b"file:single"), Ok(16_777_217));
-        assert_eq!(suggested(b"MAX"), Ok(16_842_751));
-        assert_eq!(suggested(b"file:huge"), Err(Errno(libc::EINVAL)));
+        let suggested = |hint, files: &str| suggested(hint, files.parse().expect("a registered name"));
+        assert_eq!(suggested(b"file:single", "S4"), Ok(16_777_217));
+        assert_eq!(suggested(b"MAX", "S4"), Ok(16_842_751));
+        assert_eq!(suggested(b"dir:single", "RP_2GX"), Ok(134_217_729));
+        assert_eq!(suggested(b"file:huge", "S4"), Err(Errno(libc::EINVAL)));
     }
 }

@@ -184,7 +184,8 @@ fn post(remote: &Remote, posted: Posted) {
     let _ = remote.spawn(Box::new(job));
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks, also where a thread has panicked with the lock.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

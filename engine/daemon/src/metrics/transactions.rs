@@ -1,4 +1,4 @@
-//! Series about transactions that several targets take part in.
+//! Series about transactions that several targets take part in, and about changes that replicas are to have.
 
 use super::{Exporter, Metric, Value, seconds};
 
@@ -14,6 +14,16 @@ impl Exporter {
                 "weir_engine_transaction_undecided_timestamp_seconds",
                 "Time of the oldest of them",
                 |figures| Value::GaugeSeconds(seconds(figures.store.undecided_oldest.0)),
+            ),
+            self.by_target(
+                "weir_engine_changes_unsettled",
+                "Changes that are not known to be at all replicas",
+                |figures| Value::Gauge(figures.unsettled.0),
+            ),
+            self.by_target(
+                "weir_engine_change_unsettled_timestamp_seconds",
+                "Time of the oldest of them",
+                |figures| Value::GaugeSeconds(seconds(figures.unsettled.1.0)),
             ),
         ]
     }

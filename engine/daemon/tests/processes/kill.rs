@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use serde_bytes::ByteBuf;
 use weir_client::{
     Conditions, Container, ContainerProperties, ContainerType, Context, Kv, ObjectId, Pool, Rights, kind,
 };
@@ -168,6 +169,9 @@ fn idle_engines_sleep_and_metrics_tell_what_happened() {
             kv.put(&context, &number.to_le_bytes(), &value(2), Conditions::NONE).await.expect("room");
             kv.get(&context, &number.to_le_bytes()).await.expect("it is there");
         }
+        let claim = [("csi.weir.dev/pvc-namespace", "lab"), ("csi.weir.dev/pvc-name", "home")];
+        let attributes = claim.map(|(name, value)| (name.to_owned(), Some(ByteBuf::from(value))));
+        container.set_attributes(&context, attributes.into()).await.expect("attributes");
     });
     let sum = |series: &str, label: &str| -> f64 {
         let text = system.get(0, "/metrics");
@@ -180,6 +184,8 @@ fn idle_engines_sleep_and_metrics_tell_what_happened() {
     assert!(sum("weir_engine_operation_seconds_count", "op=\"fetch\"") >= 20.0);
     assert!(system.get(0, "/metrics").contains("weir_engine_operation_seconds_bucket{le=\"+Inf\""));
     assert!((sum("weir_pool_containers", "pool=\"tank\"") - 1.0).abs() < 0.5);
+    assert!((sum("weir_pool_info", "tenant=\"0\"") - 1.0).abs() < 0.5);
+    assert!((sum("weir_container_info", "claim_namespace=\"lab\",claim=\"home\"") - 1.0).abs() < 0.5);
     assert!((sum("weir_container_open_handles", "container=\"box\"") - 1.0).abs() < 0.5);
     // What the load left behind (aggregation, checkpoints) is done after some seconds.
     std::thread::sleep(Duration::from_secs(12));
@@ -187,5 +193,6 @@ fn idle_engines_sleep_and_metrics_tell_what_happened() {
     let (before, since) = (busy(), std::time::Instant::now());
     std::thread::sleep(Duration::from_secs(5));
     let share = (busy() - before) / since.elapsed().as_secs_f64();
-    assert!(share < 0.01, "four idle targets use {share} of a core");
+    // One that polled would take a core. How much of one a few wakes take depends on what else the machine does.
+    assert!(share < 0.1, "four idle targets use {share} of a core");
 }

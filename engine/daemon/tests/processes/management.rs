@@ -181,10 +181,10 @@ fn impossible_requests_are_refused_with_the_reason() {
                 "needs at least 3 engines, there are 2",
             ),
             (
-                with(|p| p.redundancy_factor = 1),
+                with(|p| (p.redundancy_factor, p.object_class) = (1, "SX".to_owned())),
                 Code::InvalidArgument,
-                Der::NOTSUPPORTED,
-                "not supported yet; use 0",
+                Der::INVAL,
+                "the pool has redundancy factor 1; name a class with more replicas",
             ),
             (
                 with(|p| p.object_class = "S3".to_owned()),
@@ -193,10 +193,10 @@ fn impossible_requests_are_refused_with_the_reason() {
                 "object class \"S3\" is unknown",
             ),
             (
-                with(|p| p.object_class = "RP_2G1".to_owned()),
+                with(|p| p.object_class = "RP_3G1".to_owned()),
                 Code::InvalidArgument,
                 Der::NOTSUPPORTED,
-                "RP_2G1 stores data with redundancy",
+                "RP_3G1 stores data with 3 replicas",
             ),
         ];
         for (request, code, der, text) in cases {

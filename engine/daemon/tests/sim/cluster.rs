@@ -201,26 +201,32 @@ impl Cluster {
 
     /// The same with engines whose monotonic clocks run faster or slower than the world's, by so many millionths at most.
     pub fn start_drifting(seed: u64, shape: Shape, most_ppm: u64) -> Self {
-        let cluster = Self::assemble(seed, shape, Vec::new());
-        let most = i64::try_from(most_ppm).expect("a small number");
-        for (rank, engine) in (0..).zip(cluster.engines.iter()) {
-            let drawn = cluster.world.rng().below(2 * most_ppm);
-            engine.node.set_clock_rate(i64::try_from(drawn).expect("a small number") - most);
-            cluster.boot(rank);
-        }
-        cluster.settle();
-        cluster
+        Self::start_some_drifting(seed, shape, most_ppm, shape.engines)
     }
 
     /// The same with only so many of the engines, which know of no others.
-    pub fn start_some(seed: u64, shape: Shape, some: u32) -> Self {
+    pub fn start_some_drifting(seed: u64, shape: Shape, most_ppm: u64, some: u32) -> Self {
         let cluster = Self::assemble(seed, shape, Vec::new());
-        cluster.listed.set(some);
-        for rank in 0..some {
-            cluster.boot(rank);
+        let most = i64::try_from(most_ppm).expect("a small number");
+        for engine in cluster.engines.iter() {
+            let drawn = cluster.world.rng().below(2 * most_ppm);
+            engine.node.set_clock_rate(i64::try_from(drawn).expect("a small number") - most);
         }
-        cluster.settle();
-        cluster
+        cluster.boot_some(some)
+    }
+
+    /// The same with clocks that don't drift.
+    pub fn start_some(seed: u64, shape: Shape, some: u32) -> Self {
+        Self::assemble(seed, shape, Vec::new()).boot_some(some)
+    }
+
+    fn boot_some(self, some: u32) -> Self {
+        self.listed.set(some);
+        for rank in 0..some {
+            self.boot(rank);
+        }
+        self.settle();
+        self
     }
 
     /// Whether data directories have no room from now on.
@@ -346,7 +352,8 @@ impl Cluster {
     /// Whether every target of an engine serves.
     pub fn is_serving(&self, rank: u32) -> bool {
         let targets = self.engines[rank as usize].targets.borrow();
-        targets.iter().all(|target| target.as_ref().is_some_and(|weak| weak.upgrade().is_some()))
+        !targets.is_empty()
+            && targets.iter().all(|target| target.as_ref().is_some_and(|weak| weak.upgrade().is_some()))
     }
 
     pub fn is_up(&self, rank: u32) -> bool {
@@ -426,9 +433,10 @@ impl Cluster {
         }
     }
 
-    /// What clients are told.
+    /// What clients are told: of the engines that the configuration lists.
     pub fn attach(&self) -> Attach {
-        let engines = self.infos().into_iter().map(|info| EngineAddress {
+        let listed = self.infos().into_iter().take(self.listed.get() as usize);
+        let engines = listed.map(|info| EngineAddress {
             rank: info.rank.0,
             host: info.host,
             fabric_port: info.fabric_port,
@@ -492,11 +500,8 @@ impl Cluster {
         self.create_pool_by(&self.pool_request(label));
     }
 
-    /// Creates a pool with a redundancy factor, which users don't get yet.
+    /// Creates a pool with a redundancy factor.
     pub fn create_redundant_pool(&self, label: &str, factor: u32) {
-        for rank in 0..self.shape.engines {
-            self.target(rank, 0).management().expect("target 0 has it").allow_redundancy();
-        }
         self.create_pool_by(&v1::PoolCreateRequest { redundancy_factor: factor, ..self.pool_request(label) });
     }
 

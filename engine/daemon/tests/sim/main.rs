@@ -4,19 +4,25 @@
 //! write, read and remove keys. Afterwards everything is brought back, every key is read once more, and each key's
 //! history must be linearizable: no acknowledged write may be lost, no value may come back from the dead.
 //!
-//! `WEIR_SIM_SEED=<n>` runs one seed; `WEIR_SIM_SEEDS=<n>` sets how many are run (from 1 on).
+//! `WEIR_SIM_SEED=<n>` runs one seed; `WEIR_SIM_SEEDS=<n>` sets how many are run (from 1 on, or from `WEIR_SIM_FROM=<n>` on; then all are
+//! run, whatever fails).
 
 mod absent;
 mod cluster;
 mod devices;
 mod faults;
+mod full;
 mod groups;
+mod growing;
 mod handles;
+mod heirs;
 mod history;
 mod kept;
 mod learning;
+mod lists;
 mod maps;
 mod members;
+mod moving;
 mod rebuild;
 mod replicas;
 mod saturation;
@@ -31,12 +37,15 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use cluster::{Cluster, Shape};
-use seeds::for_each_seed;
+use seeds::{for_each_of_all, for_each_seed};
 use weir_object::PlantedBug;
 use workload::Mix;
 
 /// Seeds by default: about half a minute on one core without optimisation.
 const SEEDS: u64 = 300;
+
+/// Where the seeds of `histories` begin, above those of the other tests.
+const HISTORIES: u64 = 1_000_000;
 
 /// Runs a test on clusters of this shape with a pool `tank`, from as many seeds.
 fn for_each_pool(seeds: u64, shape: Shape, test: impl Fn(&Cluster)) {
@@ -56,6 +65,13 @@ fn acknowledged_writes_survive_crashes_and_histories_are_linearizable() {
         let history = run.finish(cluster);
         history.check(cluster.world.seed());
     });
+}
+
+#[test]
+fn the_list_of_pools_outlives_any_engine() {
+    for_each_seed(SEEDS / 10, lists::any_engine_is_away);
+    for_each_seed(SEEDS / 30, lists::every_engine_loses_all);
+    for_each_seed(SEEDS / 30, lists::the_only_keeper_loses_all);
 }
 
 #[test]
@@ -79,8 +95,8 @@ fn replicated_writes_survive_the_loss_of_an_engine_and_histories_are_linearizabl
 }
 
 #[test]
-fn histories_show_forwards_that_are_lost_and_reads_of_what_others_do_not_have() {
-    for bug in [PlantedBug::LostForward, PlantedBug::NewThenOld] {
+fn histories_show_forwards_that_are_lost_reads_of_what_others_do_not_have_and_changes_that_are_made_twice() {
+    for bug in [PlantedBug::LostForward, PlantedBug::NewThenOld, PlantedBug::DoubleAnswer] {
         let shows = |seed: u64| {
             let cluster = Cluster::start(seed, replicas::SHAPE);
             cluster.create_pool("tank");
@@ -116,6 +132,37 @@ fn replicas_that_can_not_reach_each_other_acknowledge_nothing_alone() {
 #[test]
 fn an_engine_of_a_pool_with_redundancy_is_lost_and_histories_are_linearizable() {
     for_each_seed(SEEDS / 10, |seed| members::lose_an_engine(&members::start(seed)).check(seed));
+}
+
+/// A change of who is a member of a pool with redundancy, and the run of a seed that checks what becomes of it.
+type Change = (&'static str, fn(u64));
+
+const CHANGES: [Change; 13] = [
+    ("lost", |seed| members::lose_an_engine(&members::start(seed)).check(seed)),
+    ("cut off", |seed| members::cut_an_engine_off(&members::start(seed)).check(seed)),
+    ("restarted", |seed| members::restart_engines(&members::start(seed)).check(seed)),
+    ("empty", |seed| members::return_empty(&members::start(seed)).check(seed)),
+    ("beyond redundancy", |seed| members::wait_for_engines(&members::start(seed)).check(seed)),
+    ("back", |seed| rebuild::comes_back_whole(&members::start(seed))),
+    ("in doubt", |seed| rebuild::starts_again_whole(&members::start(seed))),
+    ("back, transactions", |seed| rebuild::transactions_come_back_whole(&members::start(seed))),
+    ("back, lost again", |seed| rebuild::is_lost_again_at_any_moment(&members::start(seed))),
+    ("given up", |seed| heirs::outlast_one_loss_after_the_other(&heirs::start(seed))),
+    ("given up, back", |seed| moving::give_places_back(&heirs::start(seed))),
+    ("drained", |seed| moving::drain_and_take_back(&heirs::start(seed))),
+    ("given up, transactions", |seed| moving::move_under_transactions(&heirs::start(seed))),
+];
+
+/// The one test of which many runs add up: `make sim TEST=histories SEEDS=<n> FROM=<n>`. The others run the first seeds of each change.
+#[test]
+fn histories() {
+    for_each_of_all(CHANGES.len() as u64, |seed| {
+        let at = usize::try_from(seed % CHANGES.len() as u64).expect("few changes");
+        let (name, change) = CHANGES[at];
+        println!("seed {seed}: {name}");
+        // A seed of its own: the others' first ones have been run.
+        change(seed + HISTORIES);
+    });
 }
 
 #[test]
@@ -160,8 +207,93 @@ fn engines_of_a_pool_with_redundancy_that_start_again_have_all_that_the_others_h
 }
 
 #[test]
+fn transactions_go_on_and_are_serializable_while_engines_come_back() {
+    for_each_seed(SEEDS / 10, |seed| rebuild::transactions_come_back_whole(&members::start(seed)));
+}
+
+#[test]
+fn an_engine_that_comes_back_and_is_lost_again_loses_nothing() {
+    for_each_seed(SEEDS / 10, |seed| rebuild::is_lost_again_at_any_moment(&members::start(seed)));
+}
+
+#[test]
+fn an_engine_that_comes_back_gets_only_what_changed() {
+    for_each_seed(SEEDS / 60, |seed| rebuild::only_what_changed_comes(&members::start(seed)));
+}
+
+#[test]
+fn an_engine_that_starts_again_while_a_replica_of_the_service_is_away_keeps_its_leases() {
+    for_each_seed(SEEDS / 60, |seed| heirs::start_again_while_a_replica_is_away(&heirs::start(seed)));
+}
+
+#[test]
+fn engines_that_are_lost_one_after_the_other_are_outlasted_once_others_have_their_places() {
+    for_each_seed(SEEDS / 10, |seed| heirs::outlast_one_loss_after_the_other(&heirs::start(seed)));
+}
+
+#[test]
+fn engines_that_come_back_while_others_fill_their_places_keep_them_or_get_them_back() {
+    for_each_seed(SEEDS / 100, |seed| heirs::come_back_while_others_fill(&heirs::start(seed)));
+}
+
+#[test]
+fn engines_get_their_places_back_and_histories_are_linearizable() {
+    for_each_seed(SEEDS / 10, |seed| moving::give_places_back(&heirs::start(seed)));
+}
+
+#[test]
+fn engines_are_drained_and_histories_are_linearizable() {
+    for_each_seed(SEEDS / 10, |seed| moving::drain_and_take_back(&heirs::start(seed)));
+}
+
+#[test]
+fn transactions_are_serializable_while_places_go_and_come_back() {
+    for_each_seed(SEEDS / 10, |seed| moving::move_under_transactions(&heirs::start(seed)));
+}
+
+#[test]
+fn an_engine_joins_a_pool_and_histories_are_linearizable() {
+    for_each_seed(SEEDS / 10, |seed| growing::join(&growing::start(seed)));
+}
+
+#[test]
+fn transactions_are_serializable_while_an_engine_joins_their_pool() {
+    for_each_seed(SEEDS / 10, |seed| growing::join_under_transactions(&growing::start(seed)));
+}
+
+#[test]
+fn an_engine_that_joins_a_pool_gets_its_share_of_it() {
+    for_each_seed(3, |seed| growing::get_a_share(&growing::start(seed)));
+}
+
+#[test]
+fn places_that_are_handed_over_before_their_data_or_without_its_deletions_are_found() {
+    for bug in [PlantedBug::SaidBeforeItCame, PlantedBug::ResurrectedDeletion] {
+        let shows = |seed: u64| growing::shows(&growing::start(seed), bug);
+        assert!((1..=SEEDS).any(shows), "nothing of {SEEDS} seeds shows {bug:?}");
+    }
+}
+
+#[test]
+fn what_can_not_join_a_pool_is_refused_and_leaves_nothing() {
+    for_each_seed(2, |seed| growing::are_refused(&growing::start(seed)));
+}
+
+#[test]
 fn deletions_that_come_back_are_found() {
-    let shows = |seed: u64| rebuild::shows(&members::start(seed), PlantedBug::ResurrectedDeletion);
+    for bug in [PlantedBug::ResurrectedDeletion, PlantedBug::PunchBeforeItsHistory] {
+        let shows = |seed: u64| rebuild::shows(&members::start(seed), bug);
+        assert!((1..=SEEDS).any(shows), "nothing of {SEEDS} seeds shows {bug:?}");
+    }
+}
+
+#[test]
+fn snapshots_of_what_is_not_decided_are_found() {
+    let shows = |seed: u64| {
+        let cluster = Cluster::start(seed, transactions::SHAPE);
+        cluster.create_pool("tank");
+        transactions::shows(&cluster, PlantedBug::SnapshotOfUndecided)
+    };
     assert!((1..=SEEDS).any(shows), "nothing of {SEEDS} seeds shows it");
 }
 
@@ -256,6 +388,21 @@ fn a_full_pool_recovers_when_data_is_removed() {
     for_each_pool(2, Shape { engines: 1, targets: 2, clients: 1 }, |cluster| {
         workload::fill_to_the_brim(cluster, "tank");
     });
+}
+
+#[test]
+fn what_a_member_has_no_room_for_is_refused_whoever_leads() {
+    for_each_seed(3, |seed| full::is_refused_alike(&full::start(seed)));
+}
+
+#[test]
+fn a_target_without_room_for_what_it_lacks_says_so() {
+    for_each_seed(2, |seed| full::comes_back_to_no_room(&full::start(seed)));
+}
+
+#[test]
+fn a_full_pool_with_replicas_recovers_when_data_is_removed() {
+    for_each_seed(4, |seed| full::fills_up_together(&full::start(seed)));
 }
 
 #[test]

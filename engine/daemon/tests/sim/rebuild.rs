@@ -17,13 +17,23 @@ use crate::cluster::Cluster;
 use crate::history::History;
 use crate::members::{self, SHAPE};
 use crate::replicas;
-use crate::workload::Mix;
+use crate::snapshots::service_rank;
+use crate::transactions;
+use crate::workload::{self, Mix};
 
 /// Longest time that an engine is away: longer than its lease, so that it goes out of the map in some runs, and not in others.
 const AWAY_MAX_US: u64 = 8_000_000;
 
 /// Longest time until the next engine is lost.
 const BACK_MAX_US: u64 = 3_000_000;
+
+/// Longest time until who has come back is lost again: until then it may have caught up, or not.
+const AGAIN_MAX_US: u64 = 2_500_000;
+
+/// Bytes of a value, how many there are when an engine is lost, and how many come while it is away.
+const VALUE: usize = 20_000;
+const MANY: u64 = 200;
+const FEW: u64 = 10;
 
 /// Longest time that a rebuild takes here.
 const REBUILT_MAX: Duration = Duration::from_mins(1);
@@ -58,6 +68,16 @@ fn take_snapshot(cluster: &Cluster) {
     });
 }
 
+/// An engine other than the service's is lost, is away for a while, and is there again. Which one.
+fn lose_one(cluster: &Cluster, service: u32) -> u32 {
+    let victim = replicas::other_engine(cluster, service);
+    cluster.crash(victim, CrashKeeps::Any);
+    cluster.world.run_for(replicas::below(cluster, AWAY_MAX_US));
+    cluster.restart(victim);
+    cluster.settle();
+    victim
+}
+
 /// Engines are lost, are away for a while, and come back, maybe while another one gets what it missed.
 fn lose_and_return(cluster: &Cluster, planted: Option<PlantedBug>) -> History {
     let (service, run) = members::begin(cluster, Mix::Slow);
@@ -65,11 +85,7 @@ fn lose_and_return(cluster: &Cluster, planted: Option<PlantedBug>) -> History {
         take_snapshot(cluster);
     }
     for _ in 0..=cluster.world.rng().below(2) {
-        let victim = replicas::other_engine(cluster, service);
-        cluster.crash(victim, CrashKeeps::Any);
-        cluster.world.run_for(replicas::below(cluster, AWAY_MAX_US));
-        cluster.restart(victim);
-        cluster.settle();
+        lose_one(cluster, service);
         // What starts has no faults.
         planted.inspect(|bug| replicas::plant(cluster, *bug));
         cluster.world.run_for(replicas::below(cluster, BACK_MAX_US));
@@ -79,7 +95,7 @@ fn lose_and_return(cluster: &Cluster, planted: Option<PlantedBug>) -> History {
 }
 
 /// Values of the dkeys of objects, as a target shows them at an epoch.
-type Shown = BTreeMap<(ObjectId, Key), Vec<u8>>;
+pub type Shown = BTreeMap<(ObjectId, Key), Vec<u8>>;
 
 /// The snapshots that a target keeps of the container of the pool; `None`: it doesn't know the container.
 fn kept(cluster: &Cluster, (rank, index): (u32, u32)) -> Option<Vec<Epoch>> {
@@ -89,7 +105,7 @@ fn kept(cluster: &Cluster, (rank, index): (u32, u32)) -> Option<Vec<Epoch>> {
 }
 
 /// All keys of objects with replicas that a target lists at an epoch, with the values that it fetches.
-fn shown(cluster: &Cluster, (rank, index): (u32, u32), epoch: Epoch) -> Shown {
+pub fn shown(cluster: &Cluster, (rank, index): (u32, u32), epoch: Epoch) -> Shown {
     let pool = cluster.target(rank, index as usize).pools().find("tank").expect("the pool");
     let shard = pool.shard().clone();
     cluster.world.block_on(&cluster.engines[rank as usize].node, async move {
@@ -151,26 +167,50 @@ async fn fetch(
     all
 }
 
-/// A dkey of which both members of its group don't show the same at an epoch.
-fn difference(cluster: &Cluster, epoch: Epoch) -> Option<String> {
-    let pool = cluster.target(0, 0).pools().find("tank").expect("the pool");
+/// A dkey of which both members of its group don't show the same at an epoch, by the map of an engine.
+pub fn difference(cluster: &Cluster, rank: u32, epoch: Epoch) -> Option<String> {
+    let pool = cluster.target(rank, 0).pools().find("tank").expect("the pool");
     let map = pool.with_map(weir_proto::pool::PoolMap::clone);
-    let places = map.targets.iter().map(|target| (target.id, (target.rank.0, target.index.0)));
+    let serving = map.targets.iter().filter(|target| target.state.serves());
+    let places = serving.map(|target| (target.id, (target.rank.0, target.index.0)));
     let of: BTreeMap<u32, Shown> = places.map(|(id, place)| (id, shown(cluster, place, epoch))).collect();
     let all: BTreeSet<&(ObjectId, Key)> = of.values().flat_map(BTreeMap::keys).collect();
     let differs = |name: &(ObjectId, Key)| {
         let (object, dkey) = name;
         let layout = Layout::of(*object, &map).expect("a class with replicas");
         let group = layout.group(layout.group_index(dkey.hash()));
-        let (one, other) = (of[&group[0]].get(name), of[&group[1]].get(name));
+        let of_member = |id: &u32| {
+            let missing = || panic!("seed {}: target {id} doesn't serve: {map:?}", cluster.world.seed());
+            of.get(id).unwrap_or_else(missing).get(name)
+        };
+        let (one, other) = (of_member(&group[0]), of_member(&group[1]));
         one.is_none() || one != other
     };
     let found = all.iter().find(|name| differs(name));
     found.map(|(object, dkey)| format!("dkey {dkey} of {object} at {epoch}"))
 }
 
+/// Checks that both members of all groups show the same at an epoch, by the map of an engine.
+pub fn assert_equal_among(cluster: &Cluster, rank: u32, epoch: Epoch) {
+    assert_eq!(difference(cluster, rank, epoch), None, "seed {}", cluster.world.seed());
+}
+
+/// Checks that no target shows dkeys that are in places of others, by the map of an engine.
+pub fn assert_nothing_elsewhere(cluster: &Cluster, rank: u32) {
+    let pool = cluster.target(rank, 0).pools().find("tank").expect("the pool");
+    let map = pool.with_map(weir_proto::pool::PoolMap::clone);
+    for target in map.targets.iter().filter(|target| target.state.serves()) {
+        for (object, dkey) in shown(cluster, (target.rank.0, target.index.0), Epoch::MAX).into_keys() {
+            let layout = Layout::of(object, &map).expect("a class with replicas");
+            let group = layout.group(layout.group_index(dkey.hash()));
+            let (seed, id) = (cluster.world.seed(), target.id);
+            assert!(group.contains(&id), "seed {seed}: target {id} keeps dkey {dkey} of {object}");
+        }
+    }
+}
+
 fn assert_equal(cluster: &Cluster, epoch: Epoch) {
-    assert_eq!(difference(cluster, epoch), None, "seed {}", cluster.world.seed());
+    assert_equal_among(cluster, 0, epoch);
 }
 
 /// What comes back is equal to what stayed, and no reader sees anything odd meanwhile.
@@ -195,8 +235,87 @@ pub fn starts_again_whole(cluster: &Cluster) {
     assert_equal(cluster, Epoch::MAX);
 }
 
+/// Longest pause of clients between two transactions: they go on for as long as engines are away and come back.
+const PAUSE_MAX_US: u64 = 700_000;
+
+/// Transactions go on while engines are lost and come back: they are serializable, and in the end all members have the same.
+pub fn transactions_come_back_whole(cluster: &Cluster) {
+    let service = service_rank(cluster, "tank");
+    cluster.world.run_for(Duration::from_secs(2));
+    let run = transactions::start_with_pauses(cluster, &["RP_2G1", "RP_2G2", "RP_2G1"], PAUSE_MAX_US);
+    for _ in 0..=cluster.world.rng().below(2) {
+        cluster.world.run_for(replicas::below(cluster, BACK_MAX_US));
+        lose_one(cluster, service);
+    }
+    wait_until_whole(cluster);
+    let ledger = run.finish(cluster);
+    assert!(ledger.len() > 20, "seed {}: only {} were answered", cluster.world.seed(), ledger.len());
+    ledger.check(cluster.world.seed());
+    assert_equal(cluster, Epoch::MAX);
+}
+
+/// Who comes back is lost again while it gets what it lacks, or just when it has it; then the other ones are, one behind the other.
+pub fn is_lost_again_at_any_moment(cluster: &Cluster) {
+    let (service, run) = members::begin(cluster, Mix::Slow);
+    let victim = lose_one(cluster, service);
+    for _ in 0..=cluster.world.rng().below(3) {
+        cluster.world.run_for(replicas::below(cluster, AGAIN_MAX_US));
+        cluster.crash(victim, CrashKeeps::Any);
+        cluster.world.run_for(replicas::below(cluster, BACK_MAX_US / 10));
+        cluster.restart(victim);
+        cluster.settle();
+    }
+    wait_until_whole(cluster);
+    // What it told of itself before counts no more, and nothing that it alone has goes.
+    let other = SHAPE.engines - service - victim;
+    cluster.crash(other, CrashKeeps::Any);
+    cluster.world.run_for(replicas::below(cluster, AWAY_MAX_US));
+    cluster.restart(other);
+    cluster.settle();
+    wait_until_whole(cluster);
+    run.finish(cluster).check(cluster.world.seed());
+    assert_equal(cluster, Epoch::MAX);
+}
+
+/// Of an engine that was away for seconds only what changed comes.
+pub fn only_what_changed_comes(cluster: &Cluster) {
+    let service = service_rank(cluster, "tank");
+    cluster.world.run_for(Duration::from_secs(2));
+    let context = cluster.context(cluster.admin(), Duration::from_secs(30));
+    let put = |from: u64, to: u64| {
+        let context = context.clone();
+        cluster.world.block_on(cluster.admin(), async move {
+            let rights = Rights::READ.union(Rights::WRITE);
+            let pool = Pool::connect(&context, "tank", rights).await.expect("engines serve");
+            let container = Container::open(&context, &pool, "box", rights).await.expect("it is there");
+            let oid = members::class().encode(ObjectId { hi: 0, lo: 77 }, weir_client::kind::KV_HASHED);
+            let kv = workload::open(&container, oid);
+            for key in from..to {
+                let value = vec![7; VALUE];
+                kv.put(&context, &key.to_le_bytes(), &value, Conditions::NONE).await.expect("engines serve");
+            }
+        });
+    };
+    let container = context.clone();
+    cluster.world.block_on(cluster.admin(), async move {
+        workload::make_container(&container, "tank", "box", 0).await.expect("no faults yet");
+    });
+    put(0, MANY);
+    let victim = replicas::other_engine(cluster, service);
+    cluster.crash(victim, CrashKeeps::Everything);
+    put(MANY, MANY + FEW);
+    cluster.restart(victim);
+    cluster.settle();
+    wait_until_whole(cluster);
+    assert_equal(cluster, Epoch::MAX);
+    let came: u64 =
+        (0..SHAPE.targets as usize).map(|index| cluster.target(victim, index).io().rebuilt_bytes()).sum();
+    let most = FEW * VALUE as u64;
+    assert!(came <= most, "seed {}: {came} bytes came, {most} were written", cluster.world.seed());
+}
+
 /// What comes of it when each target has a fault. Whether the history, or what members have in the end, shows it.
 pub fn shows(cluster: &Cluster, bug: PlantedBug) -> bool {
     let history = lose_and_return(cluster, Some(bug));
-    difference(cluster, Epoch::MAX).is_some() || !history.is_linearizable()
+    difference(cluster, 0, Epoch::MAX).is_some() || !history.is_linearizable()
 }

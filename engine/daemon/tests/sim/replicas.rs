@@ -58,6 +58,7 @@ pub fn shows(cluster: &Cluster, bug: PlantedBug) -> bool {
     let history = match bug {
         PlantedBug::LostForward => lose_an_engine(cluster, Mix::All),
         PlantedBug::NewThenOld => part_engines(cluster, Mix::All),
+        PlantedBug::DoubleAnswer => lose_an_engine(cluster, Mix::Conditional),
         other => unreachable!("other histories show {other:?}"),
     };
     !history.is_linearizable()

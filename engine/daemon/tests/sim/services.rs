@@ -6,7 +6,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use uuid::Uuid;
-use weir_client::{Container, ContainerProperties, ContainerType, Context, Pool, Rights};
+use weir_client::{
+    Container, ContainerProperties, ContainerType, Context, ObjectClass, Pool, Rights, serve_replicas_here,
+};
 use weir_media::sim::CrashKeeps;
 use weir_proto::pool::{PoolMap, PoolTarget, TargetPoolCreate};
 use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, TenantId, opcode};
@@ -39,7 +41,7 @@ fn create_pool(cluster: &Cluster, redundancy: u32) {
         size: SHARE_BYTES,
         service: Rank(0),
         map: PoolMap::new(1, targets.collect()),
-        object_class: "S1".to_owned(),
+        object_class: ObjectClass::for_redundancy(redundancy).expect("a class").to_string(),
         tenant: TenantId::SYSTEM,
         redundancy,
     };
@@ -142,6 +144,8 @@ fn listed(cluster: &Cluster) -> Vec<String> {
 
 /// The engine that runs the service is killed again and again, while clients make and open containers.
 pub fn outlive_their_engines(seed: u64, engines: u32, redundancy: u32) {
+    // Only the service of pools with three copies is there yet.
+    serve_replicas_here();
     let cluster = Cluster::start(seed, shape(engines));
     create_pool(&cluster, redundancy);
     await_leader(&cluster, None);

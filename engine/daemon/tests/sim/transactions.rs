@@ -11,6 +11,8 @@ use weir_client::{
     Transaction, kind,
 };
 
+use weir_object::PlantedBug;
+
 use crate::cluster::{Cluster, Shape};
 use crate::replicas;
 use crate::snapshots::service_rank;
@@ -123,7 +125,7 @@ impl Keys {
         let mut objects = Vec::new();
         for class in classes {
             let class: ObjectClass = class.parse().expect("a registered name");
-            let oid = container.new_object_id(context, kind::MULTI_HASHED, Some(ObjectClass::S1)).await;
+            let oid = container.new_object_id(context, kind::MULTI_HASHED, None).await;
             let oid = class.encode(oid.expect("no faults yet"), kind::MULTI_HASHED);
             objects.push(Object::open_unchecked(&container, oid));
         }
@@ -235,6 +237,11 @@ pub struct Run {
 
 /// Has every client work on objects of these classes.
 pub fn start(cluster: &Cluster, classes: &'static [&'static str]) -> Run {
+    start_with_pauses(cluster, classes, PAUSE_MAX_US)
+}
+
+/// The same with pauses of up to so long between two transactions of a client.
+pub fn start_with_pauses(cluster: &Cluster, classes: &'static [&'static str], pause_max_us: u64) -> Run {
     let context = cluster.context(cluster.admin(), Duration::from_secs(10));
     let keys = cluster.world.block_on(cluster.admin(), async move { Keys::make(&context, classes).await });
     let run = Run { keys, ledger: Rc::default(), left: Rc::new(Cell::new(cluster.clients.len() + 1)) };
@@ -242,7 +249,7 @@ pub fn start(cluster: &Cluster, classes: &'static [&'static str]) -> Run {
         let context = cluster.context(node, PATIENCE);
         let (keys, ledger, left) = (run.keys.clone(), Rc::clone(&run.ledger), Rc::clone(&run.left));
         node.handle().spawn(async move {
-            work(&context, &keys, client, &ledger).await;
+            work(&context, &keys, (client, pause_max_us), &ledger).await;
             left.set(left.get() - 1);
         });
     }
@@ -255,10 +262,10 @@ pub fn start(cluster: &Cluster, classes: &'static [&'static str]) -> Run {
     run
 }
 
-async fn work(context: &Context, keys: &Keys, client: u64, ledger: &RefCell<Ledger>) {
+async fn work(context: &Context, keys: &Keys, (client, pause_max_us): (u64, u64), ledger: &RefCell<Ledger>) {
     let rt = context.runtime();
     for number in 0..OPERATIONS {
-        rt.sleep(Duration::from_micros(rt.random_u64() % PAUSE_MAX_US)).await;
+        rt.sleep(Duration::from_micros(rt.random_u64() % pause_max_us)).await;
         let value = (client + 1) << 16 | number;
         let mut chosen: Vec<u64> = (0..KEYS).collect();
         for at in 0..chosen.len() {
@@ -338,6 +345,13 @@ pub fn lose_an_engine(cluster: &Cluster) -> Ledger {
     let run = start(cluster, &["RP_2G1", "RP_2G2", "RP_2G1"]);
     replicas::lose_while_running(cluster, service);
     run.finish(cluster)
+}
+
+/// Whether the order of the epochs shows that each target has a fault.
+pub fn shows(cluster: &Cluster, bug: PlantedBug) -> bool {
+    replicas::plant(cluster, bug);
+    let run = start(cluster, &["RP_2G1", "RP_2G2", "RP_2G1"]);
+    run.finish(cluster).contradiction().is_some()
 }
 
 /// Objects without replicas take part with others.

@@ -21,7 +21,7 @@ const ALL: Rights = BOTH.union(Rights::CREATE_CONTAINER).union(Rights::DESTROY_C
 const OPERATIONS: u64 = 40;
 
 /// What the clients do.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mix {
     /// All that they can.
     All,
@@ -29,7 +29,9 @@ pub enum Mix {
     Conditional,
     /// All that they can, with pauses, so that it goes on for many seconds.
     Slow,
-    /// The same, where the first client only reads, and the others only write.
+    /// The same with longer pauses, for what moves data there and back.
+    Long,
+    /// As the slow one, where the first client only reads, and the others only write, and none learns of a map from another one.
     Apart,
 }
 
@@ -37,7 +39,7 @@ impl Mix {
     /// Keys that all clients share: few, so that they meet.
     const fn keys(self) -> u64 {
         match self {
-            Self::All | Self::Slow | Self::Apart => 6,
+            Self::All | Self::Slow | Self::Long | Self::Apart => 6,
             Self::Conditional => 4,
         }
     }
@@ -47,6 +49,7 @@ impl Mix {
         match self {
             Self::All | Self::Conditional => 8_000,
             Self::Slow | Self::Apart => 500_000,
+            Self::Long => 1_500_000,
         }
     }
 
@@ -55,7 +58,7 @@ impl Mix {
         match self {
             Self::Apart if client == 0 => 9,
             Self::Apart => 0,
-            Self::All | Self::Slow => random % 10,
+            Self::All | Self::Slow | Self::Long => random % 10,
             // Without the first ones, which have none.
             Self::Conditional => 3 + random % 5,
         }
@@ -86,7 +89,7 @@ fn properties(label: &str, quota: u64) -> ContainerProperties {
         label: label.to_owned(),
         kind: ContainerType::Object,
         quota,
-        object_class: "SX".to_owned(),
+        object_class: String::new(),
         chunk_size: 0,
         uid: 0,
         gid: 0,
@@ -124,9 +127,16 @@ pub fn start_in(cluster: &Cluster, pool: &str, mix: Mix, class: Option<ObjectCla
     };
     for (client, node) in (0..).zip(cluster.clients.iter()) {
         let context = cluster.context(node, PATIENCE);
-        let kv = open(&container, oid);
+        let (shared, label) = (container.clone(), pool.to_owned());
         let (history, left) = (Rc::clone(&run.history), Rc::clone(&run.left));
         node.handle().spawn(async move {
+            let container = if mix == Mix::Apart {
+                let own = Pool::connect(&context, &label, BOTH).await.expect("no faults yet");
+                Container::open(&context, &own, "box", BOTH).await.expect("no faults yet")
+            } else {
+                shared
+            };
+            let kv = open(&container, oid);
             work(&context, &kv, (client, mix), &history).await;
             left.set(left.get() - 1);
         });
@@ -216,9 +226,10 @@ fn written(action: Action, done: Result<()>) -> Outcome {
     }
 }
 
-/// Faults make engines unavailable; they never make them answer nonsense.
+/// Faults make engines unavailable, and services leaderless for as long as a client waits; they never make them answer nonsense.
 fn assert_unavailable(error: &Error) {
-    let passing = [Der::TIMEDOUT, Der::UNREACH, Der::AGAIN, Der::NOMEM, Der::HLC_SYNC, Der::TX_UNCERTAIN];
+    let away = [Der::TIMEDOUT, Der::UNREACH, Der::AGAIN, Der::NOTLEADER];
+    let passing = [&away[..], &[Der::NOMEM, Der::HLC_SYNC, Der::TX_UNCERTAIN]].concat();
     assert!(passing.contains(&error.der()), "an unexpected error: {error} {error:?}");
 }
 
@@ -262,10 +273,10 @@ impl Run {
     }
 }
 
-const MIB: usize = 1 << 20;
+pub const MIB: usize = 1 << 20;
 
 /// Writes pieces of a MiB under numbered keys until an error; how many were taken, and the error.
-async fn fill(context: &Context, kv: &Kv, first: u64) -> (u64, Error) {
+pub async fn fill(context: &Context, kv: &Kv, first: u64) -> (u64, Error) {
     let piece = vec![7; MIB];
     for number in first.. {
         if let Err(error) = kv.put(context, &number.to_le_bytes(), &piece, Conditions::NONE).await {
@@ -275,14 +286,14 @@ async fn fill(context: &Context, kv: &Kv, first: u64) -> (u64, Error) {
     unreachable!("the disks are finite")
 }
 
-async fn empty(context: &Context, kv: &Kv, count: u64) {
+pub async fn empty(context: &Context, kv: &Kv, count: u64) {
     for number in 0..count {
         kv.remove(context, &number.to_le_bytes(), Conditions::NONE).await.expect("a full pool lets data go");
     }
 }
 
 /// Waits until a write succeeds again: space comes back in the background.
-async fn wait_for_room(context: &Context, kv: &Kv) {
+pub async fn wait_for_room(context: &Context, kv: &Kv) {
     let mut last = None;
     for _ in 0..120 {
         match kv.put(context, b"again", &vec![1; MIB], Conditions::NONE).await {

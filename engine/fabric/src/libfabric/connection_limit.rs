@@ -144,7 +144,7 @@ fn run() {
 
 fn open_files() -> Option<Dir> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::open("/proc/self/fd", flags, Mode::empty()).and_then(Dir::new).ok()
+    rustix::fs::open("/proc/thread-self/fd", flags, Mode::empty()).and_then(Dir::new).ok()
 }
 
 fn callers(files: &mut Dir, own: &[SocketAddr]) -> Vec<IncomingConnection> {

@@ -86,9 +86,9 @@ pub(super) fn progress(fd: BorrowedFd<'_>) -> Option<Progress> {
     (code == 0).then_some(progress)
 }
 
-/// This process's connections that are a certain one's.
+/// The calling thread's connections that are a certain one's; most threads share descriptors with all others of their process.
 pub(super) fn connections(wanted: impl Fn(BorrowedFd<'_>) -> bool) -> Vec<BorrowedFd<'static>> {
-    let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir("/proc/thread-self/fd") else { return Vec::new() };
     let numbers = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let numbers: Vec<i32> = numbers.collect();
     // SAFETY: used only for system calls that a descriptor closed or replaced meanwhile survives. A caller that ends a

@@ -14,10 +14,10 @@
 /* Whether a descriptor is an epoll set. */
 static bool is_epoll(int fd)
 {
-	char path[32], kind[64];
+	char path[40], kind[64];
 	ssize_t len;
 
-	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	snprintf(path, sizeof path, "/proc/thread-self/fd/%d", fd);
 	len = readlink(path, kind, sizeof kind - 1);
 	if (len < 0)
 		return false;

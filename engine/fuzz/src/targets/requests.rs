@@ -15,33 +15,41 @@ use weir_proto::group::{
     GroupRelayReply, GroupSync, GroupSyncReply, MemberState, MemberUpdate, Tree,
 };
 use weir_proto::history::{
-    ChangeNames, HistoryBegin, HistoryBegun, HistoryEvent, HistoryPage, HistoryRequest, HistoryStep,
+    ChangeNames, EndedRequest, EndedTransaction, EndedTransactions, HistoryBegin, HistoryBegun,
+    HistoryComparison, HistoryDifference, HistoryEvent, HistoryPage, HistoryRequest, HistoryStep,
     HistoryVersion, NamesRequest,
 };
-use weir_proto::lease::{LeaseReply, LeaseRequest, LeaseWish, RebuiltNotice, ReturnedNotice};
+use weir_proto::lease::{
+    FillProgress, HindranceNotice, LeaseReply, LeaseRequest, LeaseWish, ProgressNotice, RebuiltNotice,
+    ReturnedNotice,
+};
 use weir_proto::object::{
-    AkeyFetch, AkeyUpdate, Conditions, Extent, FetchReply, FetchRequest, Fetched, KeyQuery, ListReply,
-    ListRequest, ListScope, Listed, MeasureReply, MeasureRequest, PunchRequest, PunchScope, QueryKeyReply,
-    QueryKeyRequest, ReserveReply, ReserveRequest, RunsReply, RunsRequest, SearchKeyReply, SearchKeyRequest,
-    UpdateReply, UpdateRequest, Value, validate,
+    AkeyFetch, AkeyUpdate, Conditions, Extent, FetchReply, FetchRequest, Fetched, GroupTail, KeyQuery,
+    ListReply, ListRequest, ListScope, Listed, MeasureReply, MeasureRequest, PunchRequest, PunchScope,
+    QueryKeyReply, QueryKeyRequest, ReserveReply, ReserveRequest, RunsReply, RunsRequest, SearchKeyReply,
+    SearchKeyRequest, UpdateReply, UpdateRequest, Value, validate,
 };
 use weir_proto::pool::{
     AllocateReply, AllocateRequest, AttributeGetRequest, AttributeSetRequest, Attributes, ConnectReply,
     ConnectRequest, ConnectTail, ContainerCreateRequest, ContainerDestroyRequest, ContainerInfo,
     ContainerKeepRequest, ContainerOpenReply, ContainerOpenRequest, ContainerProperties, ContainerRequest,
     ContainerStateByLeader, ContainerType, DeviceNotice, EngineReport, EngineSeal, ForwardReply,
-    ForwardRequest, GrantRequest, PoolEngine, PoolMap, PoolQueryReply, PoolRequest, PoolSum, QuotaRequest,
-    ResolveReply, ResolveRequest, SealedRequest, ServiceTail, SnapshotChange, SnapshotRequest,
+    ForwardRequest, GrantRequest, PoolEngine, PoolExtension, PoolMap, PoolQueryReply, PoolRequest, PoolSum,
+    QuotaRequest, ResolveReply, ResolveRequest, SealedRequest, ServiceTail, SnapshotChange, SnapshotRequest,
     TargetContainer, TargetContainerState, TargetContainerUsage, TargetPool, TargetPoolCreate,
     TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
 };
 use weir_proto::probe::ProbeListener;
 use weir_proto::raft::{RaftBatch, RaftEntry, RaftMessage, RaftSnapshot};
-use weir_proto::replica::{ByLeader, ChangeId, ForwardedChange, ReplicaForward, SettledNotice};
-use weir_proto::replica_transaction::{
-    GroupName, Known, PreparedChange, ReplicaCommitRequest, ReplicaDecideRequest, ReplicaForgetRequest,
-    ReplicaKnownRequest, ReplicaOutcomeRequest, ReplicaPrepareRequest,
+use weir_proto::replica::{
+    ByLeader, ChangeId, ForwardedChange, ReplicaForward, ReplicaReserve, RoomPromise, RoomRequest,
+    SettledNotice,
 };
+use weir_proto::replica_transaction::{
+    GroupName, Known, PreparedChange, ReplicaCommitRequest, ReplicaDecideRequest, ReplicaDecision,
+    ReplicaForgetRequest, ReplicaKnownRequest, ReplicaOutcomeRequest, ReplicaPrepareRequest,
+};
+use weir_proto::system::{SystemJoin, SystemState};
 use weir_proto::tenant::{TenantAccess, TenantQuestion};
 use weir_proto::transaction::{
     Change, CommitRequest, DecideRequest, Declined, Outcome, OutcomeRequest, Part, PrepareRequest, Read,
@@ -101,6 +109,7 @@ types![
     QueryKeyReply,
     SearchKeyRequest,
     SearchKeyReply,
+    GroupTail,
     MeasureRequest,
     MeasureReply,
     RunsRequest,
@@ -110,6 +119,7 @@ types![
     TargetState,
     PoolEngine,
     PoolMap,
+    PoolExtension,
     ConnectRequest,
     ConnectReply,
     PoolRequest,
@@ -180,12 +190,20 @@ types![
     ForwardedChange,
     ReplicaForward,
     SettledNotice,
+    RoomRequest,
+    RoomPromise,
+    ReplicaReserve,
     RaftBatch,
     RaftEntry,
     RaftMessage,
     RaftSnapshot,
+    SystemState,
+    SystemJoin,
     RebuiltNotice,
     ReturnedNotice,
+    FillProgress,
+    ProgressNotice,
+    HindranceNotice,
     LeaseWish,
     LeaseRequest,
     LeaseReply,
@@ -196,6 +214,11 @@ types![
     HistoryBegun,
     HistoryRequest,
     HistoryPage,
+    HistoryComparison,
+    HistoryDifference,
+    EndedRequest,
+    EndedTransaction,
+    EndedTransactions,
     NamesRequest,
     ChangeNames,
     GroupName,
@@ -204,6 +227,7 @@ types![
     ReplicaCommitRequest,
     ReplicaPrepareRequest,
     ReplicaDecideRequest,
+    ReplicaDecision,
     ReplicaKnownRequest,
     ReplicaOutcomeRequest,
     ReplicaForgetRequest,

@@ -1,5 +1,6 @@
 //! The engines of the system, and sealed requests between them.
 
+mod announce;
 mod ask;
 mod settle;
 #[cfg(test)]
@@ -68,6 +69,7 @@ impl Engines {
         let (answerers, forged) = (RefCell::default(), Cell::new(0));
         let engines = Rc::new(Self { rt, rpc, keys, own, index, roster, answerers, forged });
         engines.answer_offers();
+        engines.announce();
         Ok(engines)
     }
 
@@ -95,9 +97,9 @@ impl Engines {
         self.roster.infos().iter().find(|info| info.rank == rank).cloned()
     }
 
-    /// The rank that keeps the list of pools: the lowest one.
+    /// The lowest rank. It begins the list of pools, and engines of earlier releases take it for the one that keeps the list.
     #[must_use]
-    pub fn directory_rank(&self) -> Rank {
+    pub fn lowest_rank(&self) -> Rank {
         self.roster.infos().first().map_or(self.own, |info| info.rank)
     }
 

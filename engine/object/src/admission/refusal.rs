@@ -1,7 +1,7 @@
 //! Errors of the store as clients get them, with the names of pool, container and target.
 
 use weir_pool::{Failed, TargetPool, TargetPools};
-use weir_proto::{Der, PoolId};
+use weir_proto::{Der, PoolId, Rank, TargetIndex};
 use weir_rpc::Status;
 use weir_store::{FetchError, UpdateError};
 
@@ -43,6 +43,19 @@ pub fn room_to_come(error: &UpdateError, place: &ErrorSite<'_>) -> Status {
     };
     let message = format!("{place}: {used_up}; what was overwritten or deleted a moment ago still counts");
     Status::new(Der::UPDATE_AGAIN, message)
+}
+
+/// The answer to an update for which another member of its group has no room, or none at this moment.
+pub fn no_room_for_copy((rank, index): (Rank, TargetIndex), regains: bool, place: &ErrorSite<'_>) -> Status {
+    let (der, hint) = if regains {
+        (Der::UPDATE_AGAIN, "; what was overwritten or deleted a moment ago still counts")
+    } else {
+        (Der::NOSPACE, "")
+    };
+    let message = format!(
+        "{place}: the pool is full on target {index} of rank {rank}, which is to keep a copy; delete data or grow the pool{hint}"
+    );
+    Status::new(der, message)
 }
 
 /// The answer to a fetch, list or query that the store refused.

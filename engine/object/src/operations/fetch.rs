@@ -34,13 +34,11 @@ impl Operations {
         let access = admission.access(&request, &wanted.capability, Rights::READ, wanted.map_version).await?;
         self.check_reader(reader, &access, (wanted.object, Some(&wanted.dkey)))?;
         let counted = admission.counted(Operation::Fetch, &access, async |place| {
-            let found = self.when_decided(&request, wanted.epoch, async |epoch| {
+            let read = ((wanted.object, Some(&wanted.dkey)), reader, wanted.epoch);
+            let found = self.when_settled(&request, &access, read, async |epoch| {
                 find(&access, &wanted, epoch, reader).await
             });
-            let found = found.await;
-            let read = (wanted.object, Some(&wanted.dkey));
-            self.when_settled(&request, &access, read, wanted.epoch).await?;
-            let found = found.map_err(|error| refusal::fetch(&error, place))?;
+            let found = found.await?.map_err(|error| refusal::fetch(&error, place))?;
             let len = found.data_len();
             let body = if len <= (INLINE_MAX - REPLY_ROOM) as u64 || request.bulk_room() < len {
                 self.inline(&request, &wanted.akeys, found, place).await?

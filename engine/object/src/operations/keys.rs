@@ -1,13 +1,14 @@
 //! Lists and key queries.
 
+use weir_layout::Layout;
 use weir_pool::Operation;
 use weir_proto::limits::{INLINE_MAX, KEY_MAX, LIST_KEYS_MAX, RUNS_MAX};
 use weir_proto::object::{
-    KeyQuery, ListReply, ListRequest, ListScope, MeasureRequest, QueryKeyRequest, RunsRequest,
+    GroupTail, KeyQuery, ListReply, ListRequest, ListScope, MeasureRequest, QueryKeyRequest, RunsRequest,
     SearchKeyReply, SearchKeyRequest,
 };
-use weir_proto::transaction::decode_read;
-use weir_proto::{Epoch, ReaderId, Rights, codec, opcode};
+use weir_proto::transaction::{decode_read, decode_read_with_tail};
+use weir_proto::{Epoch, Key, ObjectId, ReaderId, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
 use weir_store::{FetchError, ListPage};
 
@@ -23,6 +24,24 @@ const PUSHED_MAX: u64 = 1024 * 1024;
 
 /// Bytes that the length in front of a pushed reply takes.
 const LENGTH_LEN: u64 = 8;
+
+/// The dkeys of an object that a request is about: those of one group, or all that the target has.
+struct Asked(Option<(Layout, usize)>);
+
+impl Asked {
+    fn of(access: &Access, object: ObjectId, tail: GroupTail) -> Result<Self, Status> {
+        let Some(number) = tail.group else { return Ok(Self(None)) };
+        let layout = access.pool.with_layout(object, |layout, _| layout.clone()).map_err(refusal::invalid)?;
+        let group = usize::try_from(number).ok().filter(|group| *group < layout.group_count());
+        let group =
+            group.ok_or_else(|| refusal::invalid(format!("object {object} has no group {number}")))?;
+        Ok(Self(Some((layout, group))))
+    }
+
+    fn has(&self, dkey: &Key) -> bool {
+        self.0.as_ref().is_none_or(|(layout, group)| layout.group_index(dkey.hash()) == *group)
+    }
+}
 
 impl Operations {
     pub(crate) async fn list(&self, request: &Request) -> Result<Body, Status> {
@@ -52,12 +71,11 @@ impl Operations {
     ) -> Result<Vec<u8>, Status> {
         let mut limit = wanted.limit;
         loop {
-            let page = self.when_decided(request, wanted.epoch, async |epoch| {
+            let read = ((wanted.object, None), reader, wanted.epoch);
+            let page = self.when_settled(request, access, read, async |epoch| {
                 list(access, wanted, epoch, reader, limit).await
             });
-            let page = page.await;
-            self.when_settled(request, access, (wanted.object, None), wanted.epoch).await?;
-            let page = page.map_err(|error| refusal::fetch(&error, place))?;
+            let page = page.await?.map_err(|error| refusal::fetch(&error, place))?;
             let count = page.entries.len();
             let mut reply = ListReply { entries: page.entries, next: page.next.map(Into::into) };
             let mut encoded = codec::encode(&reply);
@@ -92,9 +110,10 @@ impl Operations {
     async fn query_key(&self, request: &Request) -> Result<Body, Status> {
         let wanted: QueryKeyRequest = codec::decode_message(request.body()).map_err(refusal::malformed)?;
         self.queried(request, &wanted, async |access, place| {
-            let mut part = self.search(request, access, (None, &wanted), &[], place).await?;
+            let all = Asked(None);
+            let mut part = self.search(request, access, (None, &wanted, &all), &[], place).await?;
             while let Some(next) = part.next {
-                part = self.search(request, access, (None, &wanted), &next, place).await?;
+                part = self.search(request, access, (None, &wanted, &all), &next, place).await?;
             }
             Ok(codec::encode(&part.found))
         })
@@ -102,11 +121,12 @@ impl Operations {
     }
 
     async fn search_key(&self, request: &Request) -> Result<Body, Status> {
-        let read = decode_read::<SearchKeyRequest>(request.opcode(), request.body());
-        let (reader, wanted) = read.map_err(refusal::malformed)?;
+        let read = decode_read_with_tail::<SearchKeyRequest, GroupTail>(request.opcode(), request.body());
+        let (reader, wanted, tail) = read.map_err(refusal::malformed)?;
         check_anchor(&wanted.anchor)?;
         self.queried(request, &wanted.query, async |access, place| {
-            let query = (reader, &wanted.query);
+            let asked = Asked::of(access, wanted.query.object, tail)?;
+            let query = (reader, &wanted.query, &asked);
             Ok(codec::encode(&self.search(request, access, query, &wanted.anchor, place).await?))
         })
         .await
@@ -114,38 +134,44 @@ impl Operations {
 
     /// A part of a search, and how many records are real.
     async fn measure(&self, request: &Request) -> Result<Body, Status> {
-        let wanted: MeasureRequest = codec::decode_message(request.body()).map_err(refusal::malformed)?;
+        let (wanted, tail): (MeasureRequest, GroupTail) =
+            codec::decode_with_tail(request.body()).map_err(refusal::malformed)?;
         let SearchKeyRequest { query, anchor } = &wanted.search;
         check_anchor(anchor)?;
         self.queried(request, query, async |access, place| {
+            let asked = Asked::of(access, query.object, tail)?;
+            let wants = |dkey: &Key| asked.has(dkey);
             let (shard, container) = (access.pool.shard(), access.container.id);
-            let found = self.when_decided(request, query.epoch, async |epoch| {
-                shard.measure(container, query.object, epoch, &query.query, anchor, wanted.below).await
+            let read = ((query.object, None), None, query.epoch);
+            let found = self.when_settled(request, access, read, async |epoch| {
+                shard
+                    .measure(container, query.object, epoch, &query.query, anchor, wanted.below, &wants)
+                    .await
             });
-            let found = found.await;
-            self.when_settled(request, access, (query.object, None), query.epoch).await?;
-            Ok(codec::encode(&found.map_err(|error| refusal::fetch(&error, place))?))
+            Ok(codec::encode(&found.await?.map_err(|error| refusal::fetch(&error, place))?))
         })
         .await
     }
 
     /// Which records are real.
     async fn runs(&self, request: &Request) -> Result<Body, Status> {
-        let wanted: RunsRequest = codec::decode_message(request.body()).map_err(refusal::malformed)?;
+        let (wanted, tail): (RunsRequest, GroupTail) =
+            codec::decode_with_tail(request.body()).map_err(refusal::malformed)?;
         let RunsRequest { object, akey, from, below, limit, .. } = &wanted;
         if *limit == 0 || *limit > RUNS_MAX {
             return Err(refusal::invalid(format!("a reply has 1 to {RUNS_MAX} runs, not {limit}")));
         }
         let admission = &self.admission;
         let access = admission.access(request, &wanted.capability, Rights::READ, wanted.map_version).await?;
+        let asked = Asked::of(&access, *object, tail)?;
+        let wants = |dkey: &Key| asked.has(dkey);
         let counted = admission.counted(Operation::Query, &access, async |place| {
             let (shard, container) = (access.pool.shard(), access.container.id);
-            let found = self.when_decided(request, wanted.epoch, async |epoch| {
-                shard.runs(container, *object, epoch, akey, *from, *below, *limit).await
+            let read = ((*object, None), None, wanted.epoch);
+            let found = self.when_settled(request, &access, read, async |epoch| {
+                shard.runs(container, *object, epoch, akey, *from, *below, *limit, &wants).await
             });
-            let found = found.await;
-            self.when_settled(request, &access, (*object, None), wanted.epoch).await?;
-            let found = found.map_err(|error| refusal::fetch(&error, place))?;
+            let found = found.await?.map_err(|error| refusal::fetch(&error, place))?;
             Ok((codec::encode(&found), 0))
         });
         counted.await
@@ -156,22 +182,22 @@ impl Operations {
         &self,
         request: &Request,
         access: &Access,
-        (reader, wanted): (Option<ReaderId>, &QueryKeyRequest),
+        (reader, wanted, asked): (Option<ReaderId>, &QueryKeyRequest, &Asked),
         anchor: &[u8],
         place: &ErrorSite<'_>,
     ) -> Result<SearchKeyReply, Status> {
         self.check_reader(reader, access, (wanted.object, None))?;
         let (shard, container) = (access.pool.shard(), access.container.id);
-        let found = self.when_decided(request, wanted.epoch, async |epoch| {
+        let wants = |dkey: &Key| asked.has(dkey);
+        let read = ((wanted.object, None), reader, wanted.epoch);
+        let found = self.when_settled(request, access, read, async |epoch| {
             if let Some(reader) = reader {
                 let view = shard.view(container, epoch, reader)?;
-                return view.query_key(wanted.object, &wanted.query, anchor).await;
+                return view.query_key_among(wanted.object, &wanted.query, anchor, &wants).await;
             }
-            shard.query_key(container, wanted.object, epoch, &wanted.query, anchor).await
+            shard.query_key_among(container, wanted.object, epoch, &wanted.query, anchor, &wants).await
         });
-        let found = found.await;
-        self.when_settled(request, access, (wanted.object, None), wanted.epoch).await?;
-        found.map_err(|error| refusal::fetch(&error, place))
+        found.await?.map_err(|error| refusal::fetch(&error, place))
     }
 
     async fn queried(

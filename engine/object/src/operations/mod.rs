@@ -13,6 +13,7 @@ mod update;
 
 pub(crate) use punch::check_punch;
 pub(crate) use quota::within_quota;
+pub(crate) use reserve::{bytes_of, reserved_dkeys, told_dkeys};
 pub(crate) use update::{UpdateData, check as check_update, pull};
 
 use std::rc::Rc;
@@ -38,9 +39,13 @@ impl Operations {
         Self { admission, repeats, unsettled }
     }
 
-    /// Forgets identities whose requests can't come again.
+    /// Forgets identities whose requests can't come again, and changes that nobody tells of any more.
     pub(crate) async fn sweep(&self) {
-        self.repeats.sweep(&self.admission.rt, &self.admission.pools.all()).await;
+        let (pools, engines) = (self.admission.pools.all(), self.admission.pools.engines());
+        for pool in &pools {
+            self.unsettled.settle_left(pool, (engines.own_rank(), engines.own_index()));
+        }
+        self.repeats.sweep(&self.admission.rt, &pools).await;
     }
 
     /// The answer to a change that was executed before. Whatever else would be said to it now, from a newer map on, would have

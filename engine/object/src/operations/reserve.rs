@@ -18,11 +18,8 @@ const BESIDE_DIVISOR: u64 = 8;
 const BESIDE_DKEY: u64 = 16 * 1024;
 
 impl Operations {
-    pub(crate) async fn reserve(&self, request: &Request) -> Result<Body, Status> {
-        let wanted: ReserveRequest = codec::decode_message(request.body()).map_err(refusal::malformed)?;
-        let dkeys = dkeys_of(wanted.from.0, &wanted.dkeys).ok_or_else(|| {
-            refusal::invalid(format!("it names more than {RESERVED_DKEYS_MAX} dkeys, or not in their order"))
-        })?;
+    pub(crate) async fn reserve(&self, request: &Request, wanted: ReserveRequest) -> Result<Body, Status> {
+        let dkeys = reserved_dkeys(wanted.from.0, &wanted.dkeys)?;
         let admission = &self.admission;
         let access = admission.access(request, &wanted.capability, Rights::WRITE, wanted.map_version).await?;
         let counted = admission.counted(Operation::Update, &access, async |place| {
@@ -38,14 +35,26 @@ impl Operations {
             let each = records.saturating_mul(u64::from(*record_size));
             let (pool, bytes) = (&access.pool, bytes_of(each, &dkeys));
             let fresh = within_quota((pool, &access.container), bytes, place, attempt).await?;
-            let fresh = fresh.into_iter().filter_map(|run| {
-                let first = run.start.checked_sub(from.0)?;
-                Some((u32::try_from(first).ok()?, u32::try_from(run.end - run.start).ok()?))
-            });
-            Ok((codec::encode(&ReserveReply { fresh: fresh.collect() }), 0))
+            Ok((codec::encode(&ReserveReply { fresh: told_dkeys(from.0, fresh) }), 0))
         });
         counted.await
     }
+}
+
+/// The dkeys that a request names.
+pub(crate) fn reserved_dkeys(from: u64, runs: &[(u32, u32)]) -> Result<Vec<Range<u64>>, Status> {
+    dkeys_of(from, runs).ok_or_else(|| {
+        refusal::invalid(format!("it names more than {RESERVED_DKEYS_MAX} dkeys, or not in their order"))
+    })
+}
+
+/// Dkeys as a reply tells them.
+pub(crate) fn told_dkeys(from: u64, dkeys: Vec<Range<u64>>) -> Vec<(u32, u32)> {
+    let told = dkeys.into_iter().filter_map(|run| {
+        let first = run.start.checked_sub(from)?;
+        Some((u32::try_from(first).ok()?, u32::try_from(run.end - run.start).ok()?))
+    });
+    told.collect()
 }
 
 /// Runs of dkeys, each by how far its first is from another one; `None` where these are too many.
@@ -64,7 +73,7 @@ fn dkeys_of(from: u64, runs: &[(u32, u32)]) -> Option<Vec<Range<u64>>> {
 }
 
 /// Bytes of the quota that may be needed, at most, for dkeys with so many bytes each.
-fn bytes_of(each: u64, dkeys: &[Range<u64>]) -> u64 {
+pub(crate) fn bytes_of(each: u64, dkeys: &[Range<u64>]) -> u64 {
     let count: u64 = dkeys.iter().map(|run| run.end - run.start).sum();
     count.saturating_mul(each.saturating_add(each / BESIDE_DIVISOR).saturating_add(BESIDE_DKEY))
 }

@@ -7,6 +7,7 @@ use weir_rpc::Request;
 use weir_store::FetchError;
 
 use super::Operations;
+use crate::unsettled::PlantedBug;
 
 /// Longest wait of a read for decisions: behind it the client is told, and comes again.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -26,6 +27,11 @@ impl Operations {
         read: impl AsyncFn(Epoch) -> Result<T, FetchError>,
     ) -> Result<T, FetchError> {
         match read(epoch).await {
+            Err(FetchError::Undecided { epoch: Epoch(at), .. })
+                if self.unsettled.has_planted(PlantedBug::SnapshotOfUndecided) =>
+            {
+                read(Epoch(at.saturating_sub(1))).await
+            }
             // Boxed, since it is rare and part of every read's future.
             Err(FetchError::Undecided { .. }) => Box::pin(self.look_again(request, epoch, read)).await,
             done => done,

@@ -1,52 +1,119 @@
-//! Rebuild: a target that the map calls up gets what it lacks of objects with replicas. The protocol is described in
-//! docs/explanation/replication.md.
+//! Rebuild: a target that the map calls up or new gets what it lacks of objects with replicas, and one that serves gets what the places
+//! have that it is to have. Before others get places that it has, all that is unsettled there is settled; then it drops what lies there. The protocol is described in docs/explanation/replication.md.
 //!
-//! The target that lacks data *pulls* it: it asks the leaders of its groups, page by page, for the history of what it is to have.
-//! Leaders send it all changes meanwhile, as they do to members that serve. History and changes may arrive in any order
-//! ([`weir_store::Shard::fill`]). When all is there the target says so to the pool's service.
+//! The target that lacks data *pulls* it: it asks the leaders of its groups, page by page, for the history of what it is to have and
+//! hasn't. What it has and they haven't goes, part by part. Leaders send it all changes meanwhile, as they do to members that
+//! serve. History and changes may arrive in any order ([`weir_store::Shard::fill`]). When all is there the target says so to
+//! the pool's service.
 //!
-//! The room calls the store's shard, the names of executed changes, and other targets; the service starts it.
+//! The room calls the store's shard, transactions, the names of executed changes, and other targets; the service starts it.
 
+mod give;
 mod progress;
 mod pull;
+mod shares;
 mod source;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_pool::TargetPool;
-use weir_proto::pool::{PoolTarget, TargetState};
-use weir_proto::{Epoch, PoolId};
+use weir_proto::PoolId;
+use weir_proto::pool::TargetState;
+use weir_runtime::Instant;
 
 use crate::admission::Admission;
-use crate::groups::is_replicated;
 use crate::repeats::Repeats;
-use crate::unsettled::{PlantedBug, Unsettled};
+use crate::replication::Replication;
+use crate::transaction::Transactions;
+use crate::unsettled::{Place, PlantedBug, Unsettled};
 pub use progress::RebuildProgress;
+use pull::Round;
 
-/// How often it is looked whether the own target is up in the map of a pool.
+/// How often it is looked whether the own target lacks something by the map of a pool.
 const LOOK: Duration = Duration::from_millis(100);
+
+/// How often a target says how far it is, and that it has all, while it goes on serving: a service that starts doesn't know.
+const TELL: Duration = Duration::from_secs(1);
 
 /// Pause before a rebuild that could not go on is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// Pause before one that finds no room is tried again: deletions, and what aggregation gives back, take seconds.
+const PAUSE_WITHOUT_ROOM: Duration = Duration::from_secs(5);
+
+/// From when on it is told that a rebuild can't go on: maps change, and leaders wait for transactions.
+const HINDERED_FROM: Duration = Duration::from_secs(3);
+
+/// Why a rebuild can't go on.
+struct Obstacle {
+    reason: String,
+    /// Whether the own target has no room for what comes.
+    is_full: bool,
+}
+
+impl From<String> for Obstacle {
+    fn from(reason: String) -> Self {
+        Self { reason, is_full: false }
+    }
+}
+
+impl core::fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
 
 /// Gets for one target what it lacks, and gives to others what they lack.
 pub(crate) struct Rebuild {
     admission: Admission,
     repeats: Rc<Repeats>,
     unsettled: Rc<Unsettled>,
+    transactions: Rc<Transactions>,
+    replication: Rc<Replication>,
     /// What is under way, by pool.
     running: RefCell<HashMap<PoolId, RebuildProgress>>,
+    /// Pools in which places have moved: what lies here may be in places of others.
+    moved: RefCell<HashSet<PoolId>>,
+    /// Pools in which that is dropped at this moment.
+    dropping: RefCell<HashSet<PoolId>>,
+    /// Those that can't go on, since when, and why.
+    hindered: RefCell<HashMap<PoolId, (Instant, String)>>,
     /// Rebuilds that have ended since the start.
     ended: Cell<u64>,
+    /// Bytes of data that were taken in since the start.
+    bytes: Cell<u64>,
+    /// When it was last told how far those are that are under way.
+    told: Cell<Option<Instant>>,
 }
 
 impl Rebuild {
-    pub(crate) fn new(admission: Admission, repeats: Rc<Repeats>, unsettled: Rc<Unsettled>) -> Rc<Self> {
-        let (running, ended) = (RefCell::default(), Cell::new(0));
-        Rc::new(Self { admission, repeats, unsettled, running, ended })
+    pub(crate) fn new(
+        admission: Admission,
+        repeats: Rc<Repeats>,
+        unsettled: Rc<Unsettled>,
+        transactions: Rc<Transactions>,
+        replication: Rc<Replication>,
+    ) -> Rc<Self> {
+        let (running, ended, bytes) = (RefCell::default(), Cell::new(0), Cell::new(0));
+        let (told, moved, dropping) = (Cell::new(None), RefCell::default(), RefCell::default());
+        let hindered = RefCell::default();
+        Rc::new(Self {
+            admission,
+            repeats,
+            unsettled,
+            transactions,
+            replication,
+            running,
+            moved,
+            dropping,
+            hindered,
+            ended,
+            bytes,
+            told,
+        })
     }
 
     /// Answers others, and looks after the own target from now on.
@@ -65,74 +132,162 @@ impl Rebuild {
         self.ended.get()
     }
 
-    /// The own target in the map of a pool, with the version of that, if it is up.
-    fn up(&self, pool: &TargetPool) -> Option<(PoolTarget, u32)> {
-        let engines = self.admission.pools.engines();
-        let own = (engines.own_rank(), engines.own_index());
+    /// Bytes of data that were taken in since the start.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes.get()
+    }
+
+    /// What the own target gets by the newest map of a pool here, if anything.
+    fn round(&self, pool: &TargetPool) -> Option<Round> {
+        let own = self.own();
         pool.with_map(|map| {
             let target = map.targets.iter().find(|target| (target.rank, target.index) == own)?;
-            (target.state == TargetState::Up).then(|| (target.clone(), map.version))
+            let serves = target.state.serves();
+            let gains_all = target.gains_all();
+            let up = (gains_all || target.state == TargetState::Up).then_some(target.since);
+            let since = match up {
+                Some(since) if !gains_all => since,
+                _ if serves || gains_all => map.moves_since()?,
+                _ => return None,
+            };
+            Some(Round { since, version: map.version, serves, up, handing: map.handing })
         })
+    }
+
+    /// Says how far those are that are under way.
+    fn tell_progress(self: &Rc<Self>) {
+        let now = self.admission.rt.now();
+        if self.told.get().is_some_and(|told| now.saturating_duration_since(told) < TELL) {
+            return;
+        }
+        self.told.set(Some(now));
+        for (pool, progress) in self.progress() {
+            let rebuild = Rc::clone(self);
+            self.admission.rt.spawn(async move {
+                let mut told = rebuild.admission.pools.tell_progress(pool, progress.told(now)).await;
+                if let Some(reason) = rebuild.hindrance(pool, now) {
+                    told = told.and(rebuild.admission.pools.tell_hindrance(pool, reason).await);
+                }
+                if let Err(error) = told {
+                    tracing::debug!(%pool, %error, "the pool's service has not heard how far the target is");
+                }
+            });
+        }
+    }
+
+    /// Why the rebuild of a pool hasn't gone on for some time, if so.
+    fn hindrance(&self, pool: PoolId, now: Instant) -> Option<String> {
+        let hindered = self.hindered.borrow();
+        let (since, reason) = hindered.get(&pool)?;
+        let lasts = now.saturating_duration_since(*since) >= HINDERED_FROM;
+        lasts.then(|| reason.clone())
     }
 
     /// Begins what is to be done.
     fn look(self: &Rc<Self>) {
         for pool in self.admission.pools.all() {
             let id = pool.id();
-            if self.up(&pool).is_some() && !self.running.borrow().contains_key(&id) {
+            if self.round(&pool).is_some() && !self.running.borrow().contains_key(&id) {
                 self.running.borrow_mut().insert(id, RebuildProgress::begun(self.admission.rt.now()));
-                let rebuild = Rc::clone(self);
+                let (rebuild, pool) = (Rc::clone(self), Rc::clone(&pool));
                 self.admission.rt.spawn(async move {
                     rebuild.rebuild(&pool).await;
                     rebuild.running.borrow_mut().remove(&id);
+                    rebuild.moved.borrow_mut().insert(id);
+                    rebuild.set_hindrance(&pool, None);
                 });
             }
+            self.look_for_moved(&pool);
         }
     }
 
-    /// Gets what a pool's shard lacks, as long as the map calls the target up.
+    /// Gets what a pool's shard lacks, as long as the map has it so.
     async fn rebuild(&self, pool: &Rc<TargetPool>) {
         let rt = &self.admission.rt;
-        let mut prepared = None;
-        while let Some((target, version)) = self.up(pool)
+        let mut complete = None;
+        while let Some(round) = self.round(pool)
             && self.admission.pools.get(pool.id()).is_ok()
         {
-            let since = target.since;
-            let done = async {
-                if prepared != Some(since) {
-                    self.prepare(pool).await?;
-                    prepared = Some(since);
-                }
-                self.pull(pool, &target, version).await?;
-                self.admission.pools.tell_rebuilt(pool.id(), since).await.map_err(|error| error.to_string())
-            };
-            match done.await {
+            let was_complete = complete == Some(round.work());
+            match self.go_round(pool, round, &mut complete).await {
                 Ok(()) => {
-                    self.ended.set(self.ended.get() + 1);
-                    tracing::info!(pool = pool.label(), since, "the target has all that it lacked");
+                    self.set_hindrance(pool, None);
+                    if !was_complete {
+                        self.ended.set(self.ended.get() + 1);
+                        tracing::info!(pool = pool.label(), round.since, "the target has all that it lacked");
+                    }
+                    self.rest(pool, round).await;
                 }
                 Err(error) => {
-                    tracing::debug!(pool = pool.label(), since, error, "the rebuild of a target can't go on");
-                    rt.sleep(PAUSE).await;
+                    let (label, since) = (pool.label(), round.since);
+                    tracing::debug!(pool = label, since, %error, "the rebuild of a target can't go on");
+                    let pause = if error.is_full { PAUSE_WITHOUT_ROOM } else { PAUSE };
+                    self.set_hindrance(pool, Some(error.reason));
+                    rt.sleep(pause).await;
                 }
             }
         }
     }
 
-    /// Forgets all that is here of objects with replicas: what of it the others have comes again, and what they don't has never
-    /// happened.
-    async fn prepare(&self, pool: &TargetPool) -> Result<(), String> {
-        let shard = pool.shard();
-        shard.fill(Epoch::MAX);
-        self.unsettled.forget(pool.id());
-        if self.unsettled.has_planted(PlantedBug::ResurrectedDeletion) {
-            return Ok(());
+    /// Waits until there is something to be said again, or to be done.
+    async fn rest(&self, pool: &TargetPool, round: Round) {
+        let rt = &self.admission.rt;
+        let until = rt.now() + TELL;
+        while rt.now() < until && self.round(pool) == Some(round) {
+            rt.sleep(LOOK).await;
         }
-        for container in shard.containers().into_iter().filter(|one| !one.destroying) {
-            let erased = shard.erase_objects(container.container, &is_replicated).await;
-            erased.map_err(|error| error.to_string())?;
+    }
+
+    /// Makes the target equal to the others by one map, and says so. Once it is, nothing is taken in any more: the service may
+    /// have heard, although its answer hasn't come.
+    async fn go_round(
+        &self,
+        pool: &Rc<TargetPool>,
+        round: Round,
+        complete: &mut Option<(u32, bool)>,
+    ) -> Result<(), Obstacle> {
+        if *complete != Some(round.work()) {
+            if pool.may_have_caught_up() {
+                return Err("the pool's service has not called the target up anew yet".to_owned().into());
+            }
+            if !pool.has_rolled_back() {
+                self.transactions.roll_back(pool).await?;
+                round.up.into_iter().for_each(|up| pool.set_rolled_back(up));
+            }
+            if !self.unsettled.has_planted(PlantedBug::SaidBeforeItCame) {
+                self.pull(pool, round).await?;
+            }
+            *complete = Some(round.work());
+        }
+        let tell = async |since| {
+            let told = self.admission.pools.tell_rebuilt(pool.id(), since).await;
+            told.map_err(|error| error.to_string())
+        };
+        tell(round.since).await?;
+        if round.handing > 0 && self.round(pool) == Some(round) {
+            self.settle_all(pool, round).await?;
+            tell(round.handing).await?;
         }
         Ok(())
+    }
+
+    /// Takes note of why the rebuild of a pool can't go on, or that it does.
+    fn set_hindrance(&self, pool: &TargetPool, reason: Option<String>) {
+        let now = self.admission.rt.now();
+        let mut hindered = self.hindered.borrow_mut();
+        match reason {
+            Some(reason) => {
+                let since = hindered.get(&pool.id()).map_or(now, |(since, _)| *since);
+                hindered.insert(pool.id(), (since, reason));
+            }
+            None => drop(hindered.remove(&pool.id())),
+        }
+    }
+
+    /// This target.
+    fn own(&self) -> Place {
+        let engines = self.admission.pools.engines();
+        (engines.own_rank(), engines.own_index())
     }
 }
 
@@ -143,5 +298,6 @@ async fn watch(rebuild: Weak<Rebuild>) {
         rt.sleep(LOOK).await;
         let Some(rebuild) = rebuild.upgrade() else { return };
         rebuild.look();
+        rebuild.tell_progress();
     }
 }

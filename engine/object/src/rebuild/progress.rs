@@ -1,5 +1,6 @@
 //! How far a rebuild is.
 
+use weir_proto::lease::FillProgress;
 use weir_runtime::Instant;
 
 /// How far the rebuild of a pool's shard is.
@@ -18,6 +19,18 @@ pub struct RebuildProgress {
 }
 
 impl RebuildProgress {
+    /// The same as it is told to the pool's service.
+    pub(super) fn told(&self, now: Instant) -> FillProgress {
+        let running = now.saturating_duration_since(self.since).as_millis();
+        FillProgress {
+            running_ms: u64::try_from(running).expect("an engine runs for less than 500 million years"),
+            entries: self.entries,
+            bytes: self.bytes,
+            parts: self.parts,
+            done: self.done,
+        }
+    }
+
     pub(super) const fn begun(since: Instant) -> Self {
         Self { since, entries: 0, bytes: 0, parts: 0, done: 0 }
     }

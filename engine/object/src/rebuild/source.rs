@@ -1,58 +1,29 @@
 //! What a target does that has data which another one lacks.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use weir_group::Refusal;
-use weir_layout::{Layout, Receivers};
 use weir_pool::TargetPool;
 use weir_proto::history::{
-    ChangeNames, HistoryBegin, HistoryBegun, HistoryPage, HistoryRequest, NamesRequest,
+    ChangeNames, EndedRequest, EndedTransactions, HistoryBegin, HistoryBegun, HistoryComparison,
+    HistoryDifference, HistoryRequest, NamesRequest,
 };
 use weir_proto::pool::PoolMap;
-use weir_proto::{Der, Key, ObjectId, PoolId, Rank, opcode};
+use weir_proto::{Der, Key, ObjectId, PoolId, Rank, TargetIndex, opcode};
 use weir_rpc::Status;
 
 use super::Rebuild;
 use super::pull::{NAMES_MAX, PAGE_MAX};
+use super::shares::Shares;
 use crate::admission::refusal::{self, ErrorSite};
-use crate::groups::is_replicated;
 
 /// How long history stays as it is after it was asked for: the time between two pages, many times.
 const HOLD: Duration = Duration::from_mins(1);
 
-/// Which dkeys of an object go from one target to another.
-struct Share {
-    layout: Layout,
-    groups: Vec<bool>,
-}
-
-/// What goes from one target to another.
-struct Shares<'a> {
-    map: &'a PoolMap,
-    from: u32,
-    to: u32,
-    /// The object that was asked for last.
-    last: RefCell<Option<(ObjectId, Option<Share>)>>,
-}
-
-impl Shares<'_> {
-    fn has(&self, object: ObjectId, dkey: Option<&Key>) -> bool {
-        let mut last = self.last.borrow_mut();
-        if last.as_ref().is_none_or(|(known, _)| *known != object) {
-            *last = Some((object, self.share(object)));
-        }
-        let Some((_, Some(share))) = &*last else { return false };
-        dkey.is_none_or(|dkey| share.groups[share.layout.group_index(dkey.hash())])
-    }
-
-    fn share(&self, object: ObjectId) -> Option<Share> {
-        let receivers = Receivers::of(object, self.map).ok().filter(|_| is_replicated(object))?;
-        let groups = receivers.between(self.map, self.from, self.to);
-        groups.contains(&true).then_some(Share { layout: receivers.now, groups })
-    }
-}
+/// How long a target that is about to give data waits for decisions: within the asker's patience, and longer than what most
+/// transactions take.
+const DECIDED_MAX: Duration = Duration::from_secs(1);
 
 fn refused(Status { der, message }: Status) -> Refusal {
     Refusal { der, object: String::new(), message }
@@ -75,8 +46,13 @@ impl Rebuild {
                 self.admission.pools.engines().serve(opcode::$opcode, handler);
             }};
         }
-        serve!(TARGET_HISTORY_BEGIN, |rebuild, _, asked: HistoryBegin| rebuild.give_begin(asked));
-        serve!(TARGET_HISTORY, |rebuild, rank, asked: HistoryRequest| rebuild.give_page(rank, asked).await);
+        serve!(TARGET_HISTORY_BEGIN, |rebuild, _, asked: HistoryBegin| rebuild.give_begin(asked).await);
+        serve!(TARGET_HISTORY, |rebuild, rank, asked: HistoryComparison| rebuild
+            .give_page(rank, asked)
+            .await);
+        serve!(TARGET_ENDED_TRANSACTIONS, |rebuild, rank, asked: EndedRequest| {
+            rebuild.give_ended(rank, asked).await
+        });
         serve!(TARGET_CHANGE_NAMES, |rebuild, _, asked: NamesRequest| rebuild.give_names(&asked));
     }
 
@@ -93,36 +69,58 @@ impl Rebuild {
         Ok(pool)
     }
 
-    fn give_begin(&self, HistoryBegin { pool, map_version }: HistoryBegin) -> Result<HistoryBegun, Status> {
+    /// Begins to give data once all is decided that others have prepared by an earlier map, without the asker: it gets that as
+    /// history. What is prepared from then on it prepares, too.
+    async fn give_begin(
+        &self,
+        HistoryBegin { pool, map_version }: HistoryBegin,
+    ) -> Result<HistoryBegun, Status> {
         let pool = self.pool_by(pool, map_version)?;
         pool.shard().hold_history(HOLD);
+        let decided = self.transactions.when_all_decided(&pool, DECIDED_MAX).await;
+        if !decided.map_err(|reason| Status::new(Der::IO, reason))? {
+            let message = format!("pool {} has transactions that aren't decided yet", pool.label());
+            return Err(Status::new(Der::AGAIN, message));
+        }
+        let pool = self.pool_by(pool.id(), map_version)?;
         let containers = pool.shard().containers().into_iter().filter(|one| !one.destroying);
         let containers = containers.map(|one| one.container).collect();
         Ok(HistoryBegun { now: self.admission.epoch(), containers })
     }
 
-    async fn give_page(&self, rank: Rank, asked: HistoryRequest) -> Result<HistoryPage, Status> {
-        let pool = self.pool_by(asked.pool, asked.map_version)?;
+    /// What goes from here to a target.
+    fn shares(&self, pool: &TargetPool, to: (Rank, TargetIndex)) -> Result<Shares, Status> {
+        let shares = Shares::new(pool.with_map(PoolMap::clone), self.own(), to);
+        shares.ok_or_else(|| refusal::invalid("the pool has no such target"))
+    }
+
+    async fn give_page(&self, rank: Rank, asked: HistoryComparison) -> Result<HistoryDifference, Status> {
+        let HistoryComparison { request, until, here } = asked;
+        let HistoryRequest { index, pool, map_version, container, from, most } = request;
+        let pool = self.pool_by(pool, map_version)?;
         pool.shard().hold_history(HOLD);
-        let engines = self.admission.pools.engines();
-        let own = (engines.own_rank(), engines.own_index());
-        let map = pool.with_map(PoolMap::clone);
-        let id = |place| {
-            let named = map.targets.iter().find(|target| (target.rank, target.index) == place);
-            named.map(|target| target.id).ok_or_else(|| refusal::invalid("the pool has no such target"))
-        };
-        let shares =
-            Shares { map: &map, from: id(own)?, to: id((rank, asked.index))?, last: RefCell::default() };
+        let shares = self.shares(&pool, (rank, index))?;
         let wanted = |object: ObjectId, dkey: Option<&Key>| shares.has(object, dkey);
-        if !pool.shard().has_container(asked.container) {
-            return Ok(HistoryPage::default());
+        if !pool.shard().has_container(container) {
+            let kept = vec![0; here.len().div_ceil(8 * weir_proto::history::FINGERPRINT_LEN)];
+            return Ok(HistoryDifference { kept: kept.into(), ..HistoryDifference::default() });
         }
-        let label = asked.container.to_string();
+        let label = container.to_string();
         let place = ErrorSite { pools: &self.admission.pools, pool: pool.id(), container: &label };
-        let since = weir_proto::Epoch::ZERO;
-        let most = asked.most.min(PAGE_MAX);
-        let page = pool.shard().history(asked.container, since, &asked.from, most, &wanted).await;
+        let most = most.min(PAGE_MAX);
+        let page = pool.shard().history(container, (&from, &until), most, &wanted, &here).await;
         page.map_err(|error| refusal::fetch(&error, &place))
+    }
+
+    async fn give_ended(&self, rank: Rank, asked: EndedRequest) -> Result<EndedTransactions, Status> {
+        let EndedRequest { index, pool, map_version, container, from } = asked;
+        let pool = self.pool_by(pool, map_version)?;
+        let shares = self.shares(&pool, (rank, index))?;
+        if !pool.shard().has_container(container) {
+            return Ok(EndedTransactions::default());
+        }
+        let ended = self.transactions.ended(&pool, container, from, |group| shares.has_group(group)).await;
+        ended.map_err(|error| Status::new(error.der(), error.to_string()))
     }
 
     fn give_names(&self, asked: &NamesRequest) -> Result<ChangeNames, Status> {

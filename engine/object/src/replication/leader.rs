@@ -11,6 +11,7 @@ use weir_proto::{Der, Epoch, Key, ObjectId, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
 use weir_runtime::{Instant, join_all};
 
+use super::room::{self, Taken};
 use super::{Claim, OwnData, Replication};
 use crate::admission::refusal::{self, ErrorSite};
 use crate::admission::{Access, Permit};
@@ -31,6 +32,8 @@ struct Led {
     group: usize,
     marks: Marks,
     change: LedChange,
+    /// Room for it at the other members, as long as it isn't stored there.
+    _room: Taken,
 }
 
 enum LedChange {
@@ -73,7 +76,7 @@ impl Replication {
         let identity = (id.client, id.number);
         let claim = self.claim(permit.pool.id(), identity, request.deadline()).await?;
         let dkeys = Some(vec![update.dkey.clone()]);
-        if let Some(executed) = self.repeats.executed_as(&permit.pool, identity) {
+        if let Some(executed) = self.executed(&permit.pool, identity) {
             return self.answer_again(&permit, executed, (update.object, dkeys), request.deadline()).await;
         }
         let access = self.admission.reach(permit, update.map_version, request.deadline()).await?;
@@ -83,6 +86,14 @@ impl Replication {
                 let check = async || access.pool.shard().check_room_for(access.container.id, len);
                 within_quota((&access.pool, &access.container), len, place, check).await?;
             }
+            let (shard, container) = (access.pool.shard(), access.container.id);
+            // Where room is kept for its records, it is at all members.
+            let is_kept = shard.keeps_room_for(container, update.object, &update.dkey, &update.akeys);
+            let needed = if is_kept { 0 } else { room::needed(&update.dkey, &update.akeys) };
+            let room = self.find_room(&access, (update.object, group), needed, place).await?;
+            // Asking may have taken as long as it takes to lose the lead, and the lease.
+            self.admission.check_placed(&access.pool, update.map_version)?;
+            self.led_group(&access.pool, update.object, dkeys.as_deref())?;
             let data = if inline.len() as u64 == len {
                 OwnData::Inline(inline.into())
             } else {
@@ -91,7 +102,7 @@ impl Replication {
             let marks = self.marks(&access.pool, (identity, acked), request.deadline());
             let object = update.object;
             let change = LedChange::Update(update, data);
-            let led = Led { access: access.clone(), object, group, marks, change };
+            let led = Led { access: access.clone(), object, group, marks, change, _room: room };
             let epoch = self.run(led, claim).await?;
             access.container.has_found_room(len);
             Ok((codec::encode(&UpdateReply { epoch }), len))
@@ -108,7 +119,7 @@ impl Replication {
         let identity = (id.client, id.number);
         let claim = self.claim(permit.pool.id(), identity, request.deadline()).await?;
         let dkeys = dkeys_of(&punch.scope);
-        if let Some(executed) = self.repeats.executed_as(&permit.pool, identity) {
+        if let Some(executed) = self.executed(&permit.pool, identity) {
             return self.answer_again(&permit, executed, (punch.object, dkeys), request.deadline()).await;
         }
         let access = self.admission.reach(permit, punch.map_version, request.deadline()).await?;
@@ -117,7 +128,9 @@ impl Replication {
             let marks = self.marks(&access.pool, (identity, acked), request.deadline());
             let object = punch.object;
             let change = LedChange::Punch(punch);
-            let led = Led { access: access.clone(), object, group, marks, change };
+            // What removes needs none.
+            let room = Taken::default();
+            let led = Led { access: access.clone(), object, group, marks, change, _room: room };
             let epoch = self.run(led, claim).await?;
             Ok((codec::encode(&UpdateReply { epoch }), 0))
         });
@@ -128,7 +141,14 @@ impl Replication {
         self.repeats.marks_as(&self.admission.rt, pool, named, deadline)
     }
 
-    /// The answer to a change that was made before, perhaps by another leader: it is settled first.
+    /// What is known of a change that was made before.
+    fn executed(&self, pool: &TargetPool, identity: Identity) -> Option<Executed> {
+        let known = self.repeats.executed_as(pool, identity);
+        known.filter(|_| !self.unsettled.has_planted(PlantedBug::DoubleAnswer))
+    }
+
+    /// The answer to a change that was made before, perhaps by another leader: it is settled first. Who doesn't lead any more may have
+    /// made it alone.
     async fn answer_again(
         &self,
         permit: &Permit,
@@ -136,8 +156,12 @@ impl Replication {
         (object, dkeys): (ObjectId, Option<Vec<Key>>),
         deadline: Instant,
     ) -> Result<Body, Status> {
-        let object = (permit.pool.id(), permit.container, object);
-        self.settle_all(&permit.pool, &object, dkeys.as_deref(), deadline).await?;
+        let name = (permit.pool.id(), permit.container, object);
+        self.settle_all(&permit.pool, &name, dkeys.as_deref(), deadline).await?;
+        let group = Self::group_of(&permit.pool, object, dkeys.as_deref(), self.own())?;
+        if self.members(&permit.pool, object, group).is_none() {
+            return Err(self.leads_not(&permit.pool));
+        }
         let epoch = executed.epoch.unwrap_or_else(|| self.admission.epoch());
         Ok(codec::encode(&UpdateReply { epoch }))
     }
@@ -204,12 +228,13 @@ impl Replication {
         if self.members(pool, object, group).is_none() {
             return Err(self.leads_not(pool));
         }
+        crate::groups::check_kept(pool, object, group)?;
         // Behind what transactions may have read by another leader.
         self.floors.check(pool, self.admission.epoch(), self.admission.rt.wall_ns())?;
         Ok(group)
     }
 
-    fn leads_not(&self, pool: &TargetPool) -> Status {
+    pub(super) fn leads_not(&self, pool: &TargetPool) -> Status {
         crate::groups::leads_not(pool, self.own())
     }
 
@@ -292,7 +317,8 @@ impl Replication {
     /// The change is about to be in the index.
     fn begin(self: &Rc<Self>, led: &Rc<Led>, epoch: Epoch) -> Rc<Pending> {
         let name = (led.access.pool.id(), led.access.container.id, led.object);
-        let pending = Pending::new(name, epoch, (self.own(), led.group), led.change.touched());
+        let version = led.access.pool.with_map(|map| map.version);
+        let pending = Pending::new(name, epoch, (self.own(), version, led.group), led.change.touched());
         self.unsettled.add(&pending);
         let (replication, led, forwarded) = (Rc::clone(self), Rc::clone(led), Rc::clone(&pending));
         // It begins when this task lets others run: by then the change is in the index, or withdrawn.
@@ -319,6 +345,10 @@ impl Replication {
         let is_long = encoded.len() + data.len() > FORWARD_INLINE_MAX;
         let mut done: Vec<Place> = Vec::new();
         loop {
+            // It is gone when this target was out of the map meanwhile, and has caught up.
+            if pending.is_withdrawn() {
+                return;
+            }
             // By a map that isn't leased there may be members that are not known here.
             if !self.admission.may_serve(&led.access.pool) {
                 self.admission.rt.sleep(PAUSE).await;

@@ -13,7 +13,7 @@ use super::{OwnData, Replication};
 use crate::admission::refusal::{self, ErrorSite};
 use crate::operations::within_quota;
 use crate::repeats::Marks;
-use crate::unsettled::{Pending, dkeys_of};
+use crate::unsettled::{Pending, PlantedBug, dkeys_of};
 
 /// A change as it came.
 struct Forwarded {
@@ -72,13 +72,18 @@ impl Replication {
             ForwardedChange::Update { dkey, .. } => (false, Some(vec![dkey.clone()])),
             ForwardedChange::Punch { scope } => (true, dkeys_of(scope)),
         };
+        let is_filling = is_punch && pool.shard().is_filling();
+        if is_filling && self.unsettled.has_planted(PlantedBug::PunchBeforeItsHistory) {
+            return Ok(());
+        }
         // Another request may have come with the same meanwhile.
         if self.unsettled.find(forward.pool, leader, epoch).is_some() {
             return Err(Status::new(Der::AGAIN, "it is being stored; it is to be sent again"));
         }
         let object = (forward.pool, forward.container, forward.object);
         let group = Self::group_of(&pool, forward.object, dkeys.as_deref(), leader)?;
-        let pending = Pending::new(object, epoch, (leader, group), (is_punch, dkeys));
+        let led = (leader, forward.map_version, group);
+        let pending = Pending::new(object, epoch, led, (is_punch, dkeys));
         self.unsettled.add(&pending);
         let forwarded = Forwarded { pool, container, request: forward, change, data, pending };
         // The request may be dropped in the middle: what has begun ends all the same.
@@ -103,7 +108,7 @@ impl Replication {
         let label = container.label.borrow().clone();
         let place = ErrorSite { pools: &self.admission.pools, pool: pool.id(), container: &label };
         let ReplicaForward { id, until, forgotten, object, epoch, map_version, .. } = request;
-        let marks = Marks { identity: (id.client, id.number), until, forgotten };
+        let marks = Marks { identity: (id.client, id.number), until, forgotten, is_replicated: true };
         let (shard, along) = (pool.shard(), |epoch| marks.along(epoch));
         let holds = || pool.check_map(map_version).is_ok();
         let attempt = async || match &change {
@@ -119,6 +124,7 @@ impl Replication {
         match within_quota((&pool, &container), len, &place, attempt).await {
             Ok(_) => {
                 self.repeats.committed(&pool, &marks, epoch);
+                self.keep_promise(&pool, pending.leader, &change);
                 pending.stored.open();
                 Ok(())
             }

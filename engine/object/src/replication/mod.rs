@@ -7,14 +7,14 @@
 mod leader;
 mod member;
 mod notices;
+mod reserve;
+mod room;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use weir_layout::Receivers;
 use weir_pool::TargetPool;
-use weir_proto::pool::TargetState;
 use weir_proto::{Der, ObjectId, PoolId};
 use weir_rpc::Status;
 use weir_runtime::Instant;
@@ -26,6 +26,7 @@ use crate::operations::UpdateData;
 use crate::repeats::{Identity, Repeats};
 use crate::unsettled::{Place, PlantedBug, Unsettled};
 use notices::Notices;
+use room::Room;
 
 /// Replicates the changes that reach one target.
 pub(crate) struct Replication {
@@ -36,6 +37,7 @@ pub(crate) struct Replication {
     /// Changes that are being made: one with the same name waits for them.
     running: RefCell<HashMap<(PoolId, Identity), Gate>>,
     notices: Notices,
+    room: Room,
 }
 
 /// The right to make a change of a name, until it is dropped.
@@ -69,14 +71,16 @@ impl Replication {
         unsettled: Rc<Unsettled>,
         floors: Rc<Floors>,
     ) -> Rc<Self> {
-        let (running, notices) = (RefCell::default(), Notices::default());
-        Rc::new(Self { admission, repeats, unsettled, floors, running, notices })
+        let (running, notices, room) = (RefCell::default(), Notices::default(), Room::default());
+        Rc::new(Self { admission, repeats, unsettled, floors, running, notices, room })
     }
 
     /// Answers leaders of groups from now on.
     pub(crate) fn start(self: &Rc<Self>) {
         self.serve_members();
         self.serve_notices();
+        self.serve_room();
+        self.serve_reserve();
     }
 
     /// Plants a fault, for tests of the harness that looks for it.
@@ -98,20 +102,17 @@ impl Replication {
             if group >= layout.group_count() || layout.serving(group, map).find_map(place) != Some(own) {
                 return None;
             }
-            let mut others: Vec<Place> =
-                layout.writing(group, map).filter_map(place).filter(|one| *one != own).collect();
-            // Places that others have as long as their target gets what it missed.
-            if map.targets.iter().any(|target| target.state == TargetState::Up && target.out != 0) {
-                let receivers = Receivers::of(object, map).ok()?;
-                for one in receivers.of_group(group, map).filter_map(place) {
-                    if !others.contains(&one) {
-                        others.push(one);
-                    }
-                }
-            }
+            let all = crate::groups::members(object, layout, group, map);
+            let others = all.into_iter().filter(|one| *one != own).collect();
             Some(Members { version: map.version, others })
         });
         members.ok().flatten()
+    }
+
+    /// Changes of a pool that this target makes as a leader at this moment: each opens when its change has ended.
+    pub(crate) fn running(&self, pool: PoolId) -> Vec<Gate> {
+        let running = self.running.borrow();
+        running.iter().filter(|((of, _), _)| *of == pool).map(|(_, gate)| gate.clone()).collect()
     }
 
     /// Claims a name, once nobody else has it.

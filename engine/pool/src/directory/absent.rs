@@ -77,7 +77,7 @@ impl Directory {
         }
         let remnant = Remnant { label: pool.label.clone(), ranks };
         changes.push(change(pool.pool, &remnant));
-        self.shard.change_attributes(&changes).await?;
+        self.commit(&changes).await?;
         self.absent.sizes.borrow_mut().remove(&pool.pool);
         self.keep(pool.pool, remnant);
         Ok(())
@@ -101,11 +101,15 @@ impl Directory {
         for error in &failed {
             tracing::debug!(pool = remnant.label, %error, "a part of a destroyed pool is still there");
         }
+        if self.follows_another() {
+            // What an earlier leader has sent may still arrive there.
+            return;
+        }
         let left = Remnant { ranks: failed.iter().map(AskError::rank).collect(), ..remnant.clone() };
         if left == remnant {
             return;
         }
-        match self.shard.change_attributes(&[change(pool, &left)]).await {
+        match self.commit(&[change(pool, &left)]).await {
             Ok(()) => self.keep(pool, left),
             // They are told once more.
             Err(error) => tracing::warn!(pool = remnant.label, %error, "what is left of a pool isn't noted"),
@@ -135,6 +139,10 @@ impl Directory {
         // A target that has lost its part has nothing to resize.
         let left = failed.iter().filter(|error| error.der() != Der::NONEXIST);
         self.absent.note(pool, left.map(AskError::rank));
+        if self.follows_another() {
+            // What an earlier leader has sent may still arrive there.
+            self.absent.note(pool, ranks);
+        }
     }
 }
 

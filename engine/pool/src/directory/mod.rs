@@ -1,15 +1,20 @@
 //! The list of the system's pools, and their creation and destruction.
 //!
-//! The system's lowest rank keeps it, in attributes of a small pool of its own. What a creation or destruction is
-//! going to do is durable before its first step, and every step is idempotent: after a crash the directory takes up
-//! what was begun. A creation that can't succeed is taken back.
+//! The system service keeps it ([`Keeper`]), in attributes of a small pool of its own on one, three or five engines. What a
+//! creation or destruction is going to do is durable before its first step, and every step is idempotent: after a crash, or
+//! where another engine leads, the directory takes up what was begun. A creation that can't succeed is taken back.
 //!
 //! The room calls stored records, the pools of a target for what has become of its device, and other engines over the tree. The
 //! daemon's management calls it; a target's pools ask it by requests only.
 
 mod absent;
+mod growth;
+mod keeper;
+mod members;
+mod origin;
 mod plan;
 
+pub use keeper::Keeper;
 pub use plan::PoolSpec;
 
 use std::cell::{Cell, RefCell};
@@ -20,24 +25,20 @@ use std::time::Duration;
 use uuid::Uuid;
 use weir_group::{AskError, Engines, Spread};
 use weir_proto::pool::{
-    PoolTarget, ResolveReply, ResolveRequest, TargetPoolCreate, TargetPoolDestroy, TargetPoolResize,
-    validate_label,
+    PoolTarget, ResolveReply, TargetPoolCreate, TargetPoolDestroy, TargetPoolResize, validate_label,
 };
 use weir_proto::{Der, PoolId, Rank, opcode};
+use weir_raft::{Command, Lost};
 use weir_runtime::join_all;
 use weir_runtime::sync::Semaphore;
-use weir_store::{Shard, Store};
+use weir_store::{AttributeChange, Shard};
 
 use crate::error::Failed;
-use crate::pools::TargetPools;
 use crate::record::{self, DirectoryEntry, EntryState, PoolRecord, SCOPE_DIRECTORY, SYSTEM_POOL};
-use crate::service::Made;
+use crate::service::{Led, Made};
 use crate::target::ask_leader;
 use absent::Absent;
 use plan::{SHARE_MIN, compare, share_of};
-
-/// Bytes of the system pool: ten thousand entries of a KiB, with the index around them.
-const SYSTEM_POOL_SIZE: u64 = 32 * 1024 * 1024;
 
 /// Longest wait for one target to create or destroy its shard: a few writes to its log.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
@@ -45,29 +46,43 @@ const STEP_LIMIT: Duration = Duration::from_secs(10);
 /// Pause between attempts to finish what was begun while an engine was down.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
+/// Longest time for which what a deposed leader has sent may arrive: one step, and once more without the tree.
+const EARLIER_LIMIT: Duration = Duration::from_secs(30);
+
+/// The term of the first leader of a new group: the one before has none.
+const FIRST_TERM: u64 = 2;
+
+/// Replicas are taking the place of the only keeper.
+const MOVED: Failed = Failed::NoKeeper("other engines are beginning to keep it, too");
+
 /// The list of pools.
 pub struct Directory {
     engines: Rc<Engines>,
     spread: Rc<Spread>,
     shard: Shard,
+    /// By what it leads; nothing where only this engine keeps the list.
+    led: Option<Led>,
+    /// One batch is stored at a time.
+    changing: Semaphore,
+    /// Replicas take its place.
+    retired: Cell<bool>,
     absent: Absent,
     entries: RefCell<BTreeMap<PoolId, DirectoryEntry>>,
     /// One change at a time for each label.
     turns: RefCell<HashMap<String, Semaphore>>,
-    /// Whether pools may have a redundancy factor: by tests only, see [`weir_layout::SERVES_REPLICAS`].
-    allows_redundancy: Cell<bool>,
 }
 
 impl Directory {
-    /// Loads the list and takes up what was begun.
+    /// Loads the list and takes up what was begun. `led`: it is replicated, and this engine's replica leads.
     ///
     /// # Errors
-    /// When the list can't be read or its pool can't be created.
-    pub async fn open(store: &Store, engines: Rc<Engines>, spread: Rc<Spread>) -> Result<Rc<Self>, Failed> {
-        let shard = match store.pool(SYSTEM_POOL) {
-            Some(shard) => shard,
-            None => store.create_pool(SYSTEM_POOL, SYSTEM_POOL_SIZE).await?,
-        };
+    /// When the list can't be read.
+    pub(crate) fn open(
+        shard: Shard,
+        engines: Rc<Engines>,
+        spread: Rc<Spread>,
+        led: Option<Led>,
+    ) -> Result<Rc<Self>, Failed> {
         let mut entries = BTreeMap::new();
         for (_, bytes) in record::load_scope(&shard, SCOPE_DIRECTORY) {
             let entry: DirectoryEntry = record::decode(SYSTEM_POOL, &bytes)?;
@@ -79,46 +94,90 @@ impl Directory {
             engines,
             spread,
             shard,
+            led,
+            changing: Semaphore::new(1),
+            retired: Cell::new(false),
             absent,
             entries: RefCell::new(entries),
             turns: RefCell::default(),
-            allows_redundancy: Cell::new(false),
         });
-        directory.answer_engines();
         let rt = directory.engines.runtime().clone();
         rt.spawn(take_up(Rc::downgrade(&directory), rt.clone()));
         rt.spawn(absent::catch_up(Rc::downgrade(&directory), rt.clone()));
         Ok(directory)
     }
 
-    /// Answers in the place of the list that is lost with the target which kept it.
-    pub fn refuse(pools: &Rc<TargetPools>) {
-        let Some(failed) = pools.out_of_service() else { return };
-        pools.engines().serve(opcode::POOL_RESOLVE, move |_, _: ResolveRequest| {
-            core::future::ready(Err::<ResolveReply, _>(failed.clone()))
-        });
+    /// Makes sure that this directory is the one that counts: what it says includes all that was acknowledged.
+    ///
+    /// # Errors
+    /// When another engine keeps the list, or may.
+    pub async fn confirm(&self) -> Result<(), Failed> {
+        if self.retired.get() {
+            return Err(MOVED);
+        }
+        let Some(led) = &self.led else { return Ok(()) };
+        led.replica.confirm(led.leadership.term).await.map_err(|lost| self.lost(&lost))
     }
 
-    fn answer_engines(self: &Rc<Self>) {
-        let directory = Rc::downgrade(self);
-        self.engines.serve(opcode::POOL_RESOLVE, move |_, request: ResolveRequest| {
-            let directory = directory.upgrade();
-            async move {
-                let missing = || Failed::NoPool(request.pool.clone());
-                let directory = directory.ok_or_else(missing)?;
-                match Uuid::try_parse(&request.pool).map(PoolId) {
-                    // To an engine that still has a part of it this is more than an unknown pool.
-                    Ok(pool) if directory.absent.is_remnant(pool) => Err(Failed::Remnant(pool)),
-                    _ => directory.resolve(&request.pool),
-                }
+    /// Changes nothing any more, once what is being stored is stored.
+    async fn retire(&self) {
+        let _permit = self.changing.acquire().await;
+        self.retired.set(true);
+    }
+
+    /// Whether this directory counts no more. Nobody is told anything then.
+    fn is_over(&self) -> bool {
+        let leads = |led: &Led| led.replica.leadership() == Some(led.leadership);
+        self.retired.get() || self.led.as_ref().is_some_and(|led| !leads(led))
+    }
+
+    /// Whether another leader may have sent something that is still under way.
+    fn follows_another(&self) -> bool {
+        let now = self.engines.runtime().now();
+        let is_new = |led: &Led| {
+            led.leadership.term > FIRST_TERM
+                && now.saturating_duration_since(led.leadership.since) < EARLIER_LIMIT
+        };
+        self.led.as_ref().is_some_and(is_new)
+    }
+
+    /// Makes changes durable, on most replicas where there are several.
+    async fn commit(&self, changes: &[AttributeChange]) -> Result<(), Failed> {
+        if let Some(led) = &self.led {
+            let command = Command { changes: changes.to_vec(), ..Command::default() };
+            let proposed = led.replica.propose(led.leadership.term, command).await;
+            return proposed.map(drop).map_err(|lost| self.lost(&lost));
+        }
+        let _permit = self.changing.acquire().await;
+        if self.retired.get() {
+            return Err(MOVED);
+        }
+        Ok(self.shard.change_attributes(changes).await?)
+    }
+
+    fn lost(&self, lost: &Lost) -> Failed {
+        match lost {
+            Lost::NotLeader(_) => Failed::NoKeeper("another one is being found"),
+            Lost::InDoubt => Failed::NoKeeper("this one has ceased to lead them"),
+            Lost::TooLong { .. } => {
+                Failed::Invalid { object: "the list of pools".to_owned(), reason: lost.to_string() }
             }
-        });
+            Lost::Failed(reason) => Failed::OutOfService {
+                rank: self.engines.own_rank(),
+                index: self.engines.own_index(),
+                reason: reason.clone(),
+            },
+        }
     }
 
-    /// Creates pools with a redundancy factor from now on, for tests of what isn't served to users.
-    #[doc(hidden)]
-    pub fn allow_redundancy(&self) {
-        self.allows_redundancy.set(true);
+    /// Answers where the service of a pool is. What is left of a destroyed pool is more than an unknown pool to an engine that
+    /// still has a part of it.
+    async fn answer(&self, name: &str) -> Result<ResolveReply, Failed> {
+        self.confirm().await?;
+        match Uuid::try_parse(name).map(PoolId) {
+            Ok(pool) if self.absent.is_remnant(pool) => Err(Failed::Remnant(pool)),
+            _ => self.resolve(name),
+        }
     }
 
     /// Every pool, by identity.
@@ -214,6 +273,9 @@ impl Directory {
         let (last, first): (Vec<_>, Vec<_>) =
             pool.map.targets.iter().filter(serving).partition(|target| target.index.0 == 0);
         for group in [first, last] {
+            if self.is_over() {
+                break;
+            }
             let asked = group
                 .iter()
                 .map(|target| self.engines.ask::<_, ()>(target.rank, target.index, opcode, pool, STEP_LIMIT));
@@ -271,9 +333,13 @@ impl Directory {
         }
         let request = TargetPoolDestroy { only_if_empty: false, ..request };
         let failed = self.spread.tell(&entry.ranks, opcode::TARGET_POOL_DESTROY, &request, STEP_LIMIT).await;
-        let left: Vec<Rank> = failed.iter().map(AskError::rank).collect();
+        let mut left: Vec<Rank> = failed.iter().map(AskError::rank).collect();
         if let Some(error) = failed.into_iter().find(|error| !(leaves_remnants && error.is_away())) {
             return Err(Failed::asking(object, doing, error));
+        }
+        if self.follows_another() {
+            // A creation that an earlier leader has sent may come behind this.
+            left.clone_from(&entry.ranks);
         }
         let gone = record::change(SCOPE_DIRECTORY, entry.pool.pool.0.as_bytes(), None);
         self.leave_remnant(&entry.pool, left, vec![gone]).await?;
@@ -294,7 +360,8 @@ impl Directory {
         let turn = self.turn(&label.pool.label);
         let _permit = turn.acquire().await;
         self.resolve(name)?;
-        let Some(mut entry) = self.find(name) else { return Err(Failed::NoPool(name.to_owned())) };
+        let Some(entry) = self.find(name) else { return Err(Failed::NoPool(name.to_owned())) };
+        let mut entry = self.finish_extension(entry).await?;
         let object = format!("pool {}", entry.pool.label);
         let share = share_of(size, entry.pool.map.targets.len());
         if share < SHARE_MIN {
@@ -340,19 +407,19 @@ impl Directory {
     async fn put(&self, entry: &DirectoryEntry) -> Result<(), Failed> {
         let stored = record::encode(entry);
         let name = entry.pool.pool.0.as_bytes();
-        self.shard.change_attributes(&[record::change(SCOPE_DIRECTORY, name, Some(stored))]).await?;
+        self.commit(&[record::change(SCOPE_DIRECTORY, name, Some(stored))]).await?;
         self.entries.borrow_mut().insert(entry.pool.pool, entry.clone());
         Ok(())
     }
 
-    /// Goes on with one pool that is being created or destroyed.
+    /// Goes on with one pool that is being created, extended or destroyed.
     async fn go_on(&self, name: PoolId) {
         let Some(found) = self.entries.borrow().get(&name).cloned() else { return };
         let turn = self.turn(&found.pool.label);
         let _permit = turn.acquire().await;
         let Some(entry) = self.entries.borrow().get(&name).cloned() else { return };
         let outcome = match entry.state {
-            EntryState::Ready => Ok(()),
+            EntryState::Ready => self.finish_extension(entry).await.map(drop),
             EntryState::Creating => self.finish_creation(entry).await.map(drop),
             EntryState::Destroying => self.finish_destruction(&entry, false, false).await,
         };
@@ -362,7 +429,7 @@ impl Directory {
     }
 }
 
-/// Takes up unfinished creations and destructions, for as long as the directory lives.
+/// Takes up unfinished creations, extensions and destructions, for as long as the directory lives.
 async fn take_up(directory: Weak<Directory>, rt: weir_runtime::Handle) {
     loop {
         let Some(strong) = directory.upgrade() else { return };
@@ -370,7 +437,7 @@ async fn take_up(directory: Weak<Directory>, rt: weir_runtime::Handle) {
             let entries = strong.entries.borrow();
             entries
                 .values()
-                .filter(|entry| entry.state != EntryState::Ready)
+                .filter(|entry| entry.state != EntryState::Ready || !entry.joining().is_empty())
                 .map(|entry| entry.pool.pool)
                 .collect()
         };

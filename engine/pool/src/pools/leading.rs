@@ -32,7 +32,6 @@ impl TargetPools {
         shard: &Shard,
     ) -> Result<Option<Rc<Replica>>, Failed> {
         let is_replicated = record.replicas().len() > 1;
-        // A shard that was made anew has no replica: it has forgotten how it has voted.
         let Some(replicas) =
             self.replicas.as_ref().filter(|_| is_replicated && weir_raft::is_prepared(shard))
         else {
@@ -42,12 +41,17 @@ impl TargetPools {
         Ok(Some(replicas.open(shard.clone(), scopes).await?))
     }
 
-    /// Prepares the replica of a new pool's service that belongs here, if one does.
+    /// Prepares the replica of a pool's service that belongs here, if one does: that of a new pool, or one in the place of a
+    /// replica whose shard was lost, which the leader has dismissed before it had the shard made anew.
     pub(super) async fn prepare_replica(&self, record: &PoolRecord, shard: &Shard) -> Result<(), Failed> {
         let (members, own) = (record.replicas(), self.engines().own_rank());
-        let is_new = record.map.version == FIRST_VERSION;
-        if is_new && self.replicas.is_some() && members.len() > 1 && members.contains(&own) {
+        if self.replicas.is_none() || members.len() == 1 || !members.contains(&own) {
+            return Ok(());
+        }
+        if record.map.version == FIRST_VERSION {
             weir_raft::prepare(shard, &members).await?;
+        } else {
+            weir_raft::prepare_again(shard, &members).await?;
         }
         Ok(())
     }

@@ -35,7 +35,7 @@ async fn hold(pools: Weak<TargetPools>) {
         let is_idle = strong.leased().next().is_none();
         if !is_idle {
             strong.renew().await;
-            strong.tell_returned().await;
+            strong.tell_returned();
         }
         drop(strong);
         if is_idle {

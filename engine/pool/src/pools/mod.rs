@@ -7,16 +7,16 @@ mod leases;
 mod lookup;
 mod notice;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
 use weir_group::{Engines, Spread};
-use weir_proto::lease::{RebuiltNotice, ReturnedNotice};
+use weir_proto::lease::{HindranceNotice, ProgressNotice, RebuiltNotice, ReturnedNotice};
 use weir_proto::pool::{
-    ContainerStateByLeader, DeviceNotice, GrantRequest, PoolMap, TargetContainer as ContainerName,
-    TargetContainerState, TargetPool as PoolName, TargetPoolCreate, TargetPoolDestroy, TargetPoolMap,
-    TargetPoolResize,
+    ContainerStateByLeader, DeviceNotice, GrantRequest, PoolExtension, PoolMap,
+    TargetContainer as ContainerName, TargetContainerState, TargetPool as PoolName, TargetPoolCreate,
+    TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
 };
 use weir_proto::{Clock, PoolId, Rank, opcode};
 use weir_raft::Replicas;
@@ -48,8 +48,12 @@ pub struct TargetPools {
     missed: RefCell<BTreeSet<PoolId>>,
     /// Pools whose services have shown a map that can't be right, and were not told so yet.
     contradicted: RefCell<BTreeSet<PoolId>>,
+    /// Engines that are being told that this target is back.
+    telling: RefCell<BTreeSet<Rank>>,
     /// There is a lease to ask for.
     leasing: Notify,
+    /// Who answered for the list of pools last.
+    keeper: Cell<Option<Rank>>,
 }
 
 impl TargetPools {
@@ -80,7 +84,9 @@ impl TargetPools {
             creating: Semaphore::new(1),
             missed: RefCell::default(),
             contradicted: RefCell::default(),
+            telling: RefCell::default(),
             leasing: Notify::new(),
+            keeper: Cell::new(None),
         });
         for summary in pools.store.pools() {
             let Some(shard) = pools.store.pool(summary.pool) else { continue };
@@ -110,6 +116,11 @@ impl TargetPools {
     #[must_use]
     pub const fn engines(&self) -> &Rc<Engines> {
         &self.engines
+    }
+
+    /// This engine's replicas, of pool services and of the list of pools; those of an engine are on its first target.
+    pub(crate) const fn replicas(&self) -> Option<&Rc<Replicas>> {
+        self.replicas.as_ref()
     }
 
     /// The target's clock.
@@ -244,8 +255,9 @@ impl TargetPools {
     async fn create(self: &Rc<Self>, record: PoolRecord) -> Result<(), Failed> {
         self.in_service()?;
         let _turn = self.creating.acquire().await;
+        // What is asked again after a newer map has come is done.
         if let Some(known) = self.pools.borrow().get(&record.pool)
-            && *known.record.borrow() == record
+            && known.record.borrow().has_all_of(&record)
         {
             return Ok(());
         }
@@ -324,8 +336,21 @@ impl TargetPools {
         answer!(TARGET_POOL_QUERY, |pools, _, request: PoolName| Ok(pools.get(request.pool)?.space()));
         answer!(TARGET_POOL_RESIZE, |pools, _, request: TargetPoolResize| pools.resize(request).await);
         answer!(TARGET_POOL_MAP, |pools, _, request: TargetPoolMap| pools.take_map(request).await);
+        answer!(POOL_EXTEND, |pools, _, request: PoolExtension| {
+            let service = pools.service(request.pool)?;
+            service.confirm().await?;
+            service.extend(&request).await
+        });
         answer!(TARGET_REBUILT, |pools, from, notice: RebuiltNotice| {
             pools.service(notice.pool)?.take_in(from, &notice).await
+        });
+        answer!(TARGET_FILL_PROGRESS, |pools, from, notice: ProgressNotice| {
+            pools.service(notice.pool)?.note_progress(from, &notice);
+            Ok(())
+        });
+        answer!(TARGET_FILL_HINDERED, |pools, from, notice: HindranceNotice| {
+            pools.service(notice.pool)?.note_hindrance(from, notice);
+            Ok(())
         });
         answer!(TARGET_RETURNED, |pools, from, notice: ReturnedNotice| pools.readmit(from, notice).await);
         answer!(TARGET_DEVICE, |pools, from, notice: DeviceNotice| pools.judge_device(from, notice).await);

@@ -1,9 +1,10 @@
 //! What a target says of its device to pool services, and how it finds out that it has to say it again.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 use std::time::Duration;
 
-use weir_proto::lease::{RebuiltNotice, ReturnedNotice};
+use weir_proto::lease::{FillProgress, HindranceNotice, ProgressNotice, RebuiltNotice, ReturnedNotice};
 use weir_proto::pool::{DeviceNotice, PoolMap, TargetPoolMap, TargetState};
 use weir_proto::{PoolId, Rank, TargetIndex, opcode};
 use weir_runtime::join_all;
@@ -111,14 +112,19 @@ impl TargetPools {
         left
     }
 
-    /// Says to a pool's service that this target has caught up: it has all that its groups have settled, since the version of the map
-    /// that brought its state [`TargetState::Up`]. By the map that is used then it serves reads, unless it was taken out meanwhile.
+    /// Says to a pool's service that this target has all that it lacked: one that is up, all that its groups have settled, since the
+    /// version of the map that brought its state [`TargetState::Up`]. By the map that is used then it serves reads, unless it was taken
+    /// out meanwhile. One that gets places of others has filled them, in the move of data since that version; or has nothing unsettled of
+    /// what is handed over since that version.
     ///
     /// # Errors
     /// When the service doesn't answer; it is to be told again.
     pub async fn tell_rebuilt(&self, pool: PoolId, since: u32) -> Result<(), Failed> {
         let known = self.get(pool)?;
-        known.is_whole.set(true);
+        // One that serves has got places of others: what it has forgotten of its own it doesn't know again.
+        if matches!(known.with_map(|map| self.shown(map)), Some(TargetState::Up | TargetState::New)) {
+            known.is_whole.set(true);
+        }
         let notice = RebuiltNotice { index: self.engines().own_index(), pool, since };
         let asked = known.ask_service(opcode::TARGET_REBUILT, &notice, NOTICE_LIMIT);
         let told: TargetPoolMap = asked.await.map_err(|error| {
@@ -127,8 +133,35 @@ impl TargetPools {
         self.take_map(told).await
     }
 
+    /// Says to a pool's service how far this target is with the data that it gets.
+    ///
+    /// # Errors
+    /// When the service doesn't answer.
+    pub async fn tell_progress(&self, pool: PoolId, progress: FillProgress) -> Result<(), Failed> {
+        let known = self.get(pool)?;
+        let notice = ProgressNotice { index: self.engines().own_index(), pool, progress };
+        let asked = known.ask_service(opcode::TARGET_FILL_PROGRESS, &notice, NOTICE_LIMIT);
+        asked.await.map_err(|error| {
+            Failed::asking(format!("pool {}", known.label()), "saying how far a target is", error)
+        })
+    }
+
+    /// Says to a pool's service why this target can't go on with the data that it gets.
+    ///
+    /// # Errors
+    /// When the service doesn't answer.
+    pub async fn tell_hindrance(&self, pool: PoolId, reason: String) -> Result<(), Failed> {
+        let known = self.get(pool)?;
+        let notice = HindranceNotice { index: self.engines().own_index(), pool, reason };
+        let asked = known.ask_service(opcode::TARGET_FILL_HINDERED, &notice, NOTICE_LIMIT);
+        asked.await.map_err(|error| {
+            Failed::asking(format!("pool {}", known.label()), "saying why a target can't go on", error)
+        })
+    }
+
     /// Pools with replicas whose maps don't have this target as it is: they have it out though it is well, or take it for one that
-    /// knows which changes are settled, which it has forgotten since it started.
+    /// knows which changes are settled, which it has forgotten since it started; or may do so soon, since it may have caught up
+    /// before it started.
     fn returned(&self) -> BTreeMap<Rank, Vec<(PoolId, u32)>> {
         let mut returned = BTreeMap::new();
         if self.out_of_service().is_some() {
@@ -136,8 +169,10 @@ impl TargetPools {
         }
         for pool in self.all().into_iter().filter(|pool| pool.is_leased()) {
             let record = pool.record.borrow();
-            let is_out = self.shown(&record.map).is_some_and(TargetState::is_lost);
-            if is_out || pool.lacks_knowledge() {
+            let own = (self.engines().own_rank(), self.engines().own_index());
+            let shown = record.map.targets.iter().find(|target| (target.rank, target.index) == own);
+            let is_out = shown.is_some_and(|target| !target.takes_part());
+            if is_out || pool.lacks_knowledge() || pool.may_have_caught_up() {
                 // Of several replicas the one that leads listens.
                 for rank in record.replicas() {
                     let known: &mut Vec<_> = returned.entry(rank).or_default();
@@ -149,19 +184,25 @@ impl TargetPools {
     }
 
     /// Says to pool services that this target is back, where their maps don't have it so, and takes over the maps that they answer
-    /// with.
-    pub(super) async fn tell_returned(&self) {
-        let index = self.engines().own_index();
-        let asked = self.returned().into_iter().map(|(rank, pools)| async move {
-            let notice = ReturnedNotice { index, pools };
-            self.engines().ask(rank, TargetIndex(0), opcode::TARGET_RETURNED, &notice, NOTICE_LIMIT).await
-        });
-        let answers: Vec<Result<Vec<TargetPoolMap>, _>> = join_all(asked).await;
-        for answer in answers {
-            match answer {
-                Ok(maps) => self.take_maps(maps).await,
-                Err(error) => tracing::debug!(%error, "a pool service has not heard that a target is back"),
+    /// with. Waits for none of them: a replica that doesn't answer must not hold up the renewal of leases, nor the other replicas.
+    pub(super) fn tell_returned(self: &Rc<Self>) {
+        for (rank, pools) in self.returned() {
+            if self.telling.borrow_mut().insert(rank) {
+                let told = Rc::clone(self);
+                self.engines().runtime().spawn(async move {
+                    told.tell_returned_to(rank, pools).await;
+                    told.telling.borrow_mut().remove(&rank);
+                });
             }
+        }
+    }
+
+    async fn tell_returned_to(&self, rank: Rank, pools: Vec<(PoolId, u32)>) {
+        let notice = ReturnedNotice { index: self.engines().own_index(), pools };
+        let asked = self.engines().ask(rank, TargetIndex(0), opcode::TARGET_RETURNED, &notice, NOTICE_LIMIT);
+        match asked.await {
+            Ok(maps) => self.take_maps(maps).await,
+            Err(error) => tracing::debug!(%error, "a pool service has not heard that a target is back"),
         }
     }
 

@@ -25,10 +25,19 @@ pub struct DirectoryEntry {
     pub pool: PoolRecord,
     /// Bytes asked for.
     pub size: u64,
-    /// Ranks that hold it, ascending.
+    /// Ranks that hold it, or are joining it, ascending.
     pub ranks: Vec<Rank>,
     /// How far it is.
     pub state: EntryState,
+}
+
+impl DirectoryEntry {
+    /// Ranks that are joining the pool: parts of it may be there, and its map may have them.
+    #[must_use]
+    pub fn joining(&self) -> Vec<Rank> {
+        let known = self.pool.map.ranks();
+        self.ranks.iter().copied().filter(|rank| !known.contains(rank)).collect()
+    }
 }
 
 /// The form of version 3, with [`SecondPoolForm`] that of version 2, and with [`FirstPoolForm`] that of version 1.

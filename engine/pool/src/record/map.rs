@@ -82,15 +82,8 @@ impl From<&PoolMap> for MapForm {
 
 impl From<EarlyMapForm> for PoolMap {
     fn from(form: EarlyMapForm) -> Self {
-        let target = |TargetForm { id, rank, index, state }| PoolTarget {
-            id,
-            rank,
-            index,
-            state: state.into(),
-            since: 0,
-            out: 0,
-            in_doubt: false,
-        };
+        let target =
+            |TargetForm { id, rank, index, state }| PoolTarget::plain(id, (rank, index), state.into());
         Self::new(form.version, form.targets.into_iter().map(target).collect())
     }
 }

@@ -9,6 +9,7 @@ mod container;
 mod entry;
 mod map;
 mod pool;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -16,6 +17,8 @@ pub(crate) use container::ContainerRecord;
 pub(crate) use entry::Remnant;
 pub use entry::{DirectoryEntry, EntryState};
 pub use pool::PoolRecord;
+pub(crate) use pool::STAYS_AS_IT_IS;
+pub(crate) use settings::PoolSettings;
 pub(crate) use weir_raft::{change, load_scope};
 
 use serde::de::DeserializeOwned;
@@ -38,9 +41,11 @@ pub(crate) const SCOPE_LABEL: &[u8] = b"label";
 pub(crate) const SCOPE_CONTAINER: &[u8] = b"container";
 /// Scope of the containers whose targets may keep other snapshots than the service lists, by container.
 pub(crate) const SCOPE_UNTOLD: &[u8] = b"untold";
-/// Scope of what a replicated service knows of the pool itself.
+/// Scope of what a service knows of the pool itself.
 pub(crate) const SCOPE_SERVICE: &[u8] = b"service";
-/// Name of the pool's map there.
+/// Name of what was set of the pool there.
+pub(crate) const NAME_SETTINGS: &[u8] = b"settings";
+/// Name of the map of a pool whose service is replicated there.
 pub(crate) const NAME_MAP: &[u8] = b"map";
 /// Scope of the system's pools, by pool.
 pub(crate) const SCOPE_DIRECTORY: &[u8] = b"directory";

@@ -1,5 +1,7 @@
 //! What a target stores of a pool.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use weir_proto::codec::DecodeError;
 use weir_proto::pool::{PoolMap, TargetPoolCreate};
@@ -31,19 +33,28 @@ pub struct PoolRecord {
     pub redundancy: u32,
 }
 
+/// Why engines can't join or leave a pool without redundancy.
+pub(crate) const STAYS_AS_IT_IS: &str = "the pool has no redundancy: its data stays where it is as long as the pool lives; copy it to another pool";
+
 /// Most replicas of a pool's service: it outlives the loss of two engines.
 const REPLICAS_MAX: usize = 5;
 
 impl PoolRecord {
+    /// Whether this is another record, with the same map or a newer one.
+    pub(crate) fn has_all_of(&self, other: &Self) -> bool {
+        self.map.version >= other.map.version && *self == Self { map: self.map.clone(), ..other.clone() }
+    }
+
     /// The ranks that replicate the pool's service, of which the first leads first; one alone: it isn't replicated. They are
     /// 2 *F* + 1 for a redundancy factor of *F*, as far apart in the failure domains as can be, and an odd number of them: one more
-    /// would survive no more. They depend on nothing that changes while the pool lives.
+    /// would survive no more. They depend on nothing that changes while the pool lives: engines that join it later run none.
     #[must_use]
     pub fn replicas(&self) -> Vec<Rank> {
         if self.redundancy == 0 {
             return vec![self.service];
         }
-        let ranks = self.map.ranks();
+        let original = self.map.targets.iter().filter(|target| target.joined == 0).map(|target| target.rank);
+        let ranks: BTreeSet<Rank> = original.collect();
         let wanted = usize::try_from(self.redundancy).map_or(REPLICAS_MAX, |lost| lost.saturating_mul(2) + 1);
         let most = wanted.min(REPLICAS_MAX).min(ranks.len());
         let mut chosen = vec![self.service];

@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 use weir_proto::pool::{ContainerProperties, ContainerType, PoolEngine, PoolMap, PoolTarget, TargetState};
 use weir_proto::{Epoch, PoolId, PoolSecret, Rank, TargetIndex, TenantId};
 
-use super::{ContainerRecord, DirectoryEntry, EntryState, PoolRecord, Remnant, Stored, decode, encode};
+use super::{
+    ContainerRecord, DirectoryEntry, EntryState, PoolRecord, PoolSettings, Remnant, Stored, decode, encode,
+};
 use crate::error::Failed;
 
 const POOL: PoolId = PoolId(uuid::Uuid::from_u128(7));
@@ -41,6 +43,7 @@ const ENTRY: &str = concat!(
 );
 const CONTAINER: &str = "03626f7801808040025331808040e80764ed030080e2cfaa060205ac0280080200018020030001";
 const REMNANT: &str = "0474616e6b0202ac02";
+const SETTINGS: &str = "ac02";
 
 /// A map as versions 1 and 2 have it.
 fn early_map() -> PoolMap {
@@ -132,6 +135,8 @@ fn records_are_written_in_the_form_that_is_recorded() {
     assert_eq!(hex(&encode(&entry(pool()))), format!("03{ENTRY}"));
     assert_eq!(hex(&encode(&container())), format!("02{CONTAINER}"));
     assert_eq!(hex(&encode(&remnant())), format!("02{REMNANT}"));
+    assert_eq!(hex(&encode(&PoolSettings { rebuild_delay: 300 })), format!("01{SETTINGS}"));
+    assert_eq!(read(1, SETTINGS), Ok(PoolSettings { rebuild_delay: 300 }));
 }
 
 #[test]

@@ -52,8 +52,8 @@ impl PoolService {
         Ok(turn)
     }
 
-    /// Every attribute of a container.
-    pub(crate) fn attributes_of(&self, container: ContainerId) -> BTreeMap<String, ByteBuf> {
+    /// Every attribute of a container, as it is in memory.
+    pub fn attributes_of(&self, container: ContainerId) -> BTreeMap<String, ByteBuf> {
         let entries = record::load_scope(&self.shard, &record::scope_attributes(container));
         let text =
             |(name, value): (Vec<u8>, Vec<u8>)| Some((String::from_utf8(name).ok()?, ByteBuf::from(value)));

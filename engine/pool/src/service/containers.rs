@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use weir_group::Gathered;
-use weir_layout::{ClassError, Layout, ObjectClass, serves_replicas};
+use weir_layout::{ClassError, Layout, ObjectClass, serves_all_replicas};
 use weir_proto::pool::{
     AllocateReply, ContainerCreateRequest, ContainerInfo, ContainerOpenReply, ContainerOpenRequest,
     ContainerProperties, validate_label,
@@ -352,9 +352,16 @@ fn info_of(container: &Container, used: u64) -> ContainerInfo {
     }
 }
 
-/// Checks that a class keeps data over the loss of as many engines as the redundancy factor says.
+/// Checks that a class keeps data over the loss of as many engines as the redundancy factor says, and has no replicas where that is 0:
+/// no map of such a pool says that a target has started again, so replicas that differ since then would stay different.
 pub(crate) fn check_survives(class: ObjectClass, factor: u32) -> Result<(), String> {
-    if class.survives() >= factor || !serves_replicas() {
+    if factor == 0 && class.survives() > 0 && !serves_all_replicas() {
+        return Err(format!(
+            "objects of class {class} have replicas, which only pools with a redundancy factor keep equal, and the pool has none; make a pool with redundancy factor {}, or name a class without replicas, or none",
+            class.survives()
+        ));
+    }
+    if class.survives() >= factor {
         return Ok(());
     }
     Err(format!(

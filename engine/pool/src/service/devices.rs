@@ -100,7 +100,7 @@ impl PoolService {
     }
 
     /// Whether a target says that it has no shard of the pool.
-    async fn has_lost(&self, rank: Rank, index: TargetIndex) -> bool {
+    pub(super) async fn has_lost(&self, rank: Rank, index: TargetIndex) -> bool {
         let request = TargetPool { pool: self.shard.id() };
         let asked = self.engines.ask::<_, TargetPoolSpace>(
             rank,

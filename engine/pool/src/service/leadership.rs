@@ -7,11 +7,12 @@ use weir_group::{AskError, Engines, Spread};
 use weir_proto::pool::{
     ContainerStateByLeader, PoolMap, PoolTarget, TargetContainerState, TargetContainerUsage,
 };
-use weir_proto::{Clock, opcode};
+use weir_proto::{Clock, Rank, TargetIndex, opcode};
 use weir_raft::{Command, CommandId, Leadership, Lost, Replica};
 use weir_store::AttributeChange;
 
 use super::PoolService;
+use super::moves::begin_anew;
 use crate::error::Failed;
 use crate::record::{self, NAME_MAP, SCOPE_SERVICE};
 use crate::target::TargetPool;
@@ -82,6 +83,36 @@ impl PoolService {
         proposed.map(drop).map_err(|lost| self.lost(lost))
     }
 
+    /// Has the service's replica on an engine whose shard is lost take no part any more. What that one has voted for and stored is known
+    /// to the others: with the change itself they have all that was committed.
+    pub(super) async fn dismiss_replica(&self, rank: Rank) -> Result<(), Failed> {
+        self.change_replica(rank, false).await
+    }
+
+    /// Has replicas take part again whose shards were made anew.
+    pub(super) async fn admit_replicas(&self) -> Result<(), Failed> {
+        let record = self.pool()?;
+        let is_there = |target: &PoolTarget| target.index == TargetIndex(0) && target.state.takes_writes();
+        for rank in record.replicas() {
+            if record.map.targets.iter().any(|target| target.rank == rank && is_there(target)) {
+                self.change_replica(rank, true).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn change_replica(&self, rank: Rank, takes_part: bool) -> Result<(), Failed> {
+        let Some(led) = &self.led else { return Ok(()) };
+        let is_done = || led.replica.members().contains(&rank) == takes_part;
+        if is_done() {
+            return Ok(());
+        }
+        let changed = led.replica.change_member(led.leadership.term, rank, takes_part).await;
+        changed.map_err(|lost| self.lost(lost))?;
+        // Another change was under way.
+        if is_done() { Ok(()) } else { Err(Failed::Deposed(self.shard.id())) }
+    }
+
     fn lost(&self, lost: Lost) -> Failed {
         let pool = self.shard.id();
         match lost {
@@ -98,7 +129,8 @@ impl PoolService {
     }
 
     /// Goes by a new map, which the replicas have before any target is told of it.
-    pub(super) async fn put_map(&self, pool: &TargetPool, map: PoolMap) -> Result<(), Failed> {
+    pub(super) async fn put_map(&self, pool: &TargetPool, mut map: PoolMap) -> Result<(), Failed> {
+        begin_anew(&pool.record.borrow().map, &mut map);
         if self.led.is_some() {
             let stored = record::change(SCOPE_SERVICE, NAME_MAP, Some(record::encode(&map)));
             self.commit(&[stored]).await?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weir_proto::Rank;
 use weir_proto::lease::LeaseWish;
-use weir_proto::pool::PoolMap;
+use weir_proto::pool::{PoolMap, PoolTarget};
 use weir_runtime::Instant;
 
 use super::PoolService;
@@ -106,7 +106,7 @@ impl PoolService {
         if wish.version != map.version {
             return Lease::Other(map.clone());
         }
-        let takes_part = own.any(|target| target.state.takes_writes());
+        let takes_part = own.any(PoolTarget::takes_part);
         let now = self.engines.runtime().now();
         if takes_part && self.leases.grant(rank, wish.held, now) {
             Lease::Granted(LEASE)
@@ -122,7 +122,7 @@ mod tests {
     use crate::service::tests::served_by;
     use crate::target::tests::POOL;
     use weir_proto::TargetIndex;
-    use weir_proto::pool::{PoolTarget, TargetState};
+    use weir_proto::pool::TargetState;
 
     const RANK: Rank = Rank(3);
 

@@ -26,7 +26,7 @@ const SILENCE: Duration = Duration::from_secs(6);
 const SILENCE_OF_THE_DEAD: Duration = Duration::from_secs(3);
 
 /// Whether a target is missing in the groups that it has places in: it serves no reads, and no other one has its places.
-fn is_missing(target: &PoolTarget) -> bool {
+pub(super) fn is_missing(target: &PoolTarget) -> bool {
     !target.state.serves() && target.state != TargetState::New && target.out == 0
 }
 
@@ -39,7 +39,8 @@ pub(super) fn stays_within(map: &PoolMap, redundancy: u32, without: impl Fn(&Poo
 /// Whether engines may be taken out of a map. A target in doubt may lack what was read from others: from those that are sure, and
 /// from those in doubt of a greater rank. So it counts as missing when one of these goes.
 fn may_go(map: &PoolMap, redundancy: u32, away: &BTreeSet<Rank>) -> bool {
-    let goes = |target: &PoolTarget| away.contains(&target.rank);
+    // Who gets all of its places from others is missed by nobody.
+    let goes = |target: &PoolTarget| away.contains(&target.rank) && !target.gains_all();
     let in_service = || map.targets.iter().filter(|target| target.state.serves());
     let is_read_before =
         |one: &PoolTarget, other: &PoolTarget| !one.in_doubt || (other.in_doubt && one.rank > other.rank);
@@ -82,7 +83,8 @@ impl PoolService {
     async fn look_after_members(&self) -> Result<(), Failed> {
         let record = self.pool()?;
         let (map, redundancy) = (record.map, record.redundancy);
-        let away = self.away(&map);
+        let mut away = self.away(&map);
+        away.extend(self.excluding.borrow().iter().copied());
         let may_go = may_go(&map, redundancy, &away);
         if self.stuck.replace(!may_go) == may_go {
             let pool = &record.label;
@@ -107,14 +109,15 @@ impl PoolService {
             self.take_out(&ended).await?;
         }
         self.replace_shards(&map, redundancy).await?;
-        self.resolve_doubt(redundancy).await
+        self.admit_replicas().await?;
+        self.resolve_doubt(redundancy).await?;
+        self.look_after_moves(redundancy).await
     }
 
     /// Engines with targets in the map that are away: membership has found them dead, or they take no lease.
     fn away(&self, map: &PoolMap) -> BTreeSet<Rank> {
         let (now, own) = (self.engines.runtime().now(), self.engines.own_rank());
-        let takes_part =
-            |rank: &Rank| map.targets.iter().any(|one| one.rank == *rank && one.state.takes_writes());
+        let takes_part = |rank: &Rank| map.targets.iter().any(|one| one.rank == *rank && one.takes_part());
         let (inside, outside): (Vec<Rank>, Vec<Rank>) = map.ranks().into_iter().partition(takes_part);
         for rank in outside {
             self.leases.excuse(rank, now);
@@ -155,7 +158,7 @@ impl PoolService {
         let version = map.version.saturating_add(1);
         let Some(changed) = change(&mut map, version) else { return Ok(None) };
         let Some(pool) = self.pool.upgrade() else { return Ok(None) };
-        map.version = version;
+        map.version = map.version.max(version);
         self.put_map(&pool, map).await?;
         self.gathered.borrow_mut().take();
         self.mapped.notify_one();
@@ -170,6 +173,7 @@ impl PoolService {
             let concerned = |one: &&mut PoolTarget| ranks.contains(&one.rank) && !one.state.is_lost();
             for target in map.targets.iter_mut().filter(concerned) {
                 lost += u32::from(target.enter(TargetState::Down, version));
+                target.excluded |= self.excluding.borrow().contains(&target.rank);
             }
             (lost > 0).then(|| {
                 tracing::error!(pool, ?ranks, targets = lost, version, "engines are out of the pool map");
@@ -214,6 +218,15 @@ mod tests {
         assert!(!goes(".-..", 1, &[2]), "one is out");
         assert!(!goes(".+..", 1, &[2]), "one has not caught up");
         assert!(goes(".+..", 1, &[1]), "it is missing anyway");
+    }
+
+    #[test]
+    fn who_has_no_places_yet_is_missed_by_nobody() {
+        let mut map = map("....");
+        map.targets.push(PoolTarget::joining(8, (Rank(4), TargetIndex(0)), 9));
+        assert!(may_go(&map, 1, &[Rank(2), Rank(4)].into()));
+        assert!(map.targets[8].enter(TargetState::UpIn, 10));
+        assert!(!may_go(&map, 1, &[Rank(2), Rank(4)].into()));
     }
 
     #[test]

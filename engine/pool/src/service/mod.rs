@@ -13,12 +13,16 @@ mod containers;
 mod destroy;
 mod devices;
 mod grants;
+mod growth;
 mod handles;
+mod health;
 mod leadership;
 mod leases;
 mod membership;
+mod moves;
 mod quota;
 mod returns;
+mod settings;
 mod snapshots;
 #[cfg(test)]
 mod tests;
@@ -26,6 +30,7 @@ mod tests;
 pub use containers::{CHUNK_SIZE_DEFAULT, Made};
 pub(crate) use containers::{check_class, check_survives};
 pub use handles::OpenHandle;
+pub use health::{Condition, Filling, Health};
 pub(crate) use leadership::Led;
 
 use std::cell::{Cell, RefCell};
@@ -35,6 +40,7 @@ use std::time::Duration;
 
 use weir_group::{Engines, Gathered, Spread};
 use weir_proto::capability::Credential;
+use weir_proto::lease::FillProgress;
 use weir_proto::pool::{ConnectReply, PoolQueryReply, TargetContainerState};
 use weir_proto::{Capability, CapabilityError, Clock, ContainerId, Rank, Rights, TargetIndex, TenantId};
 use weir_raft::CommandId;
@@ -43,11 +49,12 @@ use weir_runtime::sync::{Notify, Semaphore};
 use weir_store::{AttributeChange, AttributeError, Shard};
 
 use crate::error::Failed;
-use crate::record::{self, ContainerRecord, PoolRecord, SCOPE_CONTAINER};
+use crate::record::{self, ContainerRecord, PoolRecord, PoolSettings, SCOPE_CONTAINER};
 use crate::target::TargetPool;
 use handles::Handle;
 pub(crate) use leases::Lease;
 use leases::Leases;
+use moves::Filled;
 
 /// How old gathered figures may be that answer a query: volumes are asked for their space far more often than it
 /// changes noticeably.
@@ -137,6 +144,22 @@ pub struct PoolService {
     stuck: Cell<bool>,
     /// Targets that have nothing of the pool, and get it when the others are complete.
     blank: RefCell<BTreeSet<(Rank, TargetIndex)>>,
+    /// What an administrator has set.
+    settings: Cell<PoolSettings>,
+    /// Ids of targets that are down and whose places nobody fills, and when that was first seen.
+    away_since: RefCell<BTreeMap<u32, Instant>>,
+    /// Ids of targets that have said that they have filled the places that they get.
+    filled: RefCell<BTreeMap<u32, Filled>>,
+    /// The same of those that have said that nothing is unsettled of what is handed over.
+    settled: RefCell<BTreeMap<u32, Filled>>,
+    /// Until when places are handed over, or from when on that is tried again.
+    handing_from: Cell<Option<Instant>>,
+    /// Engines that an administrator takes out.
+    excluding: RefCell<BTreeSet<Rank>>,
+    /// What targets have said last of how far they are with the data that they get, and when.
+    progress: RefCell<BTreeMap<(Rank, TargetIndex), (Instant, FillProgress)>>,
+    /// Why targets can't go on with that, and when they have said so last.
+    hindered: RefCell<BTreeMap<(Rank, TargetIndex), (Instant, String)>>,
     stopped: Cell<bool>,
     /// By what this replica leads, when the service is replicated.
     led: Option<Led>,
@@ -170,6 +193,14 @@ impl PoolService {
             leases: Leases::new(now),
             stuck: Cell::new(false),
             blank: RefCell::default(),
+            settings: Cell::new(settings::load(pool)?),
+            away_since: RefCell::default(),
+            filled: RefCell::default(),
+            settled: RefCell::default(),
+            handing_from: Cell::new(None),
+            excluding: RefCell::default(),
+            progress: RefCell::default(),
+            hindered: RefCell::default(),
             stopped: Cell::new(false),
             led,
         });

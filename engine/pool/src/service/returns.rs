@@ -8,6 +8,7 @@ use weir_proto::{Rank, TargetIndex, opcode};
 
 use super::PoolService;
 use super::membership::stays_within;
+use super::moves::move_anew;
 use crate::error::Failed;
 
 /// Longest wait for a target to make a shard anew: a few writes to its log.
@@ -24,24 +25,29 @@ impl PoolService {
         Ok(TargetPoolMap { pool: record.pool, map: record.map })
     }
 
-    /// Takes note that a target has caught up. It serves again in a new version of the map, unless it was taken out of the map since
-    /// the version that it names: what it has caught up with is not all then. Returns the map by which that was judged.
+    /// Takes note that a target has caught up, or has filled the places that it gets of others. One that has caught up serves again in a
+    /// new version of the map, unless it was taken out of the map since the version that it names: what it has caught up with is
+    /// not all then. Returns the map by which that was judged.
     pub(crate) async fn take_in(&self, rank: Rank, notice: &RebuiltNotice) -> Result<TargetPoolMap, Failed> {
         let change = |map: &mut PoolMap, version| {
             let found = find(map, (rank, notice.index))?;
             let target = map.targets.get_mut(found)?;
-            if (target.state, target.since) != (TargetState::Up, notice.since) {
+            // Whose places others have gets them with all others that move.
+            if (target.state, target.since) != (TargetState::Up, notice.since) || target.out != 0 {
                 return None;
             }
             tracing::info!(%rank, target = %notice.index, version, "a target has caught up and serves again");
             target.enter(TargetState::UpIn, version).then_some(())
         };
         self.change_map(change).await?;
-        self.told()
+        let told = self.told()?;
+        self.note_filled(&told.map, (rank, notice.index), notice.since);
+        Ok(told)
     }
 
     /// Takes note that a target has started again, or is well although the map has it out. It takes writes from the next version of
-    /// the map on, and serves when it has caught up. One that the pool can't do without stays, and is in doubt.
+    /// the map on, and serves when it has caught up. One that the pool can't do without stays, and is in doubt. One that was
+    /// catching up is up since the next version: it has caught up with nothing before it started.
     /// `known` is the version of the map that the target goes by: what it says of an earlier state counts no more.
     pub(crate) async fn readmit(
         &self,
@@ -54,14 +60,34 @@ impl PoolService {
             let found = find(map, (rank, index))?;
             let PoolTarget { state, since, in_doubt, .. } = map.targets.get(found)?.clone();
             let can_go = stays_within(map, redundancy, |one| (one.rank, one.index) == (rank, index));
+            let is_whole = stays_within(map, redundancy, |_| false);
+            if in_doubt && map.moves_since().is_some_and(|since| since <= known) {
+                move_anew(map, version);
+                return Some(());
+            }
             let target = map.targets.get_mut(found)?;
+            if target.excluded && state != TargetState::New {
+                return None;
+            }
             match state {
                 TargetState::UpIn | TargetState::Drain if in_doubt || known < since => return None,
                 TargetState::UpIn | TargetState::Drain if !can_go => target.in_doubt = true,
-                TargetState::UpIn | TargetState::Drain | TargetState::Down | TargetState::DownOut => {
+                TargetState::UpIn | TargetState::Drain | TargetState::Down => {
                     target.enter(TargetState::Up, version);
                 }
-                TargetState::Up | TargetState::New => return None,
+                TargetState::Up | TargetState::New if target.takes_part() && known >= since => {
+                    // What it said before it started counts no more: it catches up anew.
+                    target.enter(TargetState::Down, version);
+                    target.enter(TargetState::Up, version);
+                }
+                // Others have its places: it gets them back when it has what lies there.
+                TargetState::DownOut if is_whole => {
+                    target.enter(TargetState::Up, version);
+                }
+                TargetState::New if target.excluded => {
+                    target.enter(TargetState::Up, version);
+                }
+                TargetState::DownOut | TargetState::Up | TargetState::New => return None,
             }
             let state = target.state.name();
             tracing::info!(%rank, target = %index, version, state, "a target is back and may lack changes");
@@ -98,10 +124,22 @@ impl PoolService {
     /// as the pool is within its redundancy. Otherwise it is out of the map. Returns whether the target takes part.
     pub(super) async fn replace_shard(&self, rank: Rank, index: TargetIndex) -> Result<bool, Failed> {
         let redundancy = self.pool()?.redundancy;
+        if index == TargetIndex(0)
+            && let Err(error) = self.dismiss_replica(rank).await
+        {
+            self.blank.borrow_mut().insert((rank, index));
+            return Err(error);
+        }
         let change = |map: &mut PoolMap, version| {
             let found = find(map, (rank, index))?;
-            let complete = stays_within(map, redundancy, |one| (one.rank, one.index) == (rank, index));
+            let counts = |one: &PoolTarget| {
+                (one.rank, one.index) == (rank, index) && one.out == 0 && one.state != TargetState::New
+            };
+            let complete = stays_within(map, redundancy, counts);
             let target = map.targets.get_mut(found)?;
+            if target.excluded && target.state != TargetState::New {
+                return None;
+            }
             // Whatever it was, its data is lost.
             let mut changed = target.enter(TargetState::Down, version);
             if complete {
@@ -114,8 +152,10 @@ impl PoolService {
         self.change_map(change).await?;
         let record = self.pool()?;
         let target = find(&record.map, (rank, index)).and_then(|found| record.map.targets.get(found));
-        if target.is_none_or(|target| target.state != TargetState::Up) {
-            self.blank.borrow_mut().insert((rank, index));
+        if !target.is_some_and(|target| target.state == TargetState::Up || target.gains_all()) {
+            if target.is_some_and(|target| !target.excluded || target.state == TargetState::New) {
+                self.blank.borrow_mut().insert((rank, index));
+            }
             return Ok(false);
         }
         // With the map that has it up: it must not serve what it doesn't have.
@@ -181,21 +221,29 @@ mod tests {
             let doubted = (TargetState::UpIn, true);
             assert_eq!(back(1, 0).await, (1, vec![sure; 3]), "said of an earlier state");
             assert_eq!(back(1, 1).await, (2, vec![sure, up, sure]));
-            assert_eq!(back(1, 2).await, (2, vec![sure, up, sure]), "it catches up already");
-            assert_eq!(back(2, 1).await, (3, vec![sure, up, doubted]));
-            assert_eq!(back(2, 3).await, (3, vec![sure, up, doubted]), "it is in doubt already");
-            assert_eq!(back(0, 3).await, (4, vec![doubted, up, doubted]));
+            assert_eq!(back(1, 1).await, (2, vec![sure, up, sure]), "a repeat");
+            let since = || service.pool().expect("it lives").map.targets[1].since;
+            assert_eq!(
+                (since(), back(1, 2).await, since()),
+                (2, (3, vec![sure, up, sure]), 3),
+                "it starts again"
+            );
+            assert_eq!(back(2, 1).await, (4, vec![sure, up, doubted]));
+            assert_eq!(back(2, 4).await, (4, vec![sure, up, doubted]), "it is in doubt already");
+            assert_eq!(back(0, 4).await, (5, vec![doubted, up, doubted]));
             service.resolve_doubt(1).await.expect("it lives");
-            assert_eq!(back(9, 4).await, (4, vec![doubted, up, doubted]), "one at a time");
+            assert_eq!(back(9, 5).await, (5, vec![doubted, up, doubted]), "one at a time");
             let notice =
                 |rank, since| (Rank(rank), RebuiltNotice { index: TargetIndex(0), pool: POOL, since });
-            for (rank, since, version) in [(1, 2, 6), (0, 6, 8), (2, 8, 9)] {
+            service.take_in(Rank(1), &notice(1, 2).1).await.expect("it lives");
+            assert_eq!(back(9, 5).await.0, 5, "it has caught up before it started again");
+            for (rank, since, version) in [(1, 3, 7), (0, 7, 9), (2, 9, 10)] {
                 let (rank, notice) = notice(rank, since);
                 service.take_in(rank, &notice).await.expect("it lives");
                 service.resolve_doubt(1).await.expect("it lives");
                 assert_eq!(back(9, 0).await.0, version, "the next in the order of ranks catches up");
             }
-            assert_eq!(back(9, 0).await, (9, vec![sure; 3]));
+            assert_eq!(back(9, 0).await, (10, vec![sure; 3]));
         });
     }
 }

@@ -53,10 +53,18 @@ pub struct TargetPool {
     /// started, or that has caught up since. A target that starts again has forgotten it.
     pub(crate) is_whole: Cell<bool>,
     is_leased: bool,
-    /// Whether the map has this target in service and not in doubt.
+    /// Whether the map has this target in service and not in doubt, or was made before the target started and has others fill places.
     counts_as_sure: Cell<bool>,
+    /// Version of the map since which it has this target up, if it does.
+    own_up: Cell<Option<u32>>,
+    /// Version of the map that the target had when it started.
+    loaded: u32,
+    /// Version of the map that had called this target up when it last rolled back what only it had of transactions, if it ever did.
+    rolled_back: Cell<Option<u32>>,
     /// Version of the map that has called this target up last; 0: none has.
     up_since: Cell<u32>,
+    /// Version of the map since which data moves that this target may get some of, though it serves; 0: none does.
+    gains_since: Cell<u32>,
     /// When the lease of the map ends, and for which version it was granted.
     lease: Cell<Option<(Instant, u32)>>,
     /// The replica of the pool's service that has answered last, when the service is replicated.
@@ -77,8 +85,12 @@ impl TargetPool {
         let pool = Rc::new(Self {
             is_leased: record.redundancy > 0,
             counts_as_sure: Cell::new(false),
+            own_up: Cell::default(),
+            loaded: record.map.version,
+            rolled_back: Cell::default(),
             lease: Cell::new(None),
             up_since: Cell::new(0),
+            gains_since: Cell::new(0),
             record: RefCell::new(record),
             layouts: LayoutCache::default(),
             shard,
@@ -169,8 +181,7 @@ impl TargetPool {
         })
     }
 
-    /// Whether a target is one of the pool's. A pool has those that it was made with for life, in every version of its
-    /// map.
+    /// Whether a target is one of the pool's. A pool keeps its targets for life: each is in every version of its map since it joined.
     #[must_use]
     pub fn has_target(&self, place: (Rank, TargetIndex)) -> bool {
         let record = self.record.borrow();
@@ -203,17 +214,29 @@ impl TargetPool {
         writing.any(|target| (target.rank, target.index) == place)
     }
 
-    /// Has the store take changes as the own target's state in the map asks for: one that is up gets what it lacks.
+    /// Has the store take changes as the own target's state in the map asks for: one that is up gets what it lacks, and one that serves
+    /// gets what moves.
     fn follow_map(&self) {
         let own = (self.engines.own_rank(), self.engines.own_index());
         let record = self.record.borrow();
         let target = record.map.targets.iter().find(|target| (target.rank, target.index) == own);
         let Some(target) = target else { return };
-        if target.state.serves() && self.shard.is_filling() {
-            self.shard.end_fill();
+        if target.state.serves() {
+            match record.map.moves_since() {
+                Some(since) if self.gains_since.replace(since) != since => self.shard.fill(Epoch::MAX),
+                Some(_) => {}
+                None => {
+                    self.gains_since.set(0);
+                    if self.shard.is_filling() {
+                        self.shard.end_fill();
+                    }
+                }
+            }
         }
         // What it knew of what comes to it holds for the time since the map called it up.
-        if target.state == TargetState::Up && self.up_since.replace(target.since) != target.since {
+        if matches!(target.state, TargetState::Up | TargetState::New)
+            && self.up_since.replace(target.since) != target.since
+        {
             self.shard.fill(Epoch::MAX);
         }
     }

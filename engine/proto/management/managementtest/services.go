@@ -43,6 +43,9 @@ func (s systemService) Query(context.Context, *managementv1.SystemQueryRequest) 
 	defer s.state.mu.Unlock()
 	answer := &managementv1.SystemQueryResponse{System: "weir"}
 	for rank, up := range s.state.up {
+		if s.state.absent[rank] {
+			continue
+		}
 		described := &managementv1.EngineState{
 			Rank: uint32(rank), Health: managementv1.EngineHealth_ENGINE_HEALTH_UP, Version: "test",
 			Targets: targetsPerEngine, CapacityBytes: DefaultEngineBytes, FreeBytes: DefaultEngineBytes,
@@ -98,6 +101,34 @@ func (s poolsService) Resize(_ context.Context, request *managementv1.PoolResize
 
 func (s poolsService) Destroy(_ context.Context, request *managementv1.PoolDestroyRequest) (*managementv1.PoolDestroyResponse, error) {
 	return &managementv1.PoolDestroyResponse{}, s.state.destroyPool(request)
+}
+
+func (s poolsService) Exclude(_ context.Context, request *managementv1.PoolExcludeRequest) (*managementv1.PoolExcludeResponse, error) {
+	info, err := s.state.exclude(request.GetPool(), request.GetRank(), true)
+	return &managementv1.PoolExcludeResponse{Pool: info}, err
+}
+
+func (s poolsService) Reintegrate(_ context.Context, request *managementv1.PoolReintegrateRequest) (*managementv1.PoolReintegrateResponse, error) {
+	info, err := s.state.exclude(request.GetPool(), request.GetRank(), false)
+	return &managementv1.PoolReintegrateResponse{Pool: info}, err
+}
+
+func (s poolsService) Extend(_ context.Context, request *managementv1.PoolExtendRequest) (*managementv1.PoolExtendResponse, error) {
+	info, err := s.state.extend(request)
+	return &managementv1.PoolExtendResponse{Pool: info}, err
+}
+
+func (s poolsService) SetProperties(_ context.Context, request *managementv1.PoolSetPropertiesRequest) (*managementv1.PoolSetPropertiesResponse, error) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	p, err := s.state.pool(request.GetPool())
+	if err != nil {
+		return nil, err
+	}
+	if request.RebuildDelaySeconds != nil {
+		p.info.RebuildDelaySeconds = request.RebuildDelaySeconds
+	}
+	return &managementv1.PoolSetPropertiesResponse{Pool: s.state.describe(p)}, nil
 }
 
 func (s containersService) Create(_ context.Context, request *managementv1.ContainerCreateRequest) (*managementv1.ContainerCreateResponse, error) {

@@ -16,12 +16,17 @@ import (
 
 const targetsPerEngine = 2
 
+// defaultRebuildDelay is how long engines wait for one that is away, in seconds.
+const defaultRebuildDelay = 600
+
 // state is what the engines of a test system agree on.
 type state struct {
 	mu      sync.Mutex
 	up      []bool
 	started int64
-	pools   []*pool
+	// absent are engines that haven't been added yet.
+	absent map[int]bool
+	pools  []*pool
 	// revoked are the tenants that are turned away.
 	revoked map[uint64]bool
 }
@@ -34,16 +39,21 @@ type pool struct {
 	// handles are those whose clients have said where they are, by the container's label.
 	handles  map[string][]*managementv1.OpenHandle
 	requests map[string]*managementv1.ContainerCreateRequest
+	// excluded are the ranks that were taken out of the pool.
+	excluded map[uint32]bool
 }
 
 func newState(engines int) *state {
-	return &state{up: make([]bool, engines), started: 1_700_000_000}
+	return &state{up: make([]bool, engines), absent: map[int]bool{}, started: 1_700_000_000}
 }
 
 func (s *state) setUp(rank int, up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.up[rank] = up
+	if up {
+		delete(s.absent, rank)
+	}
 }
 
 func (s *state) setUsed(poolName, containerName string, bytes uint64) error {
@@ -134,7 +144,98 @@ func (s *state) describe(p *pool) *managementv1.PoolInfo {
 			info.State = managementv1.PoolState_POOL_STATE_DEGRADED
 		}
 	}
+	info.Health = s.health(p)
 	return info
+}
+
+// health is how a pool with redundancy is: what was taken out is complete elsewhere at once.
+func (s *state) health(p *pool) *managementv1.PoolHealth {
+	factor := p.request.GetRedundancyFactor()
+	if factor == 0 {
+		return nil
+	}
+	missing, out := uint32(0), uint32(len(p.excluded))
+	for _, rank := range p.info.GetRanks() {
+		if !s.up[rank] && !p.excluded[rank] {
+			missing++
+		}
+	}
+	switch {
+	case missing > factor:
+		return &managementv1.PoolHealth{Condition: managementv1.PoolCondition_POOL_CONDITION_UNAVAILABLE}
+	case missing > 0:
+		return &managementv1.PoolHealth{Condition: managementv1.PoolCondition_POOL_CONDITION_DEGRADED, FailuresSurvived: factor - missing}
+	case len(p.info.GetNewRanks()) > 0:
+		return &managementv1.PoolHealth{
+			Condition: managementv1.PoolCondition_POOL_CONDITION_REBUILDING, FailuresSurvived: factor,
+			Rebuild: &managementv1.PoolRebuild{Targets: uint32(len(p.info.GetNewRanks())) * targetsPerEngine},
+		}
+	default:
+		return &managementv1.PoolHealth{Condition: managementv1.PoolCondition_POOL_CONDITION_HEALTHY, FailuresSurvived: factor - min(out, factor)}
+	}
+}
+
+// exclude takes a rank out of a pool, or lets it back in.
+func (s *state) exclude(name string, rank uint32, out bool) (*managementv1.PoolInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.pool(name)
+	if err != nil {
+		return nil, err
+	}
+	if left := len(p.info.GetRanks()) - len(p.excluded) - 1; out && !p.excluded[rank] && left <= int(p.request.GetRedundancyFactor()) {
+		return nil, fail(codes.FailedPrecondition, dial.DERBusy, "pool "+name, "no place is left for the data of rank %d", rank)
+	}
+	if p.excluded == nil {
+		p.excluded = map[uint32]bool{}
+	}
+	if out {
+		p.excluded[rank] = true
+	} else {
+		delete(p.excluded, rank)
+	}
+	return s.describe(p), nil
+}
+
+// extend has ranks join a pool, with as much room as the others have. They get their share until settle is called.
+func (s *state) extend(request *managementv1.PoolExtendRequest) (*managementv1.PoolInfo, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.pool(request.GetPool())
+	if err != nil {
+		return nil, err
+	}
+	object := "pool " + p.info.GetLabel()
+	if p.request.GetRedundancyFactor() == 0 {
+		return nil, fail(codes.Unimplemented, dial.DERInvalid, object, "has no redundancy")
+	}
+	ranks, err := s.choose(object, request.GetRanks())
+	if err != nil {
+		return nil, err
+	}
+	for _, rank := range ranks {
+		if slices.Contains(p.info.GetRanks(), rank) {
+			return nil, fail(codes.AlreadyExists, dial.DERExists, object, "rank %d holds it already", rank)
+		}
+	}
+	share := p.info.GetSizeBytes() / uint64(len(p.info.GetRanks()))
+	p.info.SizeBytes += share * uint64(len(ranks))
+	p.info.Ranks = append(slices.Clone(p.info.GetRanks()), ranks...)
+	p.info.NewRanks = append(p.info.GetNewRanks(), ranks...)
+	p.info.Targets += uint32(len(ranks)) * targetsPerEngine
+	return s.describe(p), nil
+}
+
+// settle has those that have joined a pool have their share.
+func (s *state) settle(name string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, err := s.pool(name)
+	if err != nil {
+		return err
+	}
+	p.info.NewRanks = nil
+	return nil
 }
 
 func (s *state) createPool(request *managementv1.PoolCreateRequest) (info *managementv1.PoolInfo, existed bool, err error) {
@@ -163,17 +264,29 @@ func (s *state) createPool(request *managementv1.PoolCreateRequest) (info *manag
 		info: &managementv1.PoolInfo{
 			Uuid: orDefault(request.GetUuid(), newUUID()), Label: request.GetLabel(), SizeBytes: request.GetSizeBytes(), Ranks: ranks,
 			Targets: uint32(len(ranks)) * targetsPerEngine, MapVersion: 1, ServiceRanks: ranks[:1],
-			ObjectClass: orDefault(request.GetObjectClass(), "SX"), Tenant: request.GetTenant(),
+			ObjectClass: orDefault(request.GetObjectClass(), defaultClass(request.GetRedundancyFactor())), Tenant: request.GetTenant(),
 		},
+	}
+	if request.GetRedundancyFactor() > 0 {
+		made.info.RebuildDelaySeconds = new(uint32(defaultRebuildDelay))
 	}
 	s.pools = append(s.pools, made)
 	return s.describe(made), false, nil
 }
 
-// unnamed is a request without the UUID that its creator chose.
+// defaultClass is the class of a pool that names none.
+func defaultClass(redundancyFactor uint32) string {
+	if redundancyFactor == 0 {
+		return "SX"
+	}
+	return fmt.Sprintf("RP_%dGX", redundancyFactor+1)
+}
+
+// unnamed is a request without the UUID that its creator chose, and with the class that it gets.
 func unnamed(request *managementv1.PoolCreateRequest) *managementv1.PoolCreateRequest {
 	plain := proto.CloneOf(request)
 	plain.Uuid = ""
+	plain.ObjectClass = orDefault(request.GetObjectClass(), defaultClass(request.GetRedundancyFactor()))
 	return plain
 }
 

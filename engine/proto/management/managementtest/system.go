@@ -162,6 +162,15 @@ func (s *System) StopEngine(rank int) {
 	s.state.setUp(rank, false)
 }
 
+// TakeEngineAway stops an engine, of which the others don't know until it is started again, as one that is added.
+func (s *System) TakeEngineAway(rank int) {
+	s.t.Helper()
+	s.StopEngine(rank)
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	s.state.absent[rank] = true
+}
+
 // Intercept lets f see each call before it is served; an error from f is the call's answer. nil removes f.
 func (s *System) Intercept(f func(ctx context.Context, method string, request any) error) {
 	s.mu.Lock()
@@ -203,6 +212,14 @@ func (s *System) MakePool(label string, bytes uint64) *managementv1.PoolInfo {
 func (s *System) SetUsed(pool, container string, bytes uint64) {
 	s.t.Helper()
 	if err := s.state.setUsed(pool, container, bytes); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Settle has engines that have joined a pool have their share of its data.
+func (s *System) Settle(pool string) {
+	s.t.Helper()
+	if err := s.state.settle(pool); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -139,6 +139,65 @@ func (MemberState) EnumDescriptor() ([]byte, []int) {
 	return file_management_v1_management_proto_rawDescGZIP(), []int{1}
 }
 
+type PoolCondition int32
+
+const (
+	PoolCondition_POOL_CONDITION_UNSPECIFIED PoolCondition = 0
+	// All data has all its copies.
+	PoolCondition_POOL_CONDITION_HEALTHY PoolCondition = 1
+	// Copies are missing, and none is being made.
+	PoolCondition_POOL_CONDITION_DEGRADED PoolCondition = 2
+	// Copies are being made.
+	PoolCondition_POOL_CONDITION_REBUILDING PoolCondition = 3
+	// More is away than the redundancy allows: what needs it waits.
+	PoolCondition_POOL_CONDITION_UNAVAILABLE PoolCondition = 4
+)
+
+// Enum value maps for PoolCondition.
+var (
+	PoolCondition_name = map[int32]string{
+		0: "POOL_CONDITION_UNSPECIFIED",
+		1: "POOL_CONDITION_HEALTHY",
+		2: "POOL_CONDITION_DEGRADED",
+		3: "POOL_CONDITION_REBUILDING",
+		4: "POOL_CONDITION_UNAVAILABLE",
+	}
+	PoolCondition_value = map[string]int32{
+		"POOL_CONDITION_UNSPECIFIED": 0,
+		"POOL_CONDITION_HEALTHY":     1,
+		"POOL_CONDITION_DEGRADED":    2,
+		"POOL_CONDITION_REBUILDING":  3,
+		"POOL_CONDITION_UNAVAILABLE": 4,
+	}
+)
+
+func (x PoolCondition) Enum() *PoolCondition {
+	p := new(PoolCondition)
+	*p = x
+	return p
+}
+
+func (x PoolCondition) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (PoolCondition) Descriptor() protoreflect.EnumDescriptor {
+	return file_management_v1_management_proto_enumTypes[2].Descriptor()
+}
+
+func (PoolCondition) Type() protoreflect.EnumType {
+	return &file_management_v1_management_proto_enumTypes[2]
+}
+
+func (x PoolCondition) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use PoolCondition.Descriptor instead.
+func (PoolCondition) EnumDescriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{2}
+}
+
 type PoolState int32
 
 const (
@@ -177,11 +236,11 @@ func (x PoolState) String() string {
 }
 
 func (PoolState) Descriptor() protoreflect.EnumDescriptor {
-	return file_management_v1_management_proto_enumTypes[2].Descriptor()
+	return file_management_v1_management_proto_enumTypes[3].Descriptor()
 }
 
 func (PoolState) Type() protoreflect.EnumType {
-	return &file_management_v1_management_proto_enumTypes[2]
+	return &file_management_v1_management_proto_enumTypes[3]
 }
 
 func (x PoolState) Number() protoreflect.EnumNumber {
@@ -190,7 +249,7 @@ func (x PoolState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PoolState.Descriptor instead.
 func (PoolState) EnumDescriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{2}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{3}
 }
 
 type ContainerType int32
@@ -228,11 +287,11 @@ func (x ContainerType) String() string {
 }
 
 func (ContainerType) Descriptor() protoreflect.EnumDescriptor {
-	return file_management_v1_management_proto_enumTypes[3].Descriptor()
+	return file_management_v1_management_proto_enumTypes[4].Descriptor()
 }
 
 func (ContainerType) Type() protoreflect.EnumType {
-	return &file_management_v1_management_proto_enumTypes[3]
+	return &file_management_v1_management_proto_enumTypes[4]
 }
 
 func (x ContainerType) Number() protoreflect.EnumNumber {
@@ -241,7 +300,7 @@ func (x ContainerType) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ContainerType.Descriptor instead.
 func (ContainerType) EnumDescriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{3}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{4}
 }
 
 type ErrorDetail struct {
@@ -1236,16 +1295,19 @@ type PoolCreateRequest struct {
 	SizeBytes uint64 `protobuf:"varint,2,opt,name=size_bytes,json=sizeBytes,proto3" json:"size_bytes,omitempty"`
 	// Ranks that hold the pool; empty means every engine that is up.
 	Ranks []uint32 `protobuf:"varint,3,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
-	// Number of copies of each piece of data that must survive; 0 is the only value served without redundancy classes.
+	// How many failure domains may be lost at once while nothing is lost.
 	RedundancyFactor uint32 `protobuf:"varint,4,opt,name=redundancy_factor,json=redundancyFactor,proto3" json:"redundancy_factor,omitempty"`
-	// Default object class of new containers: "SX", "S1", … Empty means "SX".
+	// Default object class of new containers: "SX", "S1", … Empty means the one of the redundancy factor.
 	ObjectClass string `protobuf:"bytes,5,opt,name=object_class,json=objectClass,proto3" json:"object_class,omitempty"`
 	// Number of the tenant whose clients may connect, beside the system's own; 0 is the system.
 	Tenant uint64 `protobuf:"varint,6,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// UUID text that the creator chose for the pool; empty means the engines draw one. A request that is repeated with it
 	// returns the pool that was made for it, also one that was resized meanwhile. A pool of the label that was made otherwise
 	// is returned as without it.
-	Uuid          string `protobuf:"bytes,7,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	Uuid string `protobuf:"bytes,7,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	// Where engines are. No two copies of anything are in one place. An engine that isn't named is a place of its own. What is said of
+	// engines that don't hold the pool is ignored, and a repeated request may say something else.
+	Places        []*EnginePlace `protobuf:"bytes,8,rep,name=places,proto3" json:"places,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1329,6 +1391,68 @@ func (x *PoolCreateRequest) GetUuid() string {
 	return ""
 }
 
+func (x *PoolCreateRequest) GetPlaces() []*EnginePlace {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+// Where an engine is.
+type EnginePlace struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rank  uint32                 `protobuf:"varint,1,opt,name=rank,proto3" json:"rank,omitempty"`
+	// Names of failure domains from the widest to the narrowest, e.g. "zone-a", "rack-3", "node-17". Engines with equal paths fail
+	// together. At most 8 names of 1 to 253 bytes.
+	Path          []string `protobuf:"bytes,2,rep,name=path,proto3" json:"path,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EnginePlace) Reset() {
+	*x = EnginePlace{}
+	mi := &file_management_v1_management_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EnginePlace) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EnginePlace) ProtoMessage() {}
+
+func (x *EnginePlace) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EnginePlace.ProtoReflect.Descriptor instead.
+func (*EnginePlace) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *EnginePlace) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+func (x *EnginePlace) GetPath() []string {
+	if x != nil {
+		return x.Path
+	}
+	return nil
+}
+
 type PoolCreateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Pool  *PoolInfo              `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -1340,7 +1464,7 @@ type PoolCreateResponse struct {
 
 func (x *PoolCreateResponse) Reset() {
 	*x = PoolCreateResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[18]
+	mi := &file_management_v1_management_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1476,7 @@ func (x *PoolCreateResponse) String() string {
 func (*PoolCreateResponse) ProtoMessage() {}
 
 func (x *PoolCreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[18]
+	mi := &file_management_v1_management_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1489,7 @@ func (x *PoolCreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCreateResponse.ProtoReflect.Descriptor instead.
 func (*PoolCreateResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{18}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PoolCreateResponse) GetPool() *PoolInfo {
@@ -1390,7 +1514,7 @@ type PoolListRequest struct {
 
 func (x *PoolListRequest) Reset() {
 	*x = PoolListRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[19]
+	mi := &file_management_v1_management_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1402,7 +1526,7 @@ func (x *PoolListRequest) String() string {
 func (*PoolListRequest) ProtoMessage() {}
 
 func (x *PoolListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[19]
+	mi := &file_management_v1_management_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1415,7 +1539,7 @@ func (x *PoolListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolListRequest.ProtoReflect.Descriptor instead.
 func (*PoolListRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{19}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{20}
 }
 
 type PoolListResponse struct {
@@ -1427,7 +1551,7 @@ type PoolListResponse struct {
 
 func (x *PoolListResponse) Reset() {
 	*x = PoolListResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[20]
+	mi := &file_management_v1_management_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +1563,7 @@ func (x *PoolListResponse) String() string {
 func (*PoolListResponse) ProtoMessage() {}
 
 func (x *PoolListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[20]
+	mi := &file_management_v1_management_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1576,7 @@ func (x *PoolListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolListResponse.ProtoReflect.Descriptor instead.
 func (*PoolListResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{20}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *PoolListResponse) GetPools() []*PoolInfo {
@@ -1472,7 +1596,7 @@ type PoolQueryRequest struct {
 
 func (x *PoolQueryRequest) Reset() {
 	*x = PoolQueryRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[21]
+	mi := &file_management_v1_management_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1484,7 +1608,7 @@ func (x *PoolQueryRequest) String() string {
 func (*PoolQueryRequest) ProtoMessage() {}
 
 func (x *PoolQueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[21]
+	mi := &file_management_v1_management_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1497,7 +1621,7 @@ func (x *PoolQueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolQueryRequest.ProtoReflect.Descriptor instead.
 func (*PoolQueryRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{21}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PoolQueryRequest) GetPool() string {
@@ -1516,7 +1640,7 @@ type PoolQueryResponse struct {
 
 func (x *PoolQueryResponse) Reset() {
 	*x = PoolQueryResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[22]
+	mi := &file_management_v1_management_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1652,7 @@ func (x *PoolQueryResponse) String() string {
 func (*PoolQueryResponse) ProtoMessage() {}
 
 func (x *PoolQueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[22]
+	mi := &file_management_v1_management_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1665,7 @@ func (x *PoolQueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolQueryResponse.ProtoReflect.Descriptor instead.
 func (*PoolQueryResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{22}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PoolQueryResponse) GetPool() *PoolInfo {
@@ -1561,7 +1685,7 @@ type PoolResizeRequest struct {
 
 func (x *PoolResizeRequest) Reset() {
 	*x = PoolResizeRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[23]
+	mi := &file_management_v1_management_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1573,7 +1697,7 @@ func (x *PoolResizeRequest) String() string {
 func (*PoolResizeRequest) ProtoMessage() {}
 
 func (x *PoolResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[23]
+	mi := &file_management_v1_management_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1586,7 +1710,7 @@ func (x *PoolResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolResizeRequest.ProtoReflect.Descriptor instead.
 func (*PoolResizeRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{23}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *PoolResizeRequest) GetPool() string {
@@ -1612,7 +1736,7 @@ type PoolResizeResponse struct {
 
 func (x *PoolResizeResponse) Reset() {
 	*x = PoolResizeResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[24]
+	mi := &file_management_v1_management_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1624,7 +1748,7 @@ func (x *PoolResizeResponse) String() string {
 func (*PoolResizeResponse) ProtoMessage() {}
 
 func (x *PoolResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[24]
+	mi := &file_management_v1_management_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1637,7 +1761,7 @@ func (x *PoolResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolResizeResponse.ProtoReflect.Descriptor instead.
 func (*PoolResizeResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{24}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PoolResizeResponse) GetPool() *PoolInfo {
@@ -1658,7 +1782,7 @@ type PoolDestroyRequest struct {
 
 func (x *PoolDestroyRequest) Reset() {
 	*x = PoolDestroyRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[25]
+	mi := &file_management_v1_management_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +1794,7 @@ func (x *PoolDestroyRequest) String() string {
 func (*PoolDestroyRequest) ProtoMessage() {}
 
 func (x *PoolDestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[25]
+	mi := &file_management_v1_management_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +1807,7 @@ func (x *PoolDestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolDestroyRequest.ProtoReflect.Descriptor instead.
 func (*PoolDestroyRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{25}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PoolDestroyRequest) GetPool() string {
@@ -1710,7 +1834,7 @@ type PoolDestroyResponse struct {
 
 func (x *PoolDestroyResponse) Reset() {
 	*x = PoolDestroyResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[26]
+	mi := &file_management_v1_management_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1722,7 +1846,7 @@ func (x *PoolDestroyResponse) String() string {
 func (*PoolDestroyResponse) ProtoMessage() {}
 
 func (x *PoolDestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[26]
+	mi := &file_management_v1_management_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1735,7 +1859,7 @@ func (x *PoolDestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolDestroyResponse.ProtoReflect.Descriptor instead.
 func (*PoolDestroyResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{26}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PoolDestroyResponse) GetMissing() bool {
@@ -1743,6 +1867,673 @@ func (x *PoolDestroyResponse) GetMissing() bool {
 		return x.Missing
 	}
 	return false
+}
+
+type PoolExcludeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Label or UUID text.
+	Pool          string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Rank          uint32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolExcludeRequest) Reset() {
+	*x = PoolExcludeRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolExcludeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolExcludeRequest) ProtoMessage() {}
+
+func (x *PoolExcludeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolExcludeRequest.ProtoReflect.Descriptor instead.
+func (*PoolExcludeRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *PoolExcludeRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *PoolExcludeRequest) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+type PoolExcludeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          *PoolInfo              `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolExcludeResponse) Reset() {
+	*x = PoolExcludeResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolExcludeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolExcludeResponse) ProtoMessage() {}
+
+func (x *PoolExcludeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolExcludeResponse.ProtoReflect.Descriptor instead.
+func (*PoolExcludeResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *PoolExcludeResponse) GetPool() *PoolInfo {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+type PoolReintegrateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Label or UUID text.
+	Pool          string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Rank          uint32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolReintegrateRequest) Reset() {
+	*x = PoolReintegrateRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolReintegrateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolReintegrateRequest) ProtoMessage() {}
+
+func (x *PoolReintegrateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolReintegrateRequest.ProtoReflect.Descriptor instead.
+func (*PoolReintegrateRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *PoolReintegrateRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *PoolReintegrateRequest) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+type PoolReintegrateResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          *PoolInfo              `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolReintegrateResponse) Reset() {
+	*x = PoolReintegrateResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolReintegrateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolReintegrateResponse) ProtoMessage() {}
+
+func (x *PoolReintegrateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolReintegrateResponse.ProtoReflect.Descriptor instead.
+func (*PoolReintegrateResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *PoolReintegrateResponse) GetPool() *PoolInfo {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+type PoolDrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Label or UUID text.
+	Pool          string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	Rank          uint32 `protobuf:"varint,2,opt,name=rank,proto3" json:"rank,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolDrainRequest) Reset() {
+	*x = PoolDrainRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolDrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolDrainRequest) ProtoMessage() {}
+
+func (x *PoolDrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolDrainRequest.ProtoReflect.Descriptor instead.
+func (*PoolDrainRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *PoolDrainRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *PoolDrainRequest) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
+type PoolDrainResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          *PoolInfo              `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolDrainResponse) Reset() {
+	*x = PoolDrainResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolDrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolDrainResponse) ProtoMessage() {}
+
+func (x *PoolDrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolDrainResponse.ProtoReflect.Descriptor instead.
+func (*PoolDrainResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *PoolDrainResponse) GetPool() *PoolInfo {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+type PoolExtendRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Label or UUID text.
+	Pool string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Ranks that join it; empty means every engine that is up and doesn't hold it.
+	Ranks []uint32 `protobuf:"varint,2,rep,packed,name=ranks,proto3" json:"ranks,omitempty"`
+	// Where engines are, as when a pool is created.
+	Places        []*EnginePlace `protobuf:"bytes,3,rep,name=places,proto3" json:"places,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolExtendRequest) Reset() {
+	*x = PoolExtendRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolExtendRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolExtendRequest) ProtoMessage() {}
+
+func (x *PoolExtendRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolExtendRequest.ProtoReflect.Descriptor instead.
+func (*PoolExtendRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *PoolExtendRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *PoolExtendRequest) GetRanks() []uint32 {
+	if x != nil {
+		return x.Ranks
+	}
+	return nil
+}
+
+func (x *PoolExtendRequest) GetPlaces() []*EnginePlace {
+	if x != nil {
+		return x.Places
+	}
+	return nil
+}
+
+type PoolSetPropertiesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Label or UUID text.
+	Pool string `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	// Seconds for which an engine is away before others get its places, of a pool with redundancy: 0 to 604800, 600 unless it is set.
+	RebuildDelaySeconds *uint32 `protobuf:"varint,2,opt,name=rebuild_delay_seconds,json=rebuildDelaySeconds,proto3,oneof" json:"rebuild_delay_seconds,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
+}
+
+func (x *PoolSetPropertiesRequest) Reset() {
+	*x = PoolSetPropertiesRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolSetPropertiesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolSetPropertiesRequest) ProtoMessage() {}
+
+func (x *PoolSetPropertiesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolSetPropertiesRequest.ProtoReflect.Descriptor instead.
+func (*PoolSetPropertiesRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *PoolSetPropertiesRequest) GetPool() string {
+	if x != nil {
+		return x.Pool
+	}
+	return ""
+}
+
+func (x *PoolSetPropertiesRequest) GetRebuildDelaySeconds() uint32 {
+	if x != nil && x.RebuildDelaySeconds != nil {
+		return *x.RebuildDelaySeconds
+	}
+	return 0
+}
+
+type PoolSetPropertiesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          *PoolInfo              `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolSetPropertiesResponse) Reset() {
+	*x = PoolSetPropertiesResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolSetPropertiesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolSetPropertiesResponse) ProtoMessage() {}
+
+func (x *PoolSetPropertiesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolSetPropertiesResponse.ProtoReflect.Descriptor instead.
+func (*PoolSetPropertiesResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *PoolSetPropertiesResponse) GetPool() *PoolInfo {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+type PoolExtendResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Pool          *PoolInfo              `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolExtendResponse) Reset() {
+	*x = PoolExtendResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolExtendResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolExtendResponse) ProtoMessage() {}
+
+func (x *PoolExtendResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolExtendResponse.ProtoReflect.Descriptor instead.
+func (*PoolExtendResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *PoolExtendResponse) GetPool() *PoolInfo {
+	if x != nil {
+		return x.Pool
+	}
+	return nil
+}
+
+// PoolHealth says how a pool with redundancy is doing.
+type PoolHealth struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Condition PoolCondition          `protobuf:"varint,1,opt,name=condition,proto3,enum=weir.management.v1.PoolCondition" json:"condition,omitempty"`
+	// How many more failure domains may fail while all data stays available and the pool's service goes on.
+	FailuresSurvived uint32 `protobuf:"varint,2,opt,name=failures_survived,json=failuresSurvived,proto3" json:"failures_survived,omitempty"`
+	// The data that moves; absent: none does.
+	Rebuild       *PoolRebuild `protobuf:"bytes,3,opt,name=rebuild,proto3" json:"rebuild,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolHealth) Reset() {
+	*x = PoolHealth{}
+	mi := &file_management_v1_management_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolHealth) ProtoMessage() {}
+
+func (x *PoolHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolHealth.ProtoReflect.Descriptor instead.
+func (*PoolHealth) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *PoolHealth) GetCondition() PoolCondition {
+	if x != nil {
+		return x.Condition
+	}
+	return PoolCondition_POOL_CONDITION_UNSPECIFIED
+}
+
+func (x *PoolHealth) GetFailuresSurvived() uint32 {
+	if x != nil {
+		return x.FailuresSurvived
+	}
+	return 0
+}
+
+func (x *PoolHealth) GetRebuild() *PoolRebuild {
+	if x != nil {
+		return x.Rebuild
+	}
+	return nil
+}
+
+// PoolRebuild says how far data is that moves to the targets that get it.
+type PoolRebuild struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Targets that get data.
+	Targets uint32 `protobuf:"varint,1,opt,name=targets,proto3" json:"targets,omitempty"`
+	// Entries of objects' histories that have come, and bytes of data.
+	Entries uint64 `protobuf:"varint,2,opt,name=entries,proto3" json:"entries,omitempty"`
+	Bytes   uint64 `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Parts of the work that are done, and all of them; absent: some target doesn't know yet. A part is what one target has of one
+	// container.
+	PartsDone *uint64 `protobuf:"varint,4,opt,name=parts_done,json=partsDone,proto3,oneof" json:"parts_done,omitempty"`
+	Parts     *uint64 `protobuf:"varint,5,opt,name=parts,proto3,oneof" json:"parts,omitempty"`
+	// Bytes in a second; absent: too little has come.
+	BytesPerSecond *uint64 `protobuf:"varint,6,opt,name=bytes_per_second,json=bytesPerSecond,proto3,oneof" json:"bytes_per_second,omitempty"`
+	// Seconds until the last target is done, if it goes on as until now; absent: it isn't known.
+	SecondsLeft *uint64 `protobuf:"varint,7,opt,name=seconds_left,json=secondsLeft,proto3,oneof" json:"seconds_left,omitempty"`
+	// Why some target can't go on, such as want of room; absent: all go on.
+	Hindrance     *string `protobuf:"bytes,8,opt,name=hindrance,proto3,oneof" json:"hindrance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PoolRebuild) Reset() {
+	*x = PoolRebuild{}
+	mi := &file_management_v1_management_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PoolRebuild) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PoolRebuild) ProtoMessage() {}
+
+func (x *PoolRebuild) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PoolRebuild.ProtoReflect.Descriptor instead.
+func (*PoolRebuild) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *PoolRebuild) GetTargets() uint32 {
+	if x != nil {
+		return x.Targets
+	}
+	return 0
+}
+
+func (x *PoolRebuild) GetEntries() uint64 {
+	if x != nil {
+		return x.Entries
+	}
+	return 0
+}
+
+func (x *PoolRebuild) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *PoolRebuild) GetPartsDone() uint64 {
+	if x != nil && x.PartsDone != nil {
+		return *x.PartsDone
+	}
+	return 0
+}
+
+func (x *PoolRebuild) GetParts() uint64 {
+	if x != nil && x.Parts != nil {
+		return *x.Parts
+	}
+	return 0
+}
+
+func (x *PoolRebuild) GetBytesPerSecond() uint64 {
+	if x != nil && x.BytesPerSecond != nil {
+		return *x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *PoolRebuild) GetSecondsLeft() uint64 {
+	if x != nil && x.SecondsLeft != nil {
+		return *x.SecondsLeft
+	}
+	return 0
+}
+
+func (x *PoolRebuild) GetHindrance() string {
+	if x != nil && x.Hindrance != nil {
+		return *x.Hindrance
+	}
+	return ""
 }
 
 type PoolInfo struct {
@@ -1767,14 +2558,20 @@ type PoolInfo struct {
 	Tenant uint64 `protobuf:"varint,14,opt,name=tenant,proto3" json:"tenant,omitempty"`
 	// Targets that are out of service, because their devices are faulty. What is on them is unavailable, and new objects are
 	// laid out on others.
-	DownTargets   []*TargetName `protobuf:"bytes,15,rep,name=down_targets,json=downTargets,proto3" json:"down_targets,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	DownTargets []*TargetName `protobuf:"bytes,15,rep,name=down_targets,json=downTargets,proto3" json:"down_targets,omitempty"`
+	// Absent for pools without redundancy.
+	Health *PoolHealth `protobuf:"bytes,16,opt,name=health,proto3" json:"health,omitempty"`
+	// Ranks of `ranks` that have joined the pool and get their share of its data: nothing is read from them yet.
+	NewRanks []uint32 `protobuf:"varint,17,rep,packed,name=new_ranks,json=newRanks,proto3" json:"new_ranks,omitempty"`
+	// Seconds for which an engine is away before others get its places; absent for pools without redundancy.
+	RebuildDelaySeconds *uint32 `protobuf:"varint,18,opt,name=rebuild_delay_seconds,json=rebuildDelaySeconds,proto3,oneof" json:"rebuild_delay_seconds,omitempty"`
+	unknownFields       protoimpl.UnknownFields
+	sizeCache           protoimpl.SizeCache
 }
 
 func (x *PoolInfo) Reset() {
 	*x = PoolInfo{}
-	mi := &file_management_v1_management_proto_msgTypes[27]
+	mi := &file_management_v1_management_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1786,7 +2583,7 @@ func (x *PoolInfo) String() string {
 func (*PoolInfo) ProtoMessage() {}
 
 func (x *PoolInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[27]
+	mi := &file_management_v1_management_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1799,7 +2596,7 @@ func (x *PoolInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolInfo.ProtoReflect.Descriptor instead.
 func (*PoolInfo) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{27}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PoolInfo) GetUuid() string {
@@ -1907,6 +2704,27 @@ func (x *PoolInfo) GetDownTargets() []*TargetName {
 	return nil
 }
 
+func (x *PoolInfo) GetHealth() *PoolHealth {
+	if x != nil {
+		return x.Health
+	}
+	return nil
+}
+
+func (x *PoolInfo) GetNewRanks() []uint32 {
+	if x != nil {
+		return x.NewRanks
+	}
+	return nil
+}
+
+func (x *PoolInfo) GetRebuildDelaySeconds() uint32 {
+	if x != nil && x.RebuildDelaySeconds != nil {
+		return *x.RebuildDelaySeconds
+	}
+	return 0
+}
+
 type ContainerCreateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Pool  string                 `protobuf:"bytes,1,opt,name=pool,proto3" json:"pool,omitempty"`
@@ -1932,7 +2750,7 @@ type ContainerCreateRequest struct {
 
 func (x *ContainerCreateRequest) Reset() {
 	*x = ContainerCreateRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[28]
+	mi := &file_management_v1_management_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1944,7 +2762,7 @@ func (x *ContainerCreateRequest) String() string {
 func (*ContainerCreateRequest) ProtoMessage() {}
 
 func (x *ContainerCreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[28]
+	mi := &file_management_v1_management_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1957,7 +2775,7 @@ func (x *ContainerCreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerCreateRequest.ProtoReflect.Descriptor instead.
 func (*ContainerCreateRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{28}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ContainerCreateRequest) GetPool() string {
@@ -2048,7 +2866,7 @@ type ContainerCreateResponse struct {
 
 func (x *ContainerCreateResponse) Reset() {
 	*x = ContainerCreateResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[29]
+	mi := &file_management_v1_management_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2060,7 +2878,7 @@ func (x *ContainerCreateResponse) String() string {
 func (*ContainerCreateResponse) ProtoMessage() {}
 
 func (x *ContainerCreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[29]
+	mi := &file_management_v1_management_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2073,7 +2891,7 @@ func (x *ContainerCreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerCreateResponse.ProtoReflect.Descriptor instead.
 func (*ContainerCreateResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{29}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ContainerCreateResponse) GetContainer() *ContainerInfo {
@@ -2099,7 +2917,7 @@ type ContainerListRequest struct {
 
 func (x *ContainerListRequest) Reset() {
 	*x = ContainerListRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[30]
+	mi := &file_management_v1_management_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2111,7 +2929,7 @@ func (x *ContainerListRequest) String() string {
 func (*ContainerListRequest) ProtoMessage() {}
 
 func (x *ContainerListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[30]
+	mi := &file_management_v1_management_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2124,7 +2942,7 @@ func (x *ContainerListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerListRequest.ProtoReflect.Descriptor instead.
 func (*ContainerListRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{30}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ContainerListRequest) GetPool() string {
@@ -2143,7 +2961,7 @@ type ContainerListResponse struct {
 
 func (x *ContainerListResponse) Reset() {
 	*x = ContainerListResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[31]
+	mi := &file_management_v1_management_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2973,7 @@ func (x *ContainerListResponse) String() string {
 func (*ContainerListResponse) ProtoMessage() {}
 
 func (x *ContainerListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[31]
+	mi := &file_management_v1_management_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2986,7 @@ func (x *ContainerListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerListResponse.ProtoReflect.Descriptor instead.
 func (*ContainerListResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{31}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ContainerListResponse) GetContainers() []*ContainerInfo {
@@ -2189,7 +3007,7 @@ type ContainerQueryRequest struct {
 
 func (x *ContainerQueryRequest) Reset() {
 	*x = ContainerQueryRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[32]
+	mi := &file_management_v1_management_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2201,7 +3019,7 @@ func (x *ContainerQueryRequest) String() string {
 func (*ContainerQueryRequest) ProtoMessage() {}
 
 func (x *ContainerQueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[32]
+	mi := &file_management_v1_management_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2214,7 +3032,7 @@ func (x *ContainerQueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerQueryRequest.ProtoReflect.Descriptor instead.
 func (*ContainerQueryRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{32}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ContainerQueryRequest) GetPool() string {
@@ -2243,7 +3061,7 @@ type ContainerQueryResponse struct {
 
 func (x *ContainerQueryResponse) Reset() {
 	*x = ContainerQueryResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[33]
+	mi := &file_management_v1_management_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2255,7 +3073,7 @@ func (x *ContainerQueryResponse) String() string {
 func (*ContainerQueryResponse) ProtoMessage() {}
 
 func (x *ContainerQueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[33]
+	mi := &file_management_v1_management_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2268,7 +3086,7 @@ func (x *ContainerQueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerQueryResponse.ProtoReflect.Descriptor instead.
 func (*ContainerQueryResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{33}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ContainerQueryResponse) GetContainer() *ContainerInfo {
@@ -2301,7 +3119,7 @@ type OpenHandle struct {
 
 func (x *OpenHandle) Reset() {
 	*x = OpenHandle{}
-	mi := &file_management_v1_management_proto_msgTypes[34]
+	mi := &file_management_v1_management_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +3131,7 @@ func (x *OpenHandle) String() string {
 func (*OpenHandle) ProtoMessage() {}
 
 func (x *OpenHandle) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[34]
+	mi := &file_management_v1_management_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +3144,7 @@ func (x *OpenHandle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenHandle.ProtoReflect.Descriptor instead.
 func (*OpenHandle) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{34}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *OpenHandle) GetHandle() uint64 {
@@ -2368,7 +3186,7 @@ type ContainerSetQuotaRequest struct {
 
 func (x *ContainerSetQuotaRequest) Reset() {
 	*x = ContainerSetQuotaRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[35]
+	mi := &file_management_v1_management_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2380,7 +3198,7 @@ func (x *ContainerSetQuotaRequest) String() string {
 func (*ContainerSetQuotaRequest) ProtoMessage() {}
 
 func (x *ContainerSetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[35]
+	mi := &file_management_v1_management_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2393,7 +3211,7 @@ func (x *ContainerSetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*ContainerSetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{35}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ContainerSetQuotaRequest) GetPool() string {
@@ -2426,7 +3244,7 @@ type ContainerSetQuotaResponse struct {
 
 func (x *ContainerSetQuotaResponse) Reset() {
 	*x = ContainerSetQuotaResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[36]
+	mi := &file_management_v1_management_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2438,7 +3256,7 @@ func (x *ContainerSetQuotaResponse) String() string {
 func (*ContainerSetQuotaResponse) ProtoMessage() {}
 
 func (x *ContainerSetQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[36]
+	mi := &file_management_v1_management_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2451,7 +3269,7 @@ func (x *ContainerSetQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSetQuotaResponse.ProtoReflect.Descriptor instead.
 func (*ContainerSetQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{36}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ContainerSetQuotaResponse) GetContainer() *ContainerInfo {
@@ -2474,7 +3292,7 @@ type ContainerDestroyRequest struct {
 
 func (x *ContainerDestroyRequest) Reset() {
 	*x = ContainerDestroyRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[37]
+	mi := &file_management_v1_management_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2486,7 +3304,7 @@ func (x *ContainerDestroyRequest) String() string {
 func (*ContainerDestroyRequest) ProtoMessage() {}
 
 func (x *ContainerDestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[37]
+	mi := &file_management_v1_management_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2499,7 +3317,7 @@ func (x *ContainerDestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerDestroyRequest.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{37}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ContainerDestroyRequest) GetPool() string {
@@ -2540,7 +3358,7 @@ type ContainerDestroyResponse struct {
 
 func (x *ContainerDestroyResponse) Reset() {
 	*x = ContainerDestroyResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[38]
+	mi := &file_management_v1_management_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2552,7 +3370,7 @@ func (x *ContainerDestroyResponse) String() string {
 func (*ContainerDestroyResponse) ProtoMessage() {}
 
 func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[38]
+	mi := &file_management_v1_management_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2565,7 +3383,7 @@ func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerDestroyResponse.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{38}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ContainerDestroyResponse) GetMissing() bool {
@@ -2595,7 +3413,7 @@ type ContainerInfo struct {
 
 func (x *ContainerInfo) Reset() {
 	*x = ContainerInfo{}
-	mi := &file_management_v1_management_proto_msgTypes[39]
+	mi := &file_management_v1_management_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2607,7 +3425,7 @@ func (x *ContainerInfo) String() string {
 func (*ContainerInfo) ProtoMessage() {}
 
 func (x *ContainerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[39]
+	mi := &file_management_v1_management_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2620,7 +3438,7 @@ func (x *ContainerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerInfo.ProtoReflect.Descriptor instead.
 func (*ContainerInfo) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{39}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ContainerInfo) GetUuid() string {
@@ -2781,7 +3599,7 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x06target\x18\x02 \x01(\rR\x06target\"4\n" +
 	"\x13ClearDeviceResponse\x12\x1d\n" +
 	"\n" +
-	"was_faulty\x18\x01 \x01(\bR\twasFaulty\"\xda\x01\n" +
+	"was_faulty\x18\x01 \x01(\bR\twasFaulty\"\x93\x02\n" +
 	"\x11PoolCreateRequest\x12\x14\n" +
 	"\x05label\x18\x01 \x01(\tR\x05label\x12\x1d\n" +
 	"\n" +
@@ -2790,7 +3608,11 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x11redundancy_factor\x18\x04 \x01(\rR\x10redundancyFactor\x12!\n" +
 	"\fobject_class\x18\x05 \x01(\tR\vobjectClass\x12\x16\n" +
 	"\x06tenant\x18\x06 \x01(\x04R\x06tenant\x12\x12\n" +
-	"\x04uuid\x18\a \x01(\tR\x04uuid\"`\n" +
+	"\x04uuid\x18\a \x01(\tR\x04uuid\x127\n" +
+	"\x06places\x18\b \x03(\v2\x1f.weir.management.v1.EnginePlaceR\x06places\"5\n" +
+	"\vEnginePlace\x12\x12\n" +
+	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x12\n" +
+	"\x04path\x18\x02 \x03(\tR\x04path\"`\n" +
 	"\x12PoolCreateResponse\x120\n" +
 	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\x12\x18\n" +
 	"\aexisted\x18\x02 \x01(\bR\aexisted\"\x11\n" +
@@ -2811,7 +3633,55 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05force\x18\x02 \x01(\bR\x05force\"/\n" +
 	"\x13PoolDestroyResponse\x12\x18\n" +
-	"\amissing\x18\x01 \x01(\bR\amissing\"\x87\x04\n" +
+	"\amissing\x18\x01 \x01(\bR\amissing\"<\n" +
+	"\x12PoolExcludeRequest\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04rank\x18\x02 \x01(\rR\x04rank\"G\n" +
+	"\x13PoolExcludeResponse\x120\n" +
+	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\"@\n" +
+	"\x16PoolReintegrateRequest\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04rank\x18\x02 \x01(\rR\x04rank\"K\n" +
+	"\x17PoolReintegrateResponse\x120\n" +
+	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\":\n" +
+	"\x10PoolDrainRequest\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x12\n" +
+	"\x04rank\x18\x02 \x01(\rR\x04rank\"E\n" +
+	"\x11PoolDrainResponse\x120\n" +
+	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\"v\n" +
+	"\x11PoolExtendRequest\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
+	"\x05ranks\x18\x02 \x03(\rR\x05ranks\x127\n" +
+	"\x06places\x18\x03 \x03(\v2\x1f.weir.management.v1.EnginePlaceR\x06places\"\x81\x01\n" +
+	"\x18PoolSetPropertiesRequest\x12\x12\n" +
+	"\x04pool\x18\x01 \x01(\tR\x04pool\x127\n" +
+	"\x15rebuild_delay_seconds\x18\x02 \x01(\rH\x00R\x13rebuildDelaySeconds\x88\x01\x01B\x18\n" +
+	"\x16_rebuild_delay_seconds\"M\n" +
+	"\x19PoolSetPropertiesResponse\x120\n" +
+	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\"F\n" +
+	"\x12PoolExtendResponse\x120\n" +
+	"\x04pool\x18\x01 \x01(\v2\x1c.weir.management.v1.PoolInfoR\x04pool\"\xb5\x01\n" +
+	"\n" +
+	"PoolHealth\x12?\n" +
+	"\tcondition\x18\x01 \x01(\x0e2!.weir.management.v1.PoolConditionR\tcondition\x12+\n" +
+	"\x11failures_survived\x18\x02 \x01(\rR\x10failuresSurvived\x129\n" +
+	"\arebuild\x18\x03 \x01(\v2\x1f.weir.management.v1.PoolRebuildR\arebuild\"\xdd\x02\n" +
+	"\vPoolRebuild\x12\x18\n" +
+	"\atargets\x18\x01 \x01(\rR\atargets\x12\x18\n" +
+	"\aentries\x18\x02 \x01(\x04R\aentries\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\"\n" +
+	"\n" +
+	"parts_done\x18\x04 \x01(\x04H\x00R\tpartsDone\x88\x01\x01\x12\x19\n" +
+	"\x05parts\x18\x05 \x01(\x04H\x01R\x05parts\x88\x01\x01\x12-\n" +
+	"\x10bytes_per_second\x18\x06 \x01(\x04H\x02R\x0ebytesPerSecond\x88\x01\x01\x12&\n" +
+	"\fseconds_left\x18\a \x01(\x04H\x03R\vsecondsLeft\x88\x01\x01\x12!\n" +
+	"\thindrance\x18\b \x01(\tH\x04R\thindrance\x88\x01\x01B\r\n" +
+	"\v_parts_doneB\b\n" +
+	"\x06_partsB\x13\n" +
+	"\x11_bytes_per_secondB\x0f\n" +
+	"\r_seconds_leftB\f\n" +
+	"\n" +
+	"_hindrance\"\xaf\x05\n" +
 	"\bPoolInfo\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x123\n" +
@@ -2834,7 +3704,11 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\fobject_class\x18\f \x01(\tR\vobjectClass\x12#\n" +
 	"\rservice_ranks\x18\r \x03(\rR\fserviceRanks\x12\x16\n" +
 	"\x06tenant\x18\x0e \x01(\x04R\x06tenant\x12A\n" +
-	"\fdown_targets\x18\x0f \x03(\v2\x1e.weir.management.v1.TargetNameR\vdownTargets\"\xce\x03\n" +
+	"\fdown_targets\x18\x0f \x03(\v2\x1e.weir.management.v1.TargetNameR\vdownTargets\x126\n" +
+	"\x06health\x18\x10 \x01(\v2\x1e.weir.management.v1.PoolHealthR\x06health\x12\x1b\n" +
+	"\tnew_ranks\x18\x11 \x03(\rR\bnewRanks\x127\n" +
+	"\x15rebuild_delay_seconds\x18\x12 \x01(\rH\x00R\x13rebuildDelaySeconds\x88\x01\x01B\x18\n" +
+	"\x16_rebuild_delay_seconds\"\xce\x03\n" +
 	"\x16ContainerCreateRequest\x12\x12\n" +
 	"\x04pool\x18\x01 \x01(\tR\x04pool\x12\x14\n" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x125\n" +
@@ -2920,7 +3794,13 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x12MEMBER_STATE_ALIVE\x10\x01\x12\x18\n" +
 	"\x14MEMBER_STATE_SUSPECT\x10\x02\x12\x15\n" +
 	"\x11MEMBER_STATE_DEAD\x10\x03\x12\x18\n" +
-	"\x14MEMBER_STATE_UNKNOWN\x10\x04*q\n" +
+	"\x14MEMBER_STATE_UNKNOWN\x10\x04*\xa7\x01\n" +
+	"\rPoolCondition\x12\x1e\n" +
+	"\x1aPOOL_CONDITION_UNSPECIFIED\x10\x00\x12\x1a\n" +
+	"\x16POOL_CONDITION_HEALTHY\x10\x01\x12\x1b\n" +
+	"\x17POOL_CONDITION_DEGRADED\x10\x02\x12\x1d\n" +
+	"\x19POOL_CONDITION_REBUILDING\x10\x03\x12\x1e\n" +
+	"\x1aPOOL_CONDITION_UNAVAILABLE\x10\x04*q\n" +
 	"\tPoolState\x12\x1a\n" +
 	"\x16POOL_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10POOL_STATE_READY\x10\x01\x12\x17\n" +
@@ -2933,13 +3813,18 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x06System\x12O\n" +
 	"\x06Attach\x12!.weir.management.v1.AttachRequest\x1a\".weir.management.v1.AttachResponse\x12X\n" +
 	"\x05Query\x12&.weir.management.v1.SystemQueryRequest\x1a'.weir.management.v1.SystemQueryResponse\x12^\n" +
-	"\vClearDevice\x12&.weir.management.v1.ClearDeviceRequest\x1a'.weir.management.v1.ClearDeviceResponse2\xbe\x03\n" +
+	"\vClearDevice\x12&.weir.management.v1.ClearDeviceRequest\x1a'.weir.management.v1.ClearDeviceResponse2\x9f\a\n" +
 	"\x05Pools\x12W\n" +
 	"\x06Create\x12%.weir.management.v1.PoolCreateRequest\x1a&.weir.management.v1.PoolCreateResponse\x12Q\n" +
 	"\x04List\x12#.weir.management.v1.PoolListRequest\x1a$.weir.management.v1.PoolListResponse\x12T\n" +
 	"\x05Query\x12$.weir.management.v1.PoolQueryRequest\x1a%.weir.management.v1.PoolQueryResponse\x12W\n" +
 	"\x06Resize\x12%.weir.management.v1.PoolResizeRequest\x1a&.weir.management.v1.PoolResizeResponse\x12Z\n" +
-	"\aDestroy\x12&.weir.management.v1.PoolDestroyRequest\x1a'.weir.management.v1.PoolDestroyResponse2\xfb\x03\n" +
+	"\aDestroy\x12&.weir.management.v1.PoolDestroyRequest\x1a'.weir.management.v1.PoolDestroyResponse\x12Z\n" +
+	"\aExclude\x12&.weir.management.v1.PoolExcludeRequest\x1a'.weir.management.v1.PoolExcludeResponse\x12f\n" +
+	"\vReintegrate\x12*.weir.management.v1.PoolReintegrateRequest\x1a+.weir.management.v1.PoolReintegrateResponse\x12T\n" +
+	"\x05Drain\x12$.weir.management.v1.PoolDrainRequest\x1a%.weir.management.v1.PoolDrainResponse\x12W\n" +
+	"\x06Extend\x12%.weir.management.v1.PoolExtendRequest\x1a&.weir.management.v1.PoolExtendResponse\x12l\n" +
+	"\rSetProperties\x12,.weir.management.v1.PoolSetPropertiesRequest\x1a-.weir.management.v1.PoolSetPropertiesResponse2\xfb\x03\n" +
 	"\n" +
 	"Containers\x12a\n" +
 	"\x06Create\x12*.weir.management.v1.ContainerCreateRequest\x1a+.weir.management.v1.ContainerCreateResponse\x12[\n" +
@@ -2964,116 +3849,150 @@ func file_management_v1_management_proto_rawDescGZIP() []byte {
 	return file_management_v1_management_proto_rawDescData
 }
 
-var file_management_v1_management_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 42)
+var file_management_v1_management_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_management_v1_management_proto_goTypes = []any{
 	(EngineHealth)(0),                 // 0: weir.management.v1.EngineHealth
 	(MemberState)(0),                  // 1: weir.management.v1.MemberState
-	(PoolState)(0),                    // 2: weir.management.v1.PoolState
-	(ContainerType)(0),                // 3: weir.management.v1.ContainerType
-	(*ErrorDetail)(nil),               // 4: weir.management.v1.ErrorDetail
-	(*AttachRequest)(nil),             // 5: weir.management.v1.AttachRequest
-	(*AttachResponse)(nil),            // 6: weir.management.v1.AttachResponse
-	(*EngineAddress)(nil),             // 7: weir.management.v1.EngineAddress
-	(*SystemQueryRequest)(nil),        // 8: weir.management.v1.SystemQueryRequest
-	(*SystemQueryResponse)(nil),       // 9: weir.management.v1.SystemQueryResponse
-	(*TenantEngine)(nil),              // 10: weir.management.v1.TenantEngine
-	(*TenantQueryRequest)(nil),        // 11: weir.management.v1.TenantQueryRequest
-	(*TenantQueryResponse)(nil),       // 12: weir.management.v1.TenantQueryResponse
-	(*TenantRevokeRequest)(nil),       // 13: weir.management.v1.TenantRevokeRequest
-	(*TenantRevokeResponse)(nil),      // 14: weir.management.v1.TenantRevokeResponse
-	(*TenantAdmitRequest)(nil),        // 15: weir.management.v1.TenantAdmitRequest
-	(*TenantAdmitResponse)(nil),       // 16: weir.management.v1.TenantAdmitResponse
-	(*EngineState)(nil),               // 17: weir.management.v1.EngineState
-	(*TargetName)(nil),                // 18: weir.management.v1.TargetName
-	(*ClearDeviceRequest)(nil),        // 19: weir.management.v1.ClearDeviceRequest
-	(*ClearDeviceResponse)(nil),       // 20: weir.management.v1.ClearDeviceResponse
-	(*PoolCreateRequest)(nil),         // 21: weir.management.v1.PoolCreateRequest
-	(*PoolCreateResponse)(nil),        // 22: weir.management.v1.PoolCreateResponse
-	(*PoolListRequest)(nil),           // 23: weir.management.v1.PoolListRequest
-	(*PoolListResponse)(nil),          // 24: weir.management.v1.PoolListResponse
-	(*PoolQueryRequest)(nil),          // 25: weir.management.v1.PoolQueryRequest
-	(*PoolQueryResponse)(nil),         // 26: weir.management.v1.PoolQueryResponse
-	(*PoolResizeRequest)(nil),         // 27: weir.management.v1.PoolResizeRequest
-	(*PoolResizeResponse)(nil),        // 28: weir.management.v1.PoolResizeResponse
-	(*PoolDestroyRequest)(nil),        // 29: weir.management.v1.PoolDestroyRequest
-	(*PoolDestroyResponse)(nil),       // 30: weir.management.v1.PoolDestroyResponse
-	(*PoolInfo)(nil),                  // 31: weir.management.v1.PoolInfo
-	(*ContainerCreateRequest)(nil),    // 32: weir.management.v1.ContainerCreateRequest
-	(*ContainerCreateResponse)(nil),   // 33: weir.management.v1.ContainerCreateResponse
-	(*ContainerListRequest)(nil),      // 34: weir.management.v1.ContainerListRequest
-	(*ContainerListResponse)(nil),     // 35: weir.management.v1.ContainerListResponse
-	(*ContainerQueryRequest)(nil),     // 36: weir.management.v1.ContainerQueryRequest
-	(*ContainerQueryResponse)(nil),    // 37: weir.management.v1.ContainerQueryResponse
-	(*OpenHandle)(nil),                // 38: weir.management.v1.OpenHandle
-	(*ContainerSetQuotaRequest)(nil),  // 39: weir.management.v1.ContainerSetQuotaRequest
-	(*ContainerSetQuotaResponse)(nil), // 40: weir.management.v1.ContainerSetQuotaResponse
-	(*ContainerDestroyRequest)(nil),   // 41: weir.management.v1.ContainerDestroyRequest
-	(*ContainerDestroyResponse)(nil),  // 42: weir.management.v1.ContainerDestroyResponse
-	(*ContainerInfo)(nil),             // 43: weir.management.v1.ContainerInfo
-	nil,                               // 44: weir.management.v1.ContainerCreateRequest.AttributesEntry
-	nil,                               // 45: weir.management.v1.ContainerInfo.AttributesEntry
+	(PoolCondition)(0),                // 2: weir.management.v1.PoolCondition
+	(PoolState)(0),                    // 3: weir.management.v1.PoolState
+	(ContainerType)(0),                // 4: weir.management.v1.ContainerType
+	(*ErrorDetail)(nil),               // 5: weir.management.v1.ErrorDetail
+	(*AttachRequest)(nil),             // 6: weir.management.v1.AttachRequest
+	(*AttachResponse)(nil),            // 7: weir.management.v1.AttachResponse
+	(*EngineAddress)(nil),             // 8: weir.management.v1.EngineAddress
+	(*SystemQueryRequest)(nil),        // 9: weir.management.v1.SystemQueryRequest
+	(*SystemQueryResponse)(nil),       // 10: weir.management.v1.SystemQueryResponse
+	(*TenantEngine)(nil),              // 11: weir.management.v1.TenantEngine
+	(*TenantQueryRequest)(nil),        // 12: weir.management.v1.TenantQueryRequest
+	(*TenantQueryResponse)(nil),       // 13: weir.management.v1.TenantQueryResponse
+	(*TenantRevokeRequest)(nil),       // 14: weir.management.v1.TenantRevokeRequest
+	(*TenantRevokeResponse)(nil),      // 15: weir.management.v1.TenantRevokeResponse
+	(*TenantAdmitRequest)(nil),        // 16: weir.management.v1.TenantAdmitRequest
+	(*TenantAdmitResponse)(nil),       // 17: weir.management.v1.TenantAdmitResponse
+	(*EngineState)(nil),               // 18: weir.management.v1.EngineState
+	(*TargetName)(nil),                // 19: weir.management.v1.TargetName
+	(*ClearDeviceRequest)(nil),        // 20: weir.management.v1.ClearDeviceRequest
+	(*ClearDeviceResponse)(nil),       // 21: weir.management.v1.ClearDeviceResponse
+	(*PoolCreateRequest)(nil),         // 22: weir.management.v1.PoolCreateRequest
+	(*EnginePlace)(nil),               // 23: weir.management.v1.EnginePlace
+	(*PoolCreateResponse)(nil),        // 24: weir.management.v1.PoolCreateResponse
+	(*PoolListRequest)(nil),           // 25: weir.management.v1.PoolListRequest
+	(*PoolListResponse)(nil),          // 26: weir.management.v1.PoolListResponse
+	(*PoolQueryRequest)(nil),          // 27: weir.management.v1.PoolQueryRequest
+	(*PoolQueryResponse)(nil),         // 28: weir.management.v1.PoolQueryResponse
+	(*PoolResizeRequest)(nil),         // 29: weir.management.v1.PoolResizeRequest
+	(*PoolResizeResponse)(nil),        // 30: weir.management.v1.PoolResizeResponse
+	(*PoolDestroyRequest)(nil),        // 31: weir.management.v1.PoolDestroyRequest
+	(*PoolDestroyResponse)(nil),       // 32: weir.management.v1.PoolDestroyResponse
+	(*PoolExcludeRequest)(nil),        // 33: weir.management.v1.PoolExcludeRequest
+	(*PoolExcludeResponse)(nil),       // 34: weir.management.v1.PoolExcludeResponse
+	(*PoolReintegrateRequest)(nil),    // 35: weir.management.v1.PoolReintegrateRequest
+	(*PoolReintegrateResponse)(nil),   // 36: weir.management.v1.PoolReintegrateResponse
+	(*PoolDrainRequest)(nil),          // 37: weir.management.v1.PoolDrainRequest
+	(*PoolDrainResponse)(nil),         // 38: weir.management.v1.PoolDrainResponse
+	(*PoolExtendRequest)(nil),         // 39: weir.management.v1.PoolExtendRequest
+	(*PoolSetPropertiesRequest)(nil),  // 40: weir.management.v1.PoolSetPropertiesRequest
+	(*PoolSetPropertiesResponse)(nil), // 41: weir.management.v1.PoolSetPropertiesResponse
+	(*PoolExtendResponse)(nil),        // 42: weir.management.v1.PoolExtendResponse
+	(*PoolHealth)(nil),                // 43: weir.management.v1.PoolHealth
+	(*PoolRebuild)(nil),               // 44: weir.management.v1.PoolRebuild
+	(*PoolInfo)(nil),                  // 45: weir.management.v1.PoolInfo
+	(*ContainerCreateRequest)(nil),    // 46: weir.management.v1.ContainerCreateRequest
+	(*ContainerCreateResponse)(nil),   // 47: weir.management.v1.ContainerCreateResponse
+	(*ContainerListRequest)(nil),      // 48: weir.management.v1.ContainerListRequest
+	(*ContainerListResponse)(nil),     // 49: weir.management.v1.ContainerListResponse
+	(*ContainerQueryRequest)(nil),     // 50: weir.management.v1.ContainerQueryRequest
+	(*ContainerQueryResponse)(nil),    // 51: weir.management.v1.ContainerQueryResponse
+	(*OpenHandle)(nil),                // 52: weir.management.v1.OpenHandle
+	(*ContainerSetQuotaRequest)(nil),  // 53: weir.management.v1.ContainerSetQuotaRequest
+	(*ContainerSetQuotaResponse)(nil), // 54: weir.management.v1.ContainerSetQuotaResponse
+	(*ContainerDestroyRequest)(nil),   // 55: weir.management.v1.ContainerDestroyRequest
+	(*ContainerDestroyResponse)(nil),  // 56: weir.management.v1.ContainerDestroyResponse
+	(*ContainerInfo)(nil),             // 57: weir.management.v1.ContainerInfo
+	nil,                               // 58: weir.management.v1.ContainerCreateRequest.AttributesEntry
+	nil,                               // 59: weir.management.v1.ContainerInfo.AttributesEntry
 }
 var file_management_v1_management_proto_depIdxs = []int32{
-	7,  // 0: weir.management.v1.AttachResponse.engines:type_name -> weir.management.v1.EngineAddress
-	17, // 1: weir.management.v1.SystemQueryResponse.engines:type_name -> weir.management.v1.EngineState
-	10, // 2: weir.management.v1.TenantQueryResponse.engines:type_name -> weir.management.v1.TenantEngine
-	10, // 3: weir.management.v1.TenantRevokeResponse.engines:type_name -> weir.management.v1.TenantEngine
-	10, // 4: weir.management.v1.TenantAdmitResponse.engines:type_name -> weir.management.v1.TenantEngine
+	8,  // 0: weir.management.v1.AttachResponse.engines:type_name -> weir.management.v1.EngineAddress
+	18, // 1: weir.management.v1.SystemQueryResponse.engines:type_name -> weir.management.v1.EngineState
+	11, // 2: weir.management.v1.TenantQueryResponse.engines:type_name -> weir.management.v1.TenantEngine
+	11, // 3: weir.management.v1.TenantRevokeResponse.engines:type_name -> weir.management.v1.TenantEngine
+	11, // 4: weir.management.v1.TenantAdmitResponse.engines:type_name -> weir.management.v1.TenantEngine
 	0,  // 5: weir.management.v1.EngineState.health:type_name -> weir.management.v1.EngineHealth
 	1,  // 6: weir.management.v1.EngineState.membership:type_name -> weir.management.v1.MemberState
-	31, // 7: weir.management.v1.PoolCreateResponse.pool:type_name -> weir.management.v1.PoolInfo
-	31, // 8: weir.management.v1.PoolListResponse.pools:type_name -> weir.management.v1.PoolInfo
-	31, // 9: weir.management.v1.PoolQueryResponse.pool:type_name -> weir.management.v1.PoolInfo
-	31, // 10: weir.management.v1.PoolResizeResponse.pool:type_name -> weir.management.v1.PoolInfo
-	2,  // 11: weir.management.v1.PoolInfo.state:type_name -> weir.management.v1.PoolState
-	18, // 12: weir.management.v1.PoolInfo.down_targets:type_name -> weir.management.v1.TargetName
-	3,  // 13: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
-	44, // 14: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
-	43, // 15: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
-	43, // 16: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
-	43, // 17: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
-	38, // 18: weir.management.v1.ContainerQueryResponse.handles:type_name -> weir.management.v1.OpenHandle
-	43, // 19: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
-	3,  // 20: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
-	45, // 21: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
-	5,  // 22: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
-	8,  // 23: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
-	19, // 24: weir.management.v1.System.ClearDevice:input_type -> weir.management.v1.ClearDeviceRequest
-	21, // 25: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
-	23, // 26: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
-	25, // 27: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
-	27, // 28: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
-	29, // 29: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
-	32, // 30: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
-	34, // 31: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
-	36, // 32: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
-	39, // 33: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
-	41, // 34: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
-	11, // 35: weir.management.v1.Tenants.Query:input_type -> weir.management.v1.TenantQueryRequest
-	13, // 36: weir.management.v1.Tenants.Revoke:input_type -> weir.management.v1.TenantRevokeRequest
-	15, // 37: weir.management.v1.Tenants.Admit:input_type -> weir.management.v1.TenantAdmitRequest
-	6,  // 38: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
-	9,  // 39: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
-	20, // 40: weir.management.v1.System.ClearDevice:output_type -> weir.management.v1.ClearDeviceResponse
-	22, // 41: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
-	24, // 42: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
-	26, // 43: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
-	28, // 44: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
-	30, // 45: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
-	33, // 46: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
-	35, // 47: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
-	37, // 48: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
-	40, // 49: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
-	42, // 50: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
-	12, // 51: weir.management.v1.Tenants.Query:output_type -> weir.management.v1.TenantQueryResponse
-	14, // 52: weir.management.v1.Tenants.Revoke:output_type -> weir.management.v1.TenantRevokeResponse
-	16, // 53: weir.management.v1.Tenants.Admit:output_type -> weir.management.v1.TenantAdmitResponse
-	38, // [38:54] is the sub-list for method output_type
-	22, // [22:38] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	23, // 7: weir.management.v1.PoolCreateRequest.places:type_name -> weir.management.v1.EnginePlace
+	45, // 8: weir.management.v1.PoolCreateResponse.pool:type_name -> weir.management.v1.PoolInfo
+	45, // 9: weir.management.v1.PoolListResponse.pools:type_name -> weir.management.v1.PoolInfo
+	45, // 10: weir.management.v1.PoolQueryResponse.pool:type_name -> weir.management.v1.PoolInfo
+	45, // 11: weir.management.v1.PoolResizeResponse.pool:type_name -> weir.management.v1.PoolInfo
+	45, // 12: weir.management.v1.PoolExcludeResponse.pool:type_name -> weir.management.v1.PoolInfo
+	45, // 13: weir.management.v1.PoolReintegrateResponse.pool:type_name -> weir.management.v1.PoolInfo
+	45, // 14: weir.management.v1.PoolDrainResponse.pool:type_name -> weir.management.v1.PoolInfo
+	23, // 15: weir.management.v1.PoolExtendRequest.places:type_name -> weir.management.v1.EnginePlace
+	45, // 16: weir.management.v1.PoolSetPropertiesResponse.pool:type_name -> weir.management.v1.PoolInfo
+	45, // 17: weir.management.v1.PoolExtendResponse.pool:type_name -> weir.management.v1.PoolInfo
+	2,  // 18: weir.management.v1.PoolHealth.condition:type_name -> weir.management.v1.PoolCondition
+	44, // 19: weir.management.v1.PoolHealth.rebuild:type_name -> weir.management.v1.PoolRebuild
+	3,  // 20: weir.management.v1.PoolInfo.state:type_name -> weir.management.v1.PoolState
+	19, // 21: weir.management.v1.PoolInfo.down_targets:type_name -> weir.management.v1.TargetName
+	43, // 22: weir.management.v1.PoolInfo.health:type_name -> weir.management.v1.PoolHealth
+	4,  // 23: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
+	58, // 24: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
+	57, // 25: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
+	57, // 26: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
+	57, // 27: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
+	52, // 28: weir.management.v1.ContainerQueryResponse.handles:type_name -> weir.management.v1.OpenHandle
+	57, // 29: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
+	4,  // 30: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
+	59, // 31: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
+	6,  // 32: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
+	9,  // 33: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
+	20, // 34: weir.management.v1.System.ClearDevice:input_type -> weir.management.v1.ClearDeviceRequest
+	22, // 35: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
+	25, // 36: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
+	27, // 37: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
+	29, // 38: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
+	31, // 39: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
+	33, // 40: weir.management.v1.Pools.Exclude:input_type -> weir.management.v1.PoolExcludeRequest
+	35, // 41: weir.management.v1.Pools.Reintegrate:input_type -> weir.management.v1.PoolReintegrateRequest
+	37, // 42: weir.management.v1.Pools.Drain:input_type -> weir.management.v1.PoolDrainRequest
+	39, // 43: weir.management.v1.Pools.Extend:input_type -> weir.management.v1.PoolExtendRequest
+	40, // 44: weir.management.v1.Pools.SetProperties:input_type -> weir.management.v1.PoolSetPropertiesRequest
+	46, // 45: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
+	48, // 46: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
+	50, // 47: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
+	53, // 48: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
+	55, // 49: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
+	12, // 50: weir.management.v1.Tenants.Query:input_type -> weir.management.v1.TenantQueryRequest
+	14, // 51: weir.management.v1.Tenants.Revoke:input_type -> weir.management.v1.TenantRevokeRequest
+	16, // 52: weir.management.v1.Tenants.Admit:input_type -> weir.management.v1.TenantAdmitRequest
+	7,  // 53: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
+	10, // 54: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
+	21, // 55: weir.management.v1.System.ClearDevice:output_type -> weir.management.v1.ClearDeviceResponse
+	24, // 56: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
+	26, // 57: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
+	28, // 58: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
+	30, // 59: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
+	32, // 60: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
+	34, // 61: weir.management.v1.Pools.Exclude:output_type -> weir.management.v1.PoolExcludeResponse
+	36, // 62: weir.management.v1.Pools.Reintegrate:output_type -> weir.management.v1.PoolReintegrateResponse
+	38, // 63: weir.management.v1.Pools.Drain:output_type -> weir.management.v1.PoolDrainResponse
+	42, // 64: weir.management.v1.Pools.Extend:output_type -> weir.management.v1.PoolExtendResponse
+	41, // 65: weir.management.v1.Pools.SetProperties:output_type -> weir.management.v1.PoolSetPropertiesResponse
+	47, // 66: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
+	49, // 67: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
+	51, // 68: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
+	54, // 69: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
+	56, // 70: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
+	13, // 71: weir.management.v1.Tenants.Query:output_type -> weir.management.v1.TenantQueryResponse
+	15, // 72: weir.management.v1.Tenants.Revoke:output_type -> weir.management.v1.TenantRevokeResponse
+	17, // 73: weir.management.v1.Tenants.Admit:output_type -> weir.management.v1.TenantAdmitResponse
+	53, // [53:74] is the sub-list for method output_type
+	32, // [32:53] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_management_v1_management_proto_init() }
@@ -3081,13 +4000,16 @@ func file_management_v1_management_proto_init() {
 	if File_management_v1_management_proto != nil {
 		return
 	}
+	file_management_v1_management_proto_msgTypes[35].OneofWrappers = []any{}
+	file_management_v1_management_proto_msgTypes[39].OneofWrappers = []any{}
+	file_management_v1_management_proto_msgTypes[40].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_management_v1_management_proto_rawDesc), len(file_management_v1_management_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   42,
+			NumEnums:      5,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

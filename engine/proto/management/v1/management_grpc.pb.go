@@ -217,11 +217,16 @@ var System_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Pools_Create_FullMethodName  = "/weir.management.v1.Pools/Create"
-	Pools_List_FullMethodName    = "/weir.management.v1.Pools/List"
-	Pools_Query_FullMethodName   = "/weir.management.v1.Pools/Query"
-	Pools_Resize_FullMethodName  = "/weir.management.v1.Pools/Resize"
-	Pools_Destroy_FullMethodName = "/weir.management.v1.Pools/Destroy"
+	Pools_Create_FullMethodName        = "/weir.management.v1.Pools/Create"
+	Pools_List_FullMethodName          = "/weir.management.v1.Pools/List"
+	Pools_Query_FullMethodName         = "/weir.management.v1.Pools/Query"
+	Pools_Resize_FullMethodName        = "/weir.management.v1.Pools/Resize"
+	Pools_Destroy_FullMethodName       = "/weir.management.v1.Pools/Destroy"
+	Pools_Exclude_FullMethodName       = "/weir.management.v1.Pools/Exclude"
+	Pools_Reintegrate_FullMethodName   = "/weir.management.v1.Pools/Reintegrate"
+	Pools_Drain_FullMethodName         = "/weir.management.v1.Pools/Drain"
+	Pools_Extend_FullMethodName        = "/weir.management.v1.Pools/Extend"
+	Pools_SetProperties_FullMethodName = "/weir.management.v1.Pools/SetProperties"
 )
 
 // PoolsClient is the client API for Pools service.
@@ -240,6 +245,22 @@ type PoolsClient interface {
 	// Destroy removes a pool and its data. Without force a pool that has containers fails with FAILED_PRECONDITION
 	// and a message that lists them. Destroying an absent pool succeeds.
 	Destroy(ctx context.Context, in *PoolDestroyRequest, opts ...grpc.CallOption) (*PoolDestroyResponse, error)
+	// Exclude takes an engine out of a pool with redundancy for good: others get its data at once, and it doesn't come back by itself.
+	// Fails with FAILED_PRECONDITION when the pool can't do without it. Excluding it again succeeds.
+	Exclude(ctx context.Context, in *PoolExcludeRequest, opts ...grpc.CallOption) (*PoolExcludeResponse, error)
+	// Reintegrate lets an engine that was excluded or drained come back to a pool, and calls off a drain that is under way.
+	Reintegrate(ctx context.Context, in *PoolReintegrateRequest, opts ...grpc.CallOption) (*PoolReintegrateResponse, error)
+	// Drain has an engine's data of a pool with redundancy moved to others while the engine goes on serving. Then it is out of the pool, and
+	// doesn't come back by itself. Returns when it has begun. Fails with FAILED_PRECONDITION when others can't take it. Draining it again
+	// succeeds.
+	Drain(ctx context.Context, in *PoolDrainRequest, opts ...grpc.CallOption) (*PoolDrainResponse, error)
+	// Extend has engines join a pool with redundancy: they get their share of its data while it is in use, and its size grows by what they
+	// add. Returns when they have joined; the data moves behind that. Fails with ALREADY_EXISTS when one holds the pool, with
+	// RESOURCE_EXHAUSTED when one lacks the room, and with UNAVAILABLE when one doesn't answer: then it goes on in the background, and may be
+	// asked for again.
+	Extend(ctx context.Context, in *PoolExtendRequest, opts ...grpc.CallOption) (*PoolExtendResponse, error)
+	// SetProperties changes properties of a pool; what isn't named stays as it is.
+	SetProperties(ctx context.Context, in *PoolSetPropertiesRequest, opts ...grpc.CallOption) (*PoolSetPropertiesResponse, error)
 }
 
 type poolsClient struct {
@@ -300,6 +321,56 @@ func (c *poolsClient) Destroy(ctx context.Context, in *PoolDestroyRequest, opts 
 	return out, nil
 }
 
+func (c *poolsClient) Exclude(ctx context.Context, in *PoolExcludeRequest, opts ...grpc.CallOption) (*PoolExcludeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PoolExcludeResponse)
+	err := c.cc.Invoke(ctx, Pools_Exclude_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *poolsClient) Reintegrate(ctx context.Context, in *PoolReintegrateRequest, opts ...grpc.CallOption) (*PoolReintegrateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PoolReintegrateResponse)
+	err := c.cc.Invoke(ctx, Pools_Reintegrate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *poolsClient) Drain(ctx context.Context, in *PoolDrainRequest, opts ...grpc.CallOption) (*PoolDrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PoolDrainResponse)
+	err := c.cc.Invoke(ctx, Pools_Drain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *poolsClient) Extend(ctx context.Context, in *PoolExtendRequest, opts ...grpc.CallOption) (*PoolExtendResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PoolExtendResponse)
+	err := c.cc.Invoke(ctx, Pools_Extend_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *poolsClient) SetProperties(ctx context.Context, in *PoolSetPropertiesRequest, opts ...grpc.CallOption) (*PoolSetPropertiesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PoolSetPropertiesResponse)
+	err := c.cc.Invoke(ctx, Pools_SetProperties_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PoolsServer is the server API for Pools service.
 // All implementations must embed UnimplementedPoolsServer
 // for forward compatibility.
@@ -316,6 +387,22 @@ type PoolsServer interface {
 	// Destroy removes a pool and its data. Without force a pool that has containers fails with FAILED_PRECONDITION
 	// and a message that lists them. Destroying an absent pool succeeds.
 	Destroy(context.Context, *PoolDestroyRequest) (*PoolDestroyResponse, error)
+	// Exclude takes an engine out of a pool with redundancy for good: others get its data at once, and it doesn't come back by itself.
+	// Fails with FAILED_PRECONDITION when the pool can't do without it. Excluding it again succeeds.
+	Exclude(context.Context, *PoolExcludeRequest) (*PoolExcludeResponse, error)
+	// Reintegrate lets an engine that was excluded or drained come back to a pool, and calls off a drain that is under way.
+	Reintegrate(context.Context, *PoolReintegrateRequest) (*PoolReintegrateResponse, error)
+	// Drain has an engine's data of a pool with redundancy moved to others while the engine goes on serving. Then it is out of the pool, and
+	// doesn't come back by itself. Returns when it has begun. Fails with FAILED_PRECONDITION when others can't take it. Draining it again
+	// succeeds.
+	Drain(context.Context, *PoolDrainRequest) (*PoolDrainResponse, error)
+	// Extend has engines join a pool with redundancy: they get their share of its data while it is in use, and its size grows by what they
+	// add. Returns when they have joined; the data moves behind that. Fails with ALREADY_EXISTS when one holds the pool, with
+	// RESOURCE_EXHAUSTED when one lacks the room, and with UNAVAILABLE when one doesn't answer: then it goes on in the background, and may be
+	// asked for again.
+	Extend(context.Context, *PoolExtendRequest) (*PoolExtendResponse, error)
+	// SetProperties changes properties of a pool; what isn't named stays as it is.
+	SetProperties(context.Context, *PoolSetPropertiesRequest) (*PoolSetPropertiesResponse, error)
 	mustEmbedUnimplementedPoolsServer()
 }
 
@@ -340,6 +427,21 @@ func (UnimplementedPoolsServer) Resize(context.Context, *PoolResizeRequest) (*Po
 }
 func (UnimplementedPoolsServer) Destroy(context.Context, *PoolDestroyRequest) (*PoolDestroyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Destroy not implemented")
+}
+func (UnimplementedPoolsServer) Exclude(context.Context, *PoolExcludeRequest) (*PoolExcludeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Exclude not implemented")
+}
+func (UnimplementedPoolsServer) Reintegrate(context.Context, *PoolReintegrateRequest) (*PoolReintegrateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Reintegrate not implemented")
+}
+func (UnimplementedPoolsServer) Drain(context.Context, *PoolDrainRequest) (*PoolDrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedPoolsServer) Extend(context.Context, *PoolExtendRequest) (*PoolExtendResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Extend not implemented")
+}
+func (UnimplementedPoolsServer) SetProperties(context.Context, *PoolSetPropertiesRequest) (*PoolSetPropertiesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetProperties not implemented")
 }
 func (UnimplementedPoolsServer) mustEmbedUnimplementedPoolsServer() {}
 func (UnimplementedPoolsServer) testEmbeddedByValue()               {}
@@ -452,6 +554,96 @@ func _Pools_Destroy_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Pools_Exclude_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PoolExcludeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PoolsServer).Exclude(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Pools_Exclude_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PoolsServer).Exclude(ctx, req.(*PoolExcludeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Pools_Reintegrate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PoolReintegrateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PoolsServer).Reintegrate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Pools_Reintegrate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PoolsServer).Reintegrate(ctx, req.(*PoolReintegrateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Pools_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PoolDrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PoolsServer).Drain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Pools_Drain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PoolsServer).Drain(ctx, req.(*PoolDrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Pools_Extend_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PoolExtendRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PoolsServer).Extend(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Pools_Extend_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PoolsServer).Extend(ctx, req.(*PoolExtendRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Pools_SetProperties_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PoolSetPropertiesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PoolsServer).SetProperties(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Pools_SetProperties_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PoolsServer).SetProperties(ctx, req.(*PoolSetPropertiesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Pools_ServiceDesc is the grpc.ServiceDesc for Pools service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -478,6 +670,26 @@ var Pools_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Destroy",
 			Handler:    _Pools_Destroy_Handler,
+		},
+		{
+			MethodName: "Exclude",
+			Handler:    _Pools_Exclude_Handler,
+		},
+		{
+			MethodName: "Reintegrate",
+			Handler:    _Pools_Reintegrate_Handler,
+		},
+		{
+			MethodName: "Drain",
+			Handler:    _Pools_Drain_Handler,
+		},
+		{
+			MethodName: "Extend",
+			Handler:    _Pools_Extend_Handler,
+		},
+		{
+			MethodName: "SetProperties",
+			Handler:    _Pools_SetProperties_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -42,12 +42,17 @@ pub struct Clients {
 impl Clients {
     /// Starts clients that have so many commands each take effect.
     pub fn start(group: &Group, count: u64, commands: u64) -> Self {
+        Self::start_from(group, 0, (count, commands))
+    }
+
+    /// The same, whose commands have the numbers from `first` on.
+    pub fn start_from(group: &Group, first: u64, (count, commands): (u64, u64)) -> Self {
         let clients = Self::default();
         for client in 0..count {
             let (group, clients, rt) = (group.clone(), clients.clone(), group.clients.handle());
             clients.running.set(clients.running.get() + 1);
             rt.spawn(async move {
-                for number in (0..commands).map(|number| client * commands + number) {
+                for number in (0..commands).map(|number| first + client * commands + number) {
                     clients.have_done(&group, number).await;
                     clients.acknowledged.borrow_mut().insert(number);
                     group.clients.handle().sleep(PAUSE).await;

@@ -1,6 +1,6 @@
 //! Engines with a replica each, on simulated network and disks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -30,7 +30,9 @@ const STEP: Duration = Duration::from_millis(10);
 
 struct Engine {
     node: Node,
-    disk: SimDisk,
+    disk: RefCell<SimDisk>,
+    /// Its first disk was lost.
+    is_second: Cell<bool>,
     /// Alive as long as the engine's tasks.
     replica: RefCell<Weak<Replica>>,
     shard: RefCell<Option<Shard>>,
@@ -50,6 +52,16 @@ fn owner(rank: usize) -> Owner {
     Owner { system: "sim".to_owned(), rank, target: TargetIndex(0) }
 }
 
+fn empty_disk(world: &World, node: &Node, rank: usize, drawn: u64) -> SimDisk {
+    let disk = SimDisk::new(&format!("disk-{rank}"), DISK_BYTES, drawn, SimDiskOptions::default());
+    let (rt, device) = (node.handle(), disk.attach(&node.handle()));
+    world.block_on(node, async move {
+        let options = FormatOptions { owner: owner(rank), log_bytes: Some(16 << 20) };
+        Store::format(&rt, &device, &options).await.expect("an empty disk");
+    });
+    disk
+}
+
 impl Group {
     /// Formats disks and starts the replicas.
     pub fn start(seed: u64, members: usize) -> Self {
@@ -57,14 +69,9 @@ impl Group {
         let fabric = Fabric::new(&world);
         let engine = |rank: usize| {
             let node = world.node(&format!("engine-{rank}"));
-            let drawn = seed ^ (rank as u64) << 8;
-            let disk = SimDisk::new(&format!("disk-{rank}"), DISK_BYTES, drawn, SimDiskOptions::default());
-            let (rt, device) = (node.handle(), disk.attach(&node.handle()));
-            world.block_on(&node, async move {
-                let options = FormatOptions { owner: owner(rank), log_bytes: Some(16 << 20) };
-                Store::format(&rt, &device, &options).await.expect("an empty disk");
-            });
-            Engine { node, disk, replica: RefCell::default(), shard: RefCell::default() }
+            let disk = RefCell::new(empty_disk(&world, &node, rank, seed ^ (rank as u64) << 8));
+            let (is_second, replica, shard) = (Cell::new(false), RefCell::default(), RefCell::default());
+            Engine { node, disk, is_second, replica, shard }
         };
         let engines = Rc::new((0..members).map(engine).collect::<Vec<_>>());
         let clients = world.node("clients");
@@ -85,7 +92,7 @@ impl Group {
 
     fn boot(&self, rank: usize) {
         let engine = &self.engines[rank];
-        let (rt, device) = (engine.node.handle(), engine.disk.attach(&engine.node.handle()));
+        let (rt, device) = (engine.node.handle(), engine.disk.borrow().attach(&engine.node.handle()));
         let endpoint = self.fabric.endpoint(&engine.node, Some(PORT));
         let info = |rank: usize| EngineInfo {
             rank: owner(rank).rank,
@@ -111,7 +118,11 @@ impl Group {
             };
             let replicas = Replicas::serve(&known);
             let scopes: weir_raft::Scopes = Rc::new(|_| vec![STATE.to_vec()]);
-            weir_raft::prepare(&shard, &members).await.expect("there is room");
+            if engines[rank].is_second.get() {
+                weir_raft::prepare_again(&shard, &members).await.expect("there is room");
+            } else {
+                weir_raft::prepare(&shard, &members).await.expect("there is room");
+            }
             let replica = replicas.open(shard.clone(), scopes).await.expect("what it stored");
             *engines[rank].replica.borrow_mut() = Rc::downgrade(&replica);
             *engines[rank].shard.borrow_mut() = Some(shard);
@@ -131,7 +142,33 @@ impl Group {
         *engine.replica.borrow_mut() = Weak::new();
         engine.shard.borrow_mut().take();
         self.world.crash(&engine.node);
-        engine.disk.crash(CrashKeeps::Any);
+        engine.disk.borrow().crash(CrashKeeps::Any);
+    }
+
+    /// Has an engine that is down, and takes part no more, start with an empty disk.
+    pub fn return_empty(&self, rank: usize) {
+        let engine = &self.engines[rank];
+        self.world.restart(&engine.node);
+        engine.is_second.set(true);
+        let disk = empty_disk(&self.world, &engine.node, rank, self.world.rng().below(u64::MAX));
+        engine.disk.replace(disk);
+        self.boot(rank);
+    }
+
+    /// Has the leader change the members, until that has taken effect.
+    pub fn change_member(&self, rank: usize, takes_part: bool) {
+        let changed = owner(rank).rank;
+        loop {
+            self.await_leader(&[]);
+            let (_, replica, leadership) = self.leader().expect("there is one");
+            if replica.members().contains(&changed) == takes_part {
+                return;
+            }
+            // One that was deposed meanwhile leaves it to the next.
+            drop(self.world.try_block_on(&self.clients, Duration::from_secs(10), async move {
+                replica.change_member(leadership.term, changed, takes_part).await
+            }));
+        }
     }
 
     pub fn restart(&self, rank: usize) {

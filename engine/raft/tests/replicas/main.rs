@@ -96,6 +96,33 @@ fn partitions_losses_and_power_failures_lose_nothing() {
 }
 
 #[test]
+fn replicas_that_are_lost_one_after_the_other_begin_again_and_nothing_is_lost() {
+    for_each_seed(10, |seed| {
+        let group = Group::start(seed, 3);
+        let first = usize::try_from(group.world.rng().below(3)).expect("few engines");
+        for (round, lost) in (0..4).map(|round| (round, (first + usize::try_from(round).expect("few")) % 3)) {
+            group.await_leader(&[]);
+            let clients = Clients::start_from(&group, round * 100, (4, 15));
+            group.world.run_for(below(&group, Duration::from_millis(400)));
+            group.crash(lost);
+            group.await_leader(&[lost]);
+            group.change_member(lost, false);
+            group.world.run_for(below(&group, Duration::from_millis(400)));
+            group.return_empty(lost);
+            group.world.run_for(below(&group, Duration::from_millis(200)));
+            group.change_member(lost, true);
+            clients.finish(&group);
+            // The next one is lost when this one has what the others have.
+            group.bring_back();
+            clients.check(&group);
+            assert_eq!(propose(&group, OTHERS + round), Ok(Outcome::Applied));
+            let members = group.replica(lost).expect("it is up").members();
+            assert_eq!(members.len(), 3, "seed {seed}: {members:?}");
+        }
+    });
+}
+
+#[test]
 fn a_leader_that_others_can_not_reach_confirms_no_read_and_acknowledges_nothing() {
     for_each_seed(10, |seed| {
         let group = Group::start(seed, 3);

@@ -2,6 +2,7 @@
 //! [`crate::Shard`]. It calls `state` and below; the store's callers and upkeep call it.
 
 pub(crate) mod attribute;
+pub(crate) mod decisions;
 pub(crate) mod direct_read;
 pub(crate) mod fetch;
 pub(crate) mod history;

@@ -198,7 +198,12 @@ impl Shard {
     }
 
     /// The punch of what is named, whatever is here: what it ends may yet come.
-    fn plan_punch_apart(&self, touched: &ObjectKey, scope: &PunchScope, epoch: u64) -> Vec<Change> {
+    pub(crate) fn plan_punch_apart(
+        &self,
+        touched: &ObjectKey,
+        scope: &PunchScope,
+        epoch: u64,
+    ) -> Vec<Change> {
         let object = Path::object(self.number, touched.1, touched.2);
         let paths = match scope {
             PunchScope::Object => vec![object],

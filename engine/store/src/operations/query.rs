@@ -24,6 +24,9 @@ const WINDOW_LOOKS: usize = SLICE_LOOKS / 8;
 /// What was found below a dkey: the akey, and the record with its size.
 type Below = (Option<Key>, Option<(Extent, u32)>);
 
+/// Which dkeys of an object a question is about: a target may have parts of the object that others are asked about.
+pub type WantedDkeys<'a> = &'a dyn Fn(&Key) -> bool;
+
 /// Why a search stops without a result.
 enum End {
     Failed(FetchError),
@@ -46,6 +49,8 @@ struct Search<'a> {
     /// The akey that is given.
     akey: Option<&'a Key>,
     extent: bool,
+    /// The dkeys that are searched.
+    wanted: WantedDkeys<'a>,
     /// How far it has come.
     at: Anchor,
 }
@@ -68,13 +73,29 @@ impl Shard {
         query: &KeyQuery,
         anchor: &[u8],
     ) -> Result<SearchKeyReply, FetchError> {
+        self.query_key_among(container, object, epoch, query, anchor, &|_| true).await
+    }
+
+    /// As [`Shard::query_key`], among some dkeys of the object.
+    ///
+    /// # Errors
+    /// See [`FetchError`].
+    pub async fn query_key_among(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        epoch: Epoch,
+        query: &KeyQuery,
+        anchor: &[u8],
+        wanted: WantedDkeys<'_>,
+    ) -> Result<SearchKeyReply, FetchError> {
         let number = self.locate(container)?;
         let at = check_query(object, query, anchor).map_err(FetchError::Invalid)?;
         self.begin_glance(&(self.number, number, object), Scope::Object, epoch)?;
         // In one time slice: the query shows the state for which the read was noted.
         let reader = SlicedReader::new(self, (container, number));
         let path = Path::object(self.number, number, object);
-        let reply = answer(reader, object, &path, epoch.0, query, at).await;
+        let reply = answer(reader, object, &path, epoch.0, (query, wanted), at).await;
         self.see(number, object).await?;
         reply
     }
@@ -111,7 +132,7 @@ async fn answer(
     object: ObjectId,
     path: &Path,
     epoch: u64,
-    query: &KeyQuery,
+    (query, wanted): (&KeyQuery, WantedDkeys<'_>),
     at: Anchor,
 ) -> Result<SearchKeyReply, FetchError> {
     let above = reader.ask(KEY_LOOKS, |tree| existence(tree, path, Existence::ALWAYS, epoch)).await?;
@@ -121,7 +142,8 @@ async fn answer(
     if !above.exists {
         return Ok(reply);
     }
-    let mut search = Search { reader, object, epoch, max: *max, akey: akey.as_ref(), extent: *extent, at };
+    let (max, akey, extent) = (*max, akey.as_ref(), *extent);
+    let mut search = Search { reader, object, epoch, max, akey, extent, wanted, at };
     let found = match dkey {
         Some(dkey) => {
             search.below_dkey(&path.dkey(dkey), above).await.map(|found| Some((dkey.clone(), found?)))
@@ -177,7 +199,9 @@ impl Search<'_> {
                 }
             };
             self.at.dkey = Some(dkey.clone());
-            if let Some(found) = self.below_dkey(&path.dkey(&dkey), above).await? {
+            if (self.wanted)(&dkey)
+                && let Some(found) = self.below_dkey(&path.dkey(&dkey), above).await?
+            {
                 return Ok(Some((dkey, found)));
             }
             self.at = Anchor { dkey: Some(dkey), ..Anchor::default() };

@@ -13,15 +13,16 @@ pub(crate) use draw::{Drawable, draw, most};
 
 use crate::format::admissible::check_keys;
 use crate::format::key::ContainerNumber;
-use crate::format::key::ObjectKey;
+use crate::format::key::{ObjectKey, has_integer_dkeys};
 use crate::format::record::Change;
 use crate::format::record::growth;
 use crate::index::fault::Halt;
 use crate::index::tree::Tree;
 use crate::state::error::UpdateError;
-use crate::state::shard::Shard;
+use crate::state::shard::{QuotaCheck, Shard};
 use core::ops::{ControlFlow, Range};
 use weir_proto::limits::RESERVED_DKEYS_MAX;
+use weir_proto::object::{AkeyUpdate, Value};
 use weir_proto::{ContainerId, Key, ObjectId};
 
 /// Records of one akey in dkeys that are integers.
@@ -79,8 +80,67 @@ impl Shard {
         &self,
         container: ContainerId,
         records: &RecordRange<'_>,
+        size: (u32, u64),
+        dkeys: &[Range<u64>],
+    ) -> Result<Vec<Range<u64>>, UpdateError> {
+        self.reserve_within(container, records, size, dkeys, QuotaCheck::Here).await
+    }
+
+    /// Keeps the room that the leader of a group of replicas keeps, beyond the container's quota. Otherwise as [`Shard::reserve`].
+    ///
+    /// # Errors
+    /// As [`Shard::reserve`].
+    pub async fn reserve_as_replica(
+        &self,
+        container: ContainerId,
+        records: &RecordRange<'_>,
+        size: (u32, u64),
+        dkeys: &[Range<u64>],
+    ) -> Result<Vec<Range<u64>>, UpdateError> {
+        self.reserve_within(container, records, size, dkeys, QuotaCheck::AtLeader).await
+    }
+
+    /// Whether room is kept for all that an update stores, by what is in memory.
+    #[must_use]
+    pub fn keeps_room_for(
+        &self,
+        container: ContainerId,
+        object: ObjectId,
+        dkey: &Key,
+        akeys: &[AkeyUpdate],
+    ) -> bool {
+        let Ok(number) = self.locate(container) else { return false };
+        let Some(dkey) = dkey.to_u64().filter(|_| has_integer_dkeys(object) && self.has_reserved(number))
+        else {
+            return false;
+        };
+        let object = (self.number, number, object);
+        let has_room = |akey: &AkeyUpdate, value: Option<Vec<u8>>| {
+            let (Some(value), Value::Array { extents, .. }) = (value, &akey.value) else { return false };
+            let Ok(kept) = Reserved::decode(&value) else { return false };
+            extents.iter().all(|extent| {
+                kept.runs.iter().any(|run| run.start <= extent.index && extent.end() <= run.end)
+            })
+        };
+        let kept = self.core.ask_now(|tree| {
+            for akey in akeys {
+                let value = tree.get(&reserved::key_of(&object, dkey, &akey.akey))?;
+                if !has_room(akey, value) {
+                    return Ok::<_, Halt<UpdateError>>(false);
+                }
+            }
+            Ok(true)
+        });
+        kept.unwrap_or(false)
+    }
+
+    async fn reserve_within(
+        &self,
+        container: ContainerId,
+        records: &RecordRange<'_>,
         (record_size, count): (u32, u64),
         dkeys: &[Range<u64>],
+        quota: QuotaCheck,
     ) -> Result<Vec<Range<u64>>, UpdateError> {
         if !self.core.keeps_reservations() {
             return Err(UpdateError::Unsupported { version: self.core.version });
@@ -110,7 +170,7 @@ impl Shard {
         let record = if changes.is_empty() {
             self.core.journal.latest_record(&object)
         } else {
-            self.check_space((container, number), bytes.saturating_add(growth(&changes)), 0, 0)?;
+            self.check_space((container, number), quota, (bytes.saturating_add(growth(&changes)), 0, 0))?;
             self.core.commit(&changes, Some(object))?
         };
         self.core.make_durable(record).await.map_err(UpdateError::Failed)?;

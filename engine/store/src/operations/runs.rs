@@ -7,6 +7,7 @@ use crate::format::key::ContainerNumber;
 use crate::format::key::{self, Path};
 use crate::index::existence::{Existence, existence};
 use crate::index::extents::{Gathering, is_hole, paint};
+use crate::operations::query::WantedDkeys;
 use crate::operations::reserve::RecordRange;
 use crate::operations::sliced_reader::{KEY_LOOKS, SLICE_LOOKS, SlicedReader};
 use crate::state::error::FetchError;
@@ -28,16 +29,19 @@ pub(crate) struct Walk<'a> {
     path: Path,
     akey: &'a Key,
     epoch: u64,
+    /// The dkeys that are looked at.
+    wanted: WantedDkeys<'a>,
     /// Records of a dkey that are looked at: those below this one.
     below: u64,
 }
 
 impl Shard {
-    /// As [`Shard::query_key`], and with the last part how many records below `below` are real of the akey that the query
-    /// names, in the dkey that it names or in all.
+    /// As [`Shard::query_key_among`], and with the last part how many records below `below` are real of the akey that the query
+    /// names, in the dkey that it names or in all that are wanted.
     ///
     /// # Errors
     /// See [`FetchError`].
+    #[expect(clippy::too_many_arguments, reason = "the parts of the request, as the protocol names them")]
     pub async fn measure(
         &self,
         container: ContainerId,
@@ -46,17 +50,18 @@ impl Shard {
         query: &KeyQuery,
         anchor: &[u8],
         below: u64,
+        wanted: WantedDkeys<'_>,
     ) -> Result<MeasureReply, FetchError> {
         let KeyQuery::Search { dkey, akey: Some(akey), .. } = query else {
             return Err(FetchError::Invalid("records are counted of one akey".to_owned()));
         };
         check_records(object, dkey.as_ref(), akey)?;
-        let search = self.query_key(container, object, epoch, query, anchor).await?;
+        let search = self.query_key_among(container, object, epoch, query, anchor, wanted).await?;
         let mut reply = MeasureReply { search, ..MeasureReply::default() };
         if reply.search.next.is_some() || reply.search.found.extent.is_none() {
             return Ok(reply);
         }
-        let walk = self.walk(container, (object, akey), epoch, below)?;
+        let walk = self.walk(container, (object, akey), epoch, (below, wanted))?;
         let only = dkey.as_ref().and_then(Key::to_u64);
         let count = |_, run: Extent| {
             reply.real += run.count;
@@ -68,7 +73,8 @@ impl Shard {
         Ok(reply)
     }
 
-    /// Which records below `below` are real of an akey, from dkey and record `from` on; at most `limit` runs.
+    /// Which records below `below` are real of an akey, from dkey and record `from` on, of the dkeys that are wanted; at most
+    /// `limit` runs.
     ///
     /// # Errors
     /// See [`FetchError`].
@@ -82,9 +88,10 @@ impl Shard {
         from: (u64, u64),
         below: u64,
         limit: u32,
+        wanted: WantedDkeys<'_>,
     ) -> Result<RunsReply, FetchError> {
         check_records(object, None, akey)?;
-        let walk = self.walk(container, (object, akey), epoch, below)?;
+        let walk = self.walk(container, (object, akey), epoch, (below, wanted))?;
         let limit = limit.clamp(1, RUNS_MAX) as usize;
         let mut runs: Vec<(u64, Extent)> = Vec::new();
         let add = |dkey, run: Extent| {
@@ -106,12 +113,12 @@ impl Shard {
         container: ContainerId,
         (object, akey): (ObjectId, &'a Key),
         epoch: Epoch,
-        below: u64,
+        (below, wanted): (u64, WantedDkeys<'a>),
     ) -> Result<Walk<'a>, FetchError> {
         let number = self.locate(container)?;
         self.begin_glance(&(self.number, number, object), Scope::Object, epoch)?;
         // In one time slice: what is found is the state for which the read was noted.
-        Ok(self.walk_from((container, number), (object, akey), epoch, below))
+        Ok(self.walk_from((container, number), (object, akey), epoch, (below, wanted)))
     }
 
     /// Of the newest state, for callers that don't reveal what they find.
@@ -122,7 +129,12 @@ impl Shard {
         below: u64,
     ) -> Result<Walk<'a>, UpdateError> {
         let number = self.locate(container)?;
-        Ok(self.walk_from((container, number), (records.object, records.akey), Epoch::MAX, below))
+        Ok(self.walk_from(
+            (container, number),
+            (records.object, records.akey),
+            Epoch::MAX,
+            (below, &|_| true),
+        ))
     }
 
     fn walk_from<'a>(
@@ -130,11 +142,11 @@ impl Shard {
         (container, number): (ContainerId, ContainerNumber),
         (object, akey): (ObjectId, &'a Key),
         epoch: Epoch,
-        below: u64,
+        (below, wanted): (u64, WantedDkeys<'a>),
     ) -> Walk<'a> {
         let reader = SlicedReader::new(self, (container, number));
         let path = Path::object(self.number, number, object);
-        Walk { reader, object, path, akey, epoch: epoch.0, below }
+        Walk { reader, object, path, akey, epoch: epoch.0, wanted, below }
     }
 }
 
@@ -175,7 +187,9 @@ impl Walk<'_> {
                 return Ok(None);
             };
             let record = if number == at.0 { at.1 } else { 0 };
-            if let Some(next) = self.records((&dkey, number), existence, record, &mut take).await? {
+            if (self.wanted)(&dkey)
+                && let Some(next) = self.records((&dkey, number), existence, record, &mut take).await?
+            {
                 return Ok(Some((number, next)));
             }
             let Some(behind) = number.checked_add(1).filter(|_| only.is_none()) else { return Ok(None) };

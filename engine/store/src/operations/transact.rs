@@ -14,7 +14,7 @@ use crate::operations::update::Staging;
 use crate::state::core::EntryAddresses;
 use crate::state::error::UpdateError;
 use crate::state::piece::{WritePieces, bytes_in_blocks};
-use crate::state::shard::Shard;
+use crate::state::shard::{QuotaCheck, Shard};
 use std::collections::BTreeSet;
 use weir_proto::{ContainerId, Epoch, TransactionId};
 
@@ -138,7 +138,9 @@ impl Shard {
         (bytes, in_blocks, later): (u64, u64, u64),
     ) -> Result<(), UpdateError> {
         if !are_deletes(operations) {
-            return self.check_space((container, number), bytes, in_blocks, later).map(drop);
+            return self
+                .check_space((container, number), QuotaCheck::Here, (bytes, in_blocks, later))
+                .map(drop);
         }
         if self.has_room_for_delete(changes, later) {
             return Ok(());

@@ -6,9 +6,6 @@
 //! them, or read them at its epoch or later, get the error that it is undecided. Readers hold nothing. The store remembers a
 //! decision for a while, so that it can be asked for again.
 
-use crate::format::usage::entry_bytes;
-use crate::state::core::Core;
-
 use crate::format::blocks::Run;
 use crate::format::codec::Malformed;
 use crate::format::decision::Decision;
@@ -18,6 +15,7 @@ use crate::format::key::TransactionKey;
 use crate::format::key::{self, ContainerNumber, TransactionTail};
 use crate::format::record::RECORD_MAX;
 use crate::format::record::{Change, record_len};
+use crate::format::usage::entry_bytes;
 use crate::format::value::{Payload, Version};
 use crate::index::fault::Halt;
 use crate::index::tree::Tree;
@@ -28,25 +26,17 @@ use crate::state::core::CommitError;
 use crate::state::error::{TransactionError, UpdateError};
 use crate::state::piece::{WritePiece, WritePieces, bytes_in_blocks};
 use crate::state::reservation::Reservation;
-use crate::state::shard::Shard;
+use crate::state::shard::{QuotaCheck, Shard};
 use crate::versions::intents::{
-    Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_LEN, PIECE, Prepared, encode_operations,
+    Intended, Intent, OPERATIONS_BYTES_MAX, OPERATIONS_LEN, PIECE, Prepared, Transactions, encode_operations,
 };
 use crate::versions::prepared_space::{DECISION_MAX, PreparedSpace};
 use core::time::Duration;
 use std::collections::BTreeSet;
-use weir_proto::hlc::SKEW_MAX_NS;
 use weir_proto::limits::EXTENTS_MAX;
 use weir_proto::object::Conditions;
 use weir_proto::{ContainerId, Epoch, TransactionId};
 use weir_runtime::nanos;
-
-/// Decisions that are remembered at most: some 10 MiB of memory.
-pub(crate) const DECISIONS_MAX: usize = 64 * 1024;
-
-/// How long the decision of a transaction is remembered, unless there are too many: as long as a client or another target may
-/// come back to it.
-const DECISIONS_KEPT: Duration = Duration::from_mins(5);
 
 /// Most inline bytes of a transaction: with its keys they fit one log record, at prepare and at commit.
 const INLINE_BYTES_MAX: usize = 1 << 20;
@@ -105,22 +95,23 @@ impl Shard {
         epoch: Epoch,
         operations: &[Operation<'_>],
     ) -> Result<(), UpdateError> {
-        self.prepare_as_member(container, id, epoch, (operations, &|_| true), &[]).await
+        self.prepare_as_member(container, id, epoch, (operations, &|_| true), (&[], &|| true)).await
     }
 
     /// As [`Shard::prepare`], of a target that takes part for groups of replicas. `is_judged` tells of each operation, by its
     /// place, whether the target leads its group: then its conditions are judged here. Others are stored whatever holds, since
-    /// the leader of their group has judged them, or judges them now. The changes of attributes commit in the same record.
+    /// the leader of their group has judged them, or judges them now. The changes of attributes commit in the same record, if
+    /// the function beside them says at that moment that the transaction's leader still leads.
     ///
     /// # Errors
-    /// As [`Shard::prepare`].
+    /// As [`Shard::prepare`]; [`UpdateError::Restart`] where it leads no more.
     pub async fn prepare_as_member(
         &self,
         container: ContainerId,
         id: TransactionId,
         epoch: Epoch,
         (operations, is_judged): (&[Operation<'_>], &dyn Fn(usize) -> bool),
-        along: &[AttributeChange],
+        along: (&[AttributeChange], &dyn Fn() -> bool),
     ) -> Result<(), UpdateError> {
         let attempt = async || self.try_prepare(container, id, epoch, (operations, is_judged), along).await;
         self.at_epoch(epoch, operations, attempt).await
@@ -132,7 +123,7 @@ impl Shard {
         id: TransactionId,
         epoch: Epoch,
         (operations, is_judged): (&[Operation<'_>], &dyn Fn(usize) -> bool),
-        along: &[AttributeChange],
+        (along, holds): (&[AttributeChange], &dyn Fn() -> bool),
     ) -> Result<(), UpdateError> {
         let number = self.locate(container)?;
         let place = (self.number, number, id);
@@ -149,6 +140,9 @@ impl Shard {
         let planned = self.core.ask(|tree| {
             if self.is_prepared(place, epoch)? {
                 return Ok((Vec::new(), PreparedSpace::default()));
+            }
+            if !holds() {
+                return Err(UpdateError::Restart { epoch, newest: Epoch::MAX }.into());
             }
             self.check_conflicts(place, epoch, operations)?;
             let judged = |(at, planned): (usize, _)| is_judged(at).then_some(planned);
@@ -250,6 +244,7 @@ impl Shard {
                 akeys,
                 covered: 0,
                 apart: None,
+                quota: QuotaCheck::Here,
             };
             request.check(data.bytes())?;
             let mut pieces = WritePieces::new();
@@ -331,6 +326,7 @@ impl Shard {
                         akeys,
                         covered: 0,
                         apart: None,
+                        quota: QuotaCheck::Here,
                     };
                     self.plan_update(tree, &request, None, (pieces, data.bytes()), &mut buffer, Some(id))
                         .map(|_| buffer.changes().collect())
@@ -376,7 +372,8 @@ impl Shard {
                 return Err(TransactionError::Unknown(id).into());
             };
             let mut changes = transactions.removals(place);
-            changes.extend(self.plan_commit(tree, number, &prepared, &versions)?);
+            let apart = self.core.fills.since(self.number).filter(|_| id.is_of_groups());
+            changes.extend(self.plan_commit(tree, (number, apart), &prepared, &versions)?);
             changes.push(self.decide(place, Decision::Committed(prepared.epoch)));
             tree.reach(changes.iter().map(Change::key))?;
             Ok((prepared.epoch, Some((prepared, versions, changes))))
@@ -397,11 +394,12 @@ impl Shard {
         Ok(epoch)
     }
 
-    /// The changes that store what a prepared transaction has written.
+    /// The changes that store what a prepared transaction has written: by themselves, where `apart` says from which epoch on
+    /// changes rely on what is here.
     fn plan_commit(
         &self,
         tree: &Tree,
-        number: ContainerNumber,
+        (number, apart): (ContainerNumber, Option<u64>),
         prepared: &Prepared,
         versions: &[Version],
     ) -> Result<Vec<Change>, Halt<TransactionError>> {
@@ -414,6 +412,9 @@ impl Shard {
         let mut buffer = EditBuffer::default();
         for intent in &prepared.intents {
             let planned: Result<Vec<Change>, _> = match intent {
+                Intent::Punch { object, scope } if apart.is_some() => {
+                    Ok(self.plan_punch_apart(&(self.number, number, *object), scope, prepared.epoch.0))
+                }
                 Intent::Punch { object, scope } => {
                     self.plan_punch(tree, number, *object, scope, prepared.epoch.0, Conditions::NONE)
                 }
@@ -432,7 +433,8 @@ impl Shard {
                         conditions,
                         akeys,
                         covered: 0,
-                        apart: None,
+                        apart,
+                        quota: QuotaCheck::Here,
                     }
                     .plan(tree, None, (&pieces, &[]), &mut buffer)
                     .map(|_| buffer.changes().collect())
@@ -465,6 +467,7 @@ impl Shard {
             .copied()
             .collect();
         let record = self.core.commit_moving(changes, &objects, moved)?;
+        self.core.fills.note_commit(pool, prepared.epoch.0);
         for intent in &prepared.intents {
             let object = (pool, container, intent.object());
             for scope in intent.scopes() {
@@ -497,8 +500,7 @@ impl Shard {
                 Some(Decision::Aborted) => return Ok((Vec::new(), Vec::new())),
                 None => {}
             }
-            let prepared = transactions.prepared(place);
-            let objects = prepared.map(|(prepared, _)| objects_of(place, &prepared)).unwrap_or_default();
+            let objects = objects_prepared(&transactions, place);
             let mut changes = transactions.removals(place);
             changes.push(self.decide(place, Decision::Aborted));
             tree.reach(changes.iter().map(Change::key))?;
@@ -506,6 +508,16 @@ impl Shard {
         });
         let planned: Result<(Vec<ObjectKey>, Vec<Change>), TransactionError> = planned.await;
         let (objects, changes) = self.told(planned).await?;
+        self.commit_change((container, number), &changes, &objects).await
+    }
+
+    /// Commits a change of what is known of a transaction that concerns objects. Durable when it returns.
+    pub(crate) async fn commit_change(
+        &self,
+        (container, number): (ContainerId, ContainerNumber),
+        changes: &[Change],
+        objects: &[ObjectKey],
+    ) -> Result<(), TransactionError> {
         if self.locate(container)? != number {
             return Err(TransactionError::ContainerMissing(container));
         }
@@ -513,7 +525,7 @@ impl Shard {
             self.core.journal.last()
         } else {
             // Readers of the objects see a state that depends on the decision, which has to be durable first.
-            self.core.commit_moving(&changes, &objects, Vec::new())?
+            self.core.commit_moving(changes, objects, Vec::new())?
         };
         self.core.make_durable(record).await.map_err(TransactionError::Failed)
     }
@@ -530,64 +542,12 @@ impl Shard {
         let key = key::transaction(place, TransactionTail::Decision);
         Change::Put { key, value: decision.encode(self.core.rt.wall_ns()) }
     }
+}
 
-    /// Prepared transactions that await their decision, oldest epoch first: after a restart, those whose coordinator
-    /// has to be asked. As of the begin of the call; durable when it returns.
-    ///
-    /// # Errors
-    /// When the container is missing or the store has failed.
-    pub async fn undecided(
-        &self,
-        container: ContainerId,
-    ) -> Result<Vec<(TransactionId, Epoch)>, TransactionError> {
-        let number = self.locate(container)?;
-        let undecided = self.core.transactions.borrow().undecided(self.number, number);
-        // A transaction that is missing may just have been decided.
-        self.core.make_durable(self.core.journal.last()).await.map_err(TransactionError::Failed)?;
-        Ok(undecided)
-    }
-
-    /// Whether a transaction is prepared and awaits its decision. As of the begin of the call; durable when it returns.
-    ///
-    /// # Errors
-    /// When the container is missing or the store has failed.
-    pub async fn is_undecided(
-        &self,
-        container: ContainerId,
-        id: TransactionId,
-    ) -> Result<bool, TransactionError> {
-        let number = self.locate(container)?;
-        let is_prepared = self.core.transactions.borrow().is_prepared((self.number, number, id));
-        // One that isn't may just have been decided.
-        self.core.make_durable(self.core.journal.last()).await.map_err(TransactionError::Failed)?;
-        Ok(is_prepared)
-    }
-
-    /// What became of a transaction; `None` when it is undecided, unknown or forgotten. As of the begin of the call; durable
-    /// when it returns.
-    ///
-    /// # Errors
-    /// When the container is missing or the store has failed.
-    pub async fn decision(
-        &self,
-        container: ContainerId,
-        id: TransactionId,
-    ) -> Result<Option<Decision>, TransactionError> {
-        let number = self.locate(container)?;
-        let decision = self.core.transactions.borrow().decision((self.number, number, id));
-        self.core.make_durable(self.core.journal.last()).await.map_err(TransactionError::Failed)?;
-        Ok(decision)
-    }
-
-    /// Whether a transaction of this epoch may have been decided here so long ago that it is forgotten. Otherwise
-    /// [`Shard::decision`] knows whether it was.
-    #[must_use]
-    pub fn may_have_forgotten(&self, epoch: Epoch) -> bool {
-        let transactions = self.core.transactions.borrow();
-        let until = transactions.forgotten_until(decisions_from(&self.core), DECISIONS_MAX);
-        // It was decided no earlier than its client took its epoch, whose clock may be ahead.
-        epoch.wall_ns().saturating_sub(SKEW_MAX_NS) <= until
-    }
+/// The objects that a transaction writes if it is prepared; else none.
+pub(crate) fn objects_prepared(transactions: &Transactions, place: TransactionKey) -> Vec<ObjectKey> {
+    let prepared = transactions.prepared(place);
+    prepared.map_or_else(Vec::new, |(prepared, _)| objects_of(place, &prepared))
 }
 
 /// The objects that a prepared transaction writes.
@@ -676,10 +636,4 @@ impl From<Malformed> for TransactionError {
     fn from(malformed: Malformed) -> Self {
         Self::Failed(format!("its index is damaged: {malformed}"))
     }
-}
-
-/// When decisions were made that are remembered, unless they are too many.
-pub(crate) fn decisions_from(core: &Core) -> u64 {
-    let kept = nanos(DECISIONS_KEPT);
-    core.rt.wall_ns().saturating_sub(kept)
 }

@@ -21,7 +21,7 @@ use crate::operations::reserve::{self, Drawable};
 use crate::state::core::{CommitError, EntryAddresses};
 use crate::state::error::UpdateError;
 use crate::state::piece::{WritePiece, WritePieces, bytes_in_blocks};
-use crate::state::shard::Shard;
+use crate::state::shard::{QuotaCheck, Shard};
 use crate::versions::timestamps::Scope;
 use blocks::Stored;
 use request::Planned;
@@ -205,8 +205,8 @@ impl Shard {
     }
 
     /// Stores what the leader of a group of replicas has stored at this epoch, without conditions, in any order with other
-    /// updates, and also at epochs that transactions have read or aggregation has passed. It commits if `holds` says at that
-    /// moment that the leader still leads. Otherwise as [`Shard::update_by_clock`].
+    /// updates, beyond the container's quota and the pool's share, and also at epochs that transactions have read or aggregation has
+    /// passed. It commits if `holds` says at that moment that the leader still leads. Otherwise as [`Shard::update_by_clock`].
     ///
     /// # Errors
     /// [`UpdateError::Restart`]: the leader leads no more. Otherwise see [`UpdateError`]; nothing is stored then.
@@ -221,7 +221,8 @@ impl Shard {
         data: Data<'a>,
         along: Along<'a>,
     ) -> impl Future<Output = Result<Epoch, UpdateError>> + use<'a> {
-        let request = Request::new(self.number, object, dkey, Conditions::NONE, akeys);
+        let mut request = Request::new(self.number, object, dkey, Conditions::NONE, akeys);
+        request.quota = QuotaCheck::Promised;
         Update::new(self, container, request, Clock::Leader(epoch, holds), data, along).run()
     }
 
@@ -532,7 +533,7 @@ impl<'a> Update<'a> {
         let in_blocks = if self.stored.is_some() { bytes_in_blocks(&self.pieces) } else { 0 };
         let drawables = core::mem::take(&mut self.drawables);
         if drawables.is_empty() && self.request.covered == 0 {
-            return self.shard.check_space(place, buffer.growth(), in_blocks, 0);
+            return self.shard.check_space(place, self.request.quota, (buffer.growth(), in_blocks, 0));
         }
         let taken = in_blocks.saturating_sub(self.request.covered);
         let entries = buffer.growth();
@@ -540,7 +541,7 @@ impl<'a> Update<'a> {
         reserve::draw(&drawables, cost, buffer, |given| {
             let all = (entries + in_blocks).saturating_sub(given);
             let of_pool = (entries + in_blocks - taken).saturating_sub(given);
-            self.shard.check_space(place, of_pool, all - of_pool, 0)
+            self.shard.check_space(place, self.request.quota, (of_pool, all - of_pool, 0))
         })
     }
 

@@ -4,6 +4,7 @@ use crate::format::key::ContainerNumber;
 use crate::format::key::ObjectKey;
 use crate::operations::fetch::{Fetch, Reader};
 use crate::operations::list::ListPage;
+use crate::operations::query::WantedDkeys;
 use crate::state::catalog::snapshots_of;
 use crate::state::error::FetchError;
 use crate::state::shard::Shard;
@@ -70,10 +71,24 @@ impl View {
         query: &KeyQuery,
         anchor: &[u8],
     ) -> Result<SearchKeyReply, FetchError> {
+        self.query_key_among(object, query, anchor, &|_| true).await
+    }
+
+    /// As [`Shard::query_key_among`], at the transaction's epoch.
+    ///
+    /// # Errors
+    /// See [`FetchError`].
+    pub async fn query_key_among(
+        &self,
+        object: ObjectId,
+        query: &KeyQuery,
+        anchor: &[u8],
+        wanted: WantedDkeys<'_>,
+    ) -> Result<SearchKeyReply, FetchError> {
         let number = self.shard.locate(self.container)?;
         self.shard.wait_for(self.epoch).await;
         self.begin(number, object)?;
-        self.shard.query_key(self.container, object, self.epoch, query, anchor).await
+        self.shard.query_key_among(self.container, object, self.epoch, query, anchor, wanted).await
     }
 
     /// Begins to read which keys an object has.

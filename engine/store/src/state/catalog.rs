@@ -127,6 +127,8 @@ pub struct Pool {
     total: Usage,
     /// Bytes of updates that are writing their data.
     pub(crate) reserved: u64,
+    /// Bytes that others were told they can still store here, as copies.
+    pub(crate) promised: u64,
 }
 
 impl Pool {
@@ -142,6 +144,7 @@ impl Pool {
             own_dirty: false,
             total: Usage::default(),
             reserved: 0,
+            promised: 0,
         }
     }
 
@@ -154,6 +157,11 @@ impl Pool {
     /// Bytes that updates can still take.
     pub(crate) fn free(&self) -> u64 {
         self.size.saturating_sub(self.total.total().saturating_add(self.reserved))
+    }
+
+    /// The same beside what is promised to others.
+    pub(crate) fn unpromised(&self) -> u64 {
+        self.free().saturating_sub(self.promised)
     }
 
     /// The change that stores the pool.
@@ -181,6 +189,8 @@ pub struct Catalog {
     pub pools: BTreeMap<PoolNumber, Pool>,
     /// Highest number that a pool has had since the open. Requests that are under way may still name one that has gone.
     newest: PoolNumber,
+    /// What is promised of all pools.
+    promised: u64,
     /// The container that was asked for last, most likely the next one, too. Forgotten when any pool or container changes.
     located: Cell<Option<Located>>,
 }
@@ -263,6 +273,19 @@ impl Catalog {
             .any(|pool| pool.destroying || pool.containers.values().any(|container| container.destroying))
     }
 
+    /// Bytes that are promised to others, of all pools.
+    pub(crate) const fn promised(&self) -> u64 {
+        self.promised
+    }
+
+    /// From now on so many bytes of a pool are promised.
+    pub(crate) fn promise(&mut self, pool: PoolNumber, bytes: u64) {
+        if let Some(pool) = self.pools.get_mut(&pool) {
+            self.promised = self.promised - pool.promised + bytes;
+            pool.promised = bytes;
+        }
+    }
+
     /// Number of the next pool; `None` when there is none left.
     pub(crate) fn next_pool(&self) -> Option<PoolNumber> {
         self.newest.checked_add(1).filter(|number| *number < NUMBER_END)
@@ -316,6 +339,7 @@ impl Catalog {
     fn follow_pool(&mut self, number: PoolNumber, value: Option<&[u8]>) -> Result<(), Malformed> {
         self.located.set(None);
         let Some(value) = value else {
+            self.promise(number, 0);
             self.pools.remove(&number);
             return Ok(());
         };

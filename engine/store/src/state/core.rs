@@ -344,7 +344,7 @@ impl Core {
     }
 
     /// Blocks that changed nodes need at most, those included for which a checkpoint is finding places.
-    fn awaited_blocks(&self) -> u64 {
+    pub(super) fn awaited_blocks(&self) -> u64 {
         self.dirty_blocks() + self.tree.borrow().unplaced_nodes() as u64 * NODE_BLOCKS
     }
 
@@ -397,14 +397,15 @@ impl Core {
         }
     }
 
-    /// Whether updates may take this many more blocks.
+    /// Whether updates may take this many more blocks, beside those that are promised to others.
     pub(crate) fn has_blocks(&self, blocks: u64) -> bool {
+        let promised = self.catalog.borrow().promised().div_ceil(BLOCK as u64);
         let kept = self.awaited_blocks() + self.prepared_blocks();
-        self.space.borrow_mut().has_room(blocks, self.reserve_blocks(), kept)
+        self.space.borrow_mut().has_room(blocks + promised, self.reserve_blocks(), kept)
     }
 
     /// Blocks of index nodes that prepared transactions need when they are committed.
-    fn prepared_blocks(&self) -> u64 {
+    pub(super) fn prepared_blocks(&self) -> u64 {
         self.transactions.borrow().prepared_spaces.all().blocks()
     }
 

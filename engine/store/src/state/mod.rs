@@ -17,6 +17,7 @@ pub(crate) mod mark;
 pub(crate) mod pace;
 pub(crate) mod paging;
 pub(crate) mod piece;
+mod promised;
 pub(crate) mod read;
 pub(crate) mod reclaimable;
 pub(crate) mod reservation;

@@ -28,6 +28,8 @@ pub(crate) struct WritePiece {
     /// What doesn't come from the request's data: blocks, or the version of a prepared transaction.
     pub(crate) payload: Payload,
     pub(crate) in_blocks: bool,
+    /// Its data is lost: what stands for it doesn't match the checksums, which tell readers so.
+    pub(crate) is_unread: bool,
 }
 
 /// Bytes of the blocks that pieces take.
@@ -49,6 +51,7 @@ impl WritePiece {
             checksums: Checksums::new(),
             payload: version.payload.clone(),
             in_blocks: false,
+            is_unread: false,
         }
     }
 

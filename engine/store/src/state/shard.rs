@@ -86,6 +86,18 @@ impl From<Absent> for FetchError {
     }
 }
 
+/// Where the quota of a container is checked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum QuotaCheck {
+    /// At this shard.
+    Here,
+    /// At the leader of the group of replicas, which has stored the change: the copy counts, and no quota refuses it.
+    AtLeader,
+    /// The same of a copy for which the leader has asked for room before ([`Shard::set_promised`]): the pool's share doesn't refuse
+    /// it, either. What was promised before this store was opened may exceed it.
+    Promised,
+}
+
 impl Shard {
     pub(crate) fn new(core: Rc<Core>, number: PoolNumber, id: PoolId) -> Self {
         Self { core, number, id }
@@ -317,15 +329,14 @@ impl Shard {
         self.core.prepared_bytes_of(self.number)
     }
 
-    /// Checks that an update of this size fits the container's quota, the pool's share and the device. Of the quota it takes
-    /// what it has `reserved` of the pool's share, too: what others have stored meanwhile counts. Returns whether the container is
-    /// near its quota.
+    /// Checks that an update fits the container's quota where `quota` says so, the pool's share and the device: so many bytes, bytes
+    /// `reserved` of the pool's share, and blocks. Of the quota it takes what is reserved, too: what others have stored meanwhile
+    /// counts. Returns whether the container is near its quota.
     pub(crate) fn check_space(
         &self,
         (id, number): (ContainerId, ContainerNumber),
-        bytes: u64,
-        reserved: u64,
-        blocks: u64,
+        quota: QuotaCheck,
+        (bytes, reserved, blocks): (u64, u64, u64),
     ) -> Result<bool, UpdateError> {
         let catalog = self.core.catalog.borrow();
         let pool = catalog.pools.get(&self.number).ok_or_else(|| UpdateError::PoolMissing(self.id()))?;
@@ -336,16 +347,39 @@ impl Shard {
         };
         let taken = bytes.saturating_add(reserved).saturating_add(of_container);
         // What takes nothing fits however much others have.
-        if bytes > 0 || reserved > 0 {
+        if quota == QuotaCheck::Here && (bytes > 0 || reserved > 0) {
             container.check_quota(taken).map_err(|quota| UpdateError::Quota { container: id, quota })?;
         }
-        let free = pool.free().saturating_sub(of_pool);
-        if bytes > free || !self.core.has_blocks(blocks) {
+        let free = pool.unpromised().saturating_sub(of_pool);
+        let (is_copy, exceeds) = (quota == QuotaCheck::Promised, bytes > free);
+        let fits = if is_copy {
+            self.core.has_blocks_for_copy(blocks)
+        } else {
+            !exceeds && self.core.has_blocks(blocks)
+        };
+        if !fits {
             // Deleted data may be waiting for aggregation.
             self.core.chores.notify_one();
-            let free = if bytes > free { free } else { 0 };
+            let free = if exceeds { free } else { 0 };
             return Err(UpdateError::NoSpace { pool: self.id(), needed: bytes, free, size: pool.size });
         }
         Ok(container.is_near_quota())
+    }
+
+    /// Bytes of the pool's share, and of the device, for which room may be promised beside what is promised already.
+    #[must_use]
+    pub fn promisable(&self) -> u64 {
+        let prepared = self.prepared();
+        let catalog = self.core.catalog.borrow();
+        let of_share =
+            catalog.pools.get(&self.number).map_or(0, |pool| pool.unpromised().saturating_sub(prepared));
+        drop(catalog);
+        of_share.min(self.core.promisable_bytes())
+    }
+
+    /// From now on so many bytes of the pool's share are kept for copies that leaders of groups of replicas were promised room for.
+    /// Nothing else gets them. Not durable.
+    pub fn set_promised(&self, bytes: u64) {
+        self.core.catalog.borrow_mut().promise(self.number, bytes);
     }
 }

@@ -9,12 +9,11 @@ use crate::format::key::{self, ContainerNumber, Path, PoolNumber, TransactionTai
 use crate::format::record::Change;
 use crate::index::fault::{Fault, Halt, PageError};
 use crate::index::tree::Tree;
-use crate::operations::transaction::DECISIONS_MAX;
-use crate::operations::transaction::decisions_from;
+use crate::operations::decisions::{DECISIONS_MAX, decisions_from};
 use crate::state::aggregation::{Task, Whose};
 use crate::state::core::{Core, add};
 use crate::state::error::{PoolError, UpdateError};
-use crate::state::shard::Shard;
+use crate::state::shard::{QuotaCheck, Shard};
 use crate::state::unread::Unreclaimed;
 use crate::upkeep::aggregate::{ChoreError, later, visit_akey, visit_object};
 use core::ops::ControlFlow;
@@ -418,8 +417,8 @@ impl Shard {
         let number = self.locate(container)?;
         // It may be for records for which room is kept: that is known when it has come.
         let reserved = self.reserved_in(number);
-        self.check_space((container, number), bytes.saturating_sub(reserved), 0, bytes / BLOCK as u64)
-            .map(drop)
+        let sizes = (bytes.saturating_sub(reserved), 0, bytes / BLOCK as u64);
+        self.check_space((container, number), QuotaCheck::Here, sizes).map(drop)
     }
 
     /// Aggregates a container up to an epoch now: of what isn't newer, only what a snapshot or the epoch itself shows

@@ -511,6 +511,25 @@ impl Transactions {
         self.entries.get(&place)?.decision.map(|(decision, _)| decision)
     }
 
+    /// Transactions of a container from an id on, up to so many: those that are prepared with their epochs, and others with their
+    /// decisions.
+    pub(crate) fn known(
+        &self,
+        (pool, container): (PoolNumber, ContainerNumber),
+        from: Option<TransactionId>,
+        most: usize,
+    ) -> Vec<(TransactionId, Result<Epoch, Decision>)> {
+        let first = from.unwrap_or(FIRST.1);
+        let of_container = self.entries.range((pool, container, first)..);
+        let of_container = of_container.take_while(|(place, _)| (place.0, place.1) == (pool, container));
+        let known = of_container.filter_map(|(place, entry)| {
+            let decided = entry.decision.map(|(decision, _)| Err(decision));
+            let prepared = entry.prepared.as_ref().map(|prepared| Ok(prepared.epoch));
+            Some((place.2, decided.or(prepared)?))
+        });
+        known.take(most).collect()
+    }
+
     /// The changes that remove all entries of a prepared transaction.
     pub(crate) fn removals(&self, place: TransactionKey) -> Vec<Change> {
         let Some(entry) = self.entries.get(&place) else { return Vec::new() };

@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use std::rc::Rc;
 use std::time::Duration;
 use weir_media::memory::MemoryDevice;
-use weir_proto::history::{HistoryEvent, HistoryPage, HistoryStep, HistoryVersion};
+use weir_proto::history::{HistoryDifference, HistoryEvent, HistoryPage, HistoryStep, HistoryVersion};
 use weir_proto::object::Extent;
 use weir_proto::{Der, Epoch, ObjectId};
 use weir_runtime::Handle;
-use weir_store::{Data, Imported, Shard, Store, UpdateError};
+use weir_store::{HeldHistory, Imported, Replacement, Shard, Store, UpdateError};
 
 const DEVICE: u64 = 64 << 20;
 
@@ -47,20 +47,42 @@ struct Pair {
     forwarded: Vec<(u64, Change)>,
     /// Where the next page begins; `None`: all is there.
     from: Option<Vec<u8>>,
+    /// All changes behind it are forwarded.
+    bound: u64,
 }
 
-async fn page(shard: &Shard, from: &[u8], most: u64) -> HistoryPage {
-    let wanted = |_: ObjectId, _: Option<&weir_proto::Key>| true;
-    let page = shard.history(CONTAINER, Epoch::ZERO, from, most, &wanted).await.expect("sound");
-    if page.needed == 0 {
-        return page;
+/// All objects and keys.
+fn all(_: ObjectId, _: Option<&weir_proto::Key>) -> bool {
+    true
+}
+
+/// A page of what isn't in `held`.
+async fn page(shard: &Shard, from: &[u8], most: u64, held: &HeldHistory) -> HistoryDifference {
+    let (range, here) = ((from, held.until()), held.fingerprints());
+    let told = shard.history(CONTAINER, range, most, &all, &here).await.expect("sound");
+    if told.page.needed == 0 {
+        return told;
     }
-    assert!(page.steps.is_empty() && page.next.as_deref() == Some(from) || from.is_empty());
-    shard.history(CONTAINER, Epoch::ZERO, from, page.needed, &wanted).await.expect("sound")
+    assert!(told.page.steps.is_empty());
+    shard.history(CONTAINER, range, told.page.needed, &all, &here).await.expect("sound")
 }
 
-async fn import(shard: &Shard, page: &HistoryPage) -> Result<Imported, UpdateError> {
-    shard.import_history(CONTAINER, &page.steps, &Data::Borrowed(&page.data)).await
+async fn import(shard: &Shard, page: &HistoryDifference) -> Result<Imported, UpdateError> {
+    shard.import_history(CONTAINER, page, &|| true).await
+}
+
+/// Puts a page of the history of one shard in place of what is in another one. Returns where to go on, and what came.
+async fn replace(
+    (from, to): (&Shard, &Shard),
+    begin: &[u8],
+    (most, bound): (u64, u64),
+) -> (Option<Vec<u8>>, Imported) {
+    let held = to.held_history(CONTAINER, begin, &all).await.expect("sound");
+    let page = page(from, begin, most, &held).await;
+    let replacement = Replacement { bound: Epoch(bound), holds: &|| true, is_shared: &|_| false };
+    let came = to.replace_history(CONTAINER, &held, &page, &replacement).await.expect("replaced");
+    let end = page.page.next.or_else(|| Some(held.until().to_vec()).filter(|until| !until.is_empty()));
+    (end, came)
 }
 
 impl Pair {
@@ -68,7 +90,7 @@ impl Pair {
         let leader = start_on(handle, &MemoryDevice::new(DEVICE)).await;
         let other = start_on(handle, &MemoryDevice::new(DEVICE)).await;
         let (model, forwarded) = (Model::default(), Vec::new());
-        Self { leader, other, model, epoch: 10, forwarded, from: Some(Vec::new()) }
+        Self { leader, other, model, epoch: 10, forwarded, from: Some(Vec::new()), bound: 0 }
     }
 
     async fn change(&mut self, change: Change) -> u64 {
@@ -109,11 +131,10 @@ impl Pair {
             }
             Step::Page(most) => {
                 let Some(from) = self.from.take() else { return };
-                let page = page(&self.leader.1, &from, most).await;
-                import(&self.other.1, &page).await.expect("taken in");
-                self.from = page.next;
+                let shards = (&self.leader.1, &self.other.1);
+                (self.from, _) = replace(shards, &from, (most, self.bound)).await;
             }
-            Step::Known => self.other.1.fill(Epoch(self.epoch)),
+            Step::Known => self.other.1.fill(Epoch(self.bound)),
             Step::Arrive(_) => {}
         }
     }
@@ -161,7 +182,7 @@ async fn comes_back(
     }
     pair.other.1.fill(Epoch::MAX);
     pair.leader.1.hold_history(Duration::from_hours(1));
-    pair.other.1.erase_objects(CONTAINER, &|_| true).await.expect("erased");
+    pair.bound = pair.epoch;
     for step in steps {
         pair.step(step).await;
     }
@@ -169,6 +190,16 @@ async fn comes_back(
         pair.step(Step::Page(5000)).await;
     }
     pair.settle().await;
+    // What is the same doesn't come again, unless each has its own way of putting it.
+    let mut from = Some(Vec::new());
+    pair.bound = pair.epoch;
+    while let Some(begin) = from.take() {
+        let (end, came) = replace((&pair.leader.1, &pair.other.1), &begin, (5000, pair.bound)).await;
+        if came.bytes > 0 {
+            return Err(format!("{} bytes come again", came.bytes));
+        }
+        from = end;
+    }
     pair.other.1.end_fill();
     pair.check(horizon).await?;
     for change in later {
@@ -208,11 +239,11 @@ fn large_values_keep_their_bytes_and_checksums() {
         other.fill(Epoch::MAX);
         let (mut from, mut pages, mut bytes) = (Some(Vec::new()), 0, 0);
         while let Some(begin) = from {
-            let page = page(leader, &begin, 64 << 10).await;
+            let page = page(leader, &begin, 64 << 10, &HeldHistory::default()).await;
             bytes += import(other, &page).await.expect("taken in").bytes;
             // Each part may come again.
             assert_eq!(import(other, &page).await, Ok(Imported::default()));
-            (from, pages) = (page.next, pages + 1);
+            (from, pages) = (page.page.next, pages + 1);
         }
         other.end_fill();
         assert_eq!(bytes, (3 << 20) + 105_100);
@@ -230,6 +261,61 @@ fn large_values_keep_their_bytes_and_checksums() {
 }
 
 #[test]
+fn what_is_damaged_comes_as_such_and_only_where_it_is_not_there() {
+    run(4, async |handle| {
+        let device = MemoryDevice::new(DEVICE);
+        let (_leading, leader) = start_on(&handle, &device).await;
+        let (_store, other) = start_on(&handle, &MemoryDevice::new(DEVICE)).await;
+        let value = pattern(5, 300_000);
+        write(&leader, 1, 11, 0, &value).await.expect("stored");
+        write(&leader, 2, 12, 0, b"small").await.expect("stored");
+        let all = device.bytes(0, DEVICE as usize);
+        let block = all.chunks(4096).position(|found| *found == value[..4096]).expect("on the device");
+        device.flip_bit(block as u64 * 4096 + 100, 3);
+        other.fill(Epoch::MAX);
+        let damaged = page(&leader, &[], 1 << 20, &HeldHistory::default()).await;
+        assert_eq!((damaged.unread.len(), damaged.page.data.len()), (1, 300_005));
+        assert_eq!(import(&other, &damaged).await.expect("taken in").bytes, 300_005);
+        for shard in [&leader, &other] {
+            let refused = read(shard, 1, u64::MAX, 0, 5000).await.map_err(|error| error.der());
+            assert_eq!(refused.err(), Some(Der::CSUM));
+            let sound = read(shard, 1, u64::MAX, 200_000, 100_000).await.expect("other chunks are sound");
+            assert!(sound.0 == value[200_000..]);
+            assert_eq!(read(shard, 2, u64::MAX, 0, 5).await.expect("read").0, b"small");
+        }
+        // Whoever has it sound keeps it.
+        let (_third, third) = start_on(&handle, &MemoryDevice::new(DEVICE)).await;
+        write(&third, 1, 11, 0, &value).await.expect("stored");
+        third.fill(Epoch::MAX);
+        let (end, came) = replace((&leader, &third), &[], (1 << 20, 20)).await;
+        assert_eq!((end, came.bytes), (None, 5));
+        assert!(read(&third, 1, u64::MAX, 0, 300_000).await.expect("sound").0 == value);
+    });
+}
+
+#[test]
+fn nothing_goes_and_nothing_comes_that_counts_no_more() {
+    run(5, async |handle| {
+        let pair = Pair::new(&handle).await;
+        let (leader, other) = (&pair.leader.1, &pair.other.1);
+        put(leader, "d", "a", 11, b"theirs").await.expect("stored");
+        put(other, "d", "a", 12, b"own").await.expect("stored");
+        other.fill(Epoch::MAX);
+        let held = other.held_history(CONTAINER, &[], &all).await.expect("sound");
+        let told = page(leader, &[], 1 << 20, &held).await;
+        let late = Replacement { bound: Epoch(20), holds: &|| false, is_shared: &|_| false };
+        let refused = other.replace_history(CONTAINER, &held, &told, &late).await;
+        assert_eq!(refused.map_err(|error| error.der()), Err(Der::TX_RESTART));
+        assert_eq!(get(other, "d", "a", u64::MAX).await, Ok(Some(b"own".to_vec())));
+        assert_eq!(get(other, "d", "a", 11).await, Ok(None));
+        let replacement = Replacement { bound: Epoch(20), holds: &|| true, is_shared: &|_| false };
+        other.replace_history(CONTAINER, &held, &told, &replacement).await.expect("replaced");
+        assert_eq!(get(other, "d", "a", u64::MAX).await, Ok(Some(b"theirs".to_vec())));
+        assert_eq!(import(other, &told).await, Ok(Imported::default()), "it is there");
+    });
+}
+
+#[test]
 fn only_what_is_wanted_comes_and_only_what_is_doomed_goes() {
     run(2, async |handle| {
         let pair = Pair::new(&handle).await;
@@ -242,16 +328,19 @@ fn only_what_is_wanted_comes_and_only_what_is_doomed_goes() {
         let wanted = |object: ObjectId, dkey: Option<&weir_proto::Key>| {
             object == OBJECT && dkey.is_none_or(|dkey| dkey.as_bytes().ends_with(b"7"))
         };
-        let page = leader.history(CONTAINER, Epoch(150), &[], 1 << 20, &wanted).await.expect("read");
-        assert!(page.next.is_none());
+        let page = leader.history(CONTAINER, (&[], &[]), 1 << 20, &wanted, &[]).await.expect("read");
+        assert!(page.page.next.is_none());
         import(other, &page).await.expect("taken in");
         assert_eq!(read(other, 7, u64::MAX, 0, 5).await.expect("read").1, []);
-        for (dkey, is_there) in [(7, false), (147, true), (148, false), (157, true)] {
+        for (dkey, is_there) in [(7, true), (147, true), (148, false), (157, true)] {
             let found = get(other, &format!("d{dkey}"), "a", u64::MAX).await.expect("read");
             assert_eq!(found.is_some(), is_there, "d{dkey}");
         }
         write(other, 1, 900, 0, b"array").await.expect("stored");
-        other.erase_objects(CONTAINER, &|object| object == OBJECT).await.expect("erased");
+        let refused = other.erase_objects(CONTAINER, &|object| object == OBJECT, &|| false).await;
+        assert_eq!(refused.map_err(|error| error.der()), Err(Der::TX_RESTART));
+        assert!(get(other, "d157", "a", u64::MAX).await.expect("read").is_some(), "it isn't to go any more");
+        other.erase_objects(CONTAINER, &|object| object == OBJECT, &|| true).await.expect("erased");
         assert_eq!(get(other, "d157", "a", u64::MAX).await, Ok(None));
         assert_eq!(read(other, 1, u64::MAX, 0, 5).await.expect("read").0, b"array");
     });
@@ -273,7 +362,9 @@ fn what_makes_no_sense_or_is_altered_is_refused() {
         let places = [HistoryStep::Object(OBJECT), HistoryStep::Dkey(key("d")), HistoryStep::Akey(key("a"))];
         let event = |event| HistoryStep::Event { epoch: Epoch(5), event };
         let import = async |steps: &[HistoryStep], data: &[u8]| {
-            other.import_history(CONTAINER, steps, &Data::Borrowed(data)).await.map_err(|error| error.der())
+            let page = HistoryPage { steps: steps.to_vec(), data: data.to_vec(), ..HistoryPage::default() };
+            let told = HistoryDifference { page, ..HistoryDifference::default() };
+            super::history::import(other, &told).await.map_err(|error| error.der())
         };
         let good = HistoryStep::Version(version(4, &[crc(b"data")]));
         let of = |last: HistoryStep, depth: usize| [&places[..depth], &[last]].concat();

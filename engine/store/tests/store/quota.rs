@@ -137,3 +137,34 @@ fn what_counts_is_never_less_than_what_stays() {
     }
     assert!(credited > 400_000, "{credited} bytes were left out");
 }
+
+/// The leader has checked the quota, by its own share: what it has stored has to have its copies.
+#[test]
+fn no_quota_refuses_the_copy_of_what_a_leader_has_stored() {
+    let machine = Machine::new(3, DISK);
+    let (store, shard) = machine.start(StoreConfig::default());
+    let (user, rt) = (shard.clone(), machine.handle());
+    machine.run(async move {
+        user.set_quota(CONTAINER, QUOTA).await.expect("set");
+        let full = loop {
+            let piece = used(&user).0 / PIECE as u64;
+            if let Err(error) = write_now((&user, &rt), piece, 0, &pattern(1, PIECE)).await {
+                break error;
+            }
+        };
+        assert!(matches!(full, UpdateError::Quota { .. }), "{full}");
+        let before = used(&user).0;
+        for (object, akey, size) in
+            [(ARRAY, array("data", 1, &[(0, PIECE as u64)]), PIECE), (OBJECT, single("a", &[7; 100]), 100)]
+        {
+            let (value, epoch) = (vec![7; size], Epoch(rt.wall_ns()));
+            let (chosen, dkey) = ((epoch, &(|| true) as &dyn Fn() -> bool), Key::from_u64(1000));
+            let (updates, data) = ([akey], Data::Borrowed(&value));
+            let stored =
+                user.update_as_replica(CONTAINER, object, &dkey, chosen, &updates, data, &|_| Vec::new());
+            stored.await.expect("a copy");
+        }
+        assert!(used(&user).0 > before + PIECE as u64, "copies count");
+    });
+    drop(store);
+}

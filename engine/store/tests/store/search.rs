@@ -228,3 +228,30 @@ fn an_anchor_of_another_search_is_refused() {
         }
     });
 }
+
+#[test]
+fn questions_about_some_dkeys_pass_over_the_others() {
+    on_a_store(96, quiet(), async move |_rt, _store, shard| {
+        for dkey in 0..10 {
+            write(&shard, dkey, LATE + dkey, 3, b"!").await.expect("stored");
+        }
+        let is_even = |dkey: &Key| dkey.to_u64().is_some_and(|number| number % 2 == 0);
+        let is_large = |dkey: &Key| dkey.to_u64().is_some_and(|number| number > 20);
+        let (epoch, question) = (Epoch::MAX, extreme(true, None, true));
+        let found = shard.query_key_among(CONTAINER, ARRAY, epoch, &question, &[], &is_even).await;
+        assert_eq!(found.expect("found").found.dkey, Some(Key::from_u64(8)));
+        let none = shard.query_key_among(CONTAINER, ARRAY, epoch, &question, &[], &is_large).await;
+        assert_eq!(none.expect("an answer").found.dkey, None);
+        let (akey, all) = (key("data"), |_: &Key| true);
+        let count = async |wanted: &dyn Fn(&Key) -> bool| {
+            let query = KeyQuery::Search { max: true, dkey: None, akey: Some(akey.clone()), extent: true };
+            let reply =
+                shard.measure(CONTAINER, ARRAY, epoch, &query, &[], 100, wanted).await.expect("counted");
+            let runs =
+                shard.runs(CONTAINER, ARRAY, epoch, &akey, (0, 0), 100, 100, wanted).await.expect("found");
+            assert_eq!(reply.real, runs.runs.len() as u64);
+            reply.real
+        };
+        assert_eq!((count(&all).await, count(&is_even).await, count(&is_large).await), (10, 5, 0));
+    });
+}

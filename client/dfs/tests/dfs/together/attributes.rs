@@ -27,7 +27,7 @@ fn start_change(
 
 #[test]
 fn an_extended_attribute_and_a_mode_that_are_set_at_the_same_moment_are_both_there() {
-    for seed in 0..seeds() {
+    for seed in seeds(1) {
         let scene = Scene::new(seed);
         scene.file(&scene.a, b"one");
         let random = Random::new(seed);
@@ -54,7 +54,7 @@ fn an_extended_attribute_and_a_mode_that_are_set_at_the_same_moment_are_both_the
 
 #[test]
 fn times_and_owner_that_are_set_at_the_same_moment_are_both_there() {
-    for seed in 0..seeds() {
+    for seed in seeds(1) {
         let scene = Scene::new(seed);
         scene.file(&scene.a, b"one");
         let random = Random::new(seed);
@@ -111,7 +111,7 @@ fn what_is_done_to_an_extended_attribute_changes_the_time_of_the_inode() {
 
 #[test]
 fn of_two_that_make_the_same_attribute_at_the_same_moment_one_hears_that_it_is_there() {
-    for seed in 0..seeds() {
+    for seed in seeds(1) {
         let scene = Scene::new(seed);
         scene.file(&scene.a, b"one");
         let random = Random::new(seed);

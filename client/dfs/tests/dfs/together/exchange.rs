@@ -11,7 +11,7 @@ use super::{MINUTE, OWNER, Scene, apart, lose_parent, seeds};
 
 #[test]
 fn exchanged_names_are_both_there_whenever_somebody_looks() {
-    for seed in 0..seeds() / 4 {
+    for seed in seeds(4) {
         let scene = Scene::new(seed);
         scene.file(&scene.a, b"one");
         scene.file(&scene.b, b"two");
@@ -123,7 +123,7 @@ fn scene_with_attributes(seed: u64) -> Scene {
 #[test]
 fn attributes_stay_with_files_that_several_clients_exchange() {
     const EXCHANGES: usize = 3;
-    for seed in 0..seeds() / 2 {
+    for seed in seeds(2) {
         let scene = scene_with_attributes(seed);
         let random = Random::new(seed);
         let exchangers: Vec<_> = (0..2)
@@ -187,7 +187,7 @@ fn attributes_stay_with_files_that_several_clients_exchange() {
 #[test]
 fn an_exchange_whose_client_dies_has_happened_or_not() {
     let (mut before, mut after) = (0, 0);
-    for seed in 0..seeds() {
+    for seed in seeds(1) {
         let scene = scene_with_attributes(seed);
         let random = Random::new(seed);
         let (dfs, a, b) = (scene.dfs.clone(), scene.a.clone(), scene.b.clone());
@@ -230,7 +230,7 @@ fn an_exchange_whose_client_dies_has_happened_or_not() {
             other => panic!("seed {seed}: {other:?}"),
         }
     }
-    assert!(before > 3 && after > 3, "{before} {after}");
+    assert!(crate::is_alone() || (before > 3 && after > 3), "{before} {after}");
 }
 
 #[test]

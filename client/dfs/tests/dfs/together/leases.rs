@@ -226,7 +226,7 @@ fn nobody_is_given_up_while_no_engine_is_there() {
 #[test]
 fn who_opens_a_file_while_another_client_removes_it_has_all_of_it_or_finds_no_name() {
     let (mut kept, mut gone) = (0, 0);
-    for seed in 0..seeds() / 2 {
+    for seed in seeds(2) {
         let scene = Scene::new(seed);
         scene.file(&scene.a, b"one");
         let (reader, remover) = (scene.client("reader"), scene.client("remover"));
@@ -256,12 +256,12 @@ fn who_opens_a_file_while_another_client_removes_it_has_all_of_it_or_finds_no_na
         assert_eq!(scene.size(&entry), if found.get() { 3 } else { 0 }, "seed {seed}");
         *(if found.get() { &mut kept } else { &mut gone }) += 1;
     }
-    assert!(kept > 3 && gone > 3, "{kept} {gone}");
+    assert!(crate::is_alone() || (kept > 3 && gone > 3), "{kept} {gone}");
 }
 
 #[test]
 fn who_has_a_file_open_that_loses_its_name_learns_whether_it_was_removed() {
-    for seed in 0..seeds() / 2 {
+    for seed in seeds(2) {
         let scene = Scene::new(seed);
         scene.file(&scene.a, b"one");
         let (reader, other) = (scene.client("reader"), scene.client("other"));

@@ -108,7 +108,7 @@ type MountRequest struct {
 	// no file needs a change of owner. 0 means no such group.
 	FsGroup uint32 `protobuf:"varint,5,opt,name=fs_group,json=fsGroup,proto3" json:"fs_group,omitempty"`
 	// Mount options of the user, as in a PersistentVolume's mountOptions. Served: "noatime" (also the default),
-	// "nodev", "nosuid", "noexec", "ro", "rw", and "cache=close-to-open" (the default) or "cache=none". Any other
+	// "nodev", "nosuid", "noexec", "ro", "rw", and "cache=close-to-open" (the default), "cache=none" or "cache=cached". Any other
 	// fails with INVALID_ARGUMENT that names it.
 	Options []string `protobuf:"bytes,6,rep,name=options,proto3" json:"options,omitempty"`
 	// Name of the volume in logs and in List, e.g. the CSI volume id. Free text of at most 256 bytes.

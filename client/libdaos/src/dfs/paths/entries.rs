@@ -132,7 +132,8 @@ pub extern "C" fn dfs_sys_mknod(
 ) -> c_int {
     checked(|| {
         let (mounted, path) = change_arguments(dfs_sys, path)?;
-        let kind = Kind::from_mode(mode).ok_or(Errno(libc::ENOTSUP))?;
+        // There is no device number among the arguments.
+        let kind = Kind::from_mode(mode).filter(|kind| !kind.is_device()).ok_or(Errno(libc::ENOTSUP))?;
         let (owner, fs) = (ownership(mode), &mounted.fs);
         let layout = layout_of(cid, chunk_size)?;
         wait(async |context| {

@@ -8,7 +8,7 @@ use weir_pool::{Operation as Kind, TargetPool};
 use weir_proto::object::UpdateReply;
 use weir_proto::replica_transaction::{
     CHANGES_INLINE_MAX, GroupName, PreparedChange, ReplicaCommitRequest, ReplicaDecideRequest,
-    ReplicaPrepareRequest,
+    ReplicaDecision, ReplicaPrepareRequest,
 };
 use weir_proto::transaction::{Change, Declined, Outcome};
 use weir_proto::{Der, Epoch, Rights, codec, opcode};
@@ -146,7 +146,8 @@ impl Transactions {
             return Err(restarted(status));
         }
         loop {
-            match self.store_in_group(&led.pool, led.name, group, Outcome::Committed).await {
+            let decided = (Outcome::Committed, led.epoch, led.plan.groups.as_slice());
+            match self.store_in_group(&led.pool, led.name, group, decided).await {
                 Stored::Everywhere => break,
                 Stored::Other(decided) => {
                     tracing::debug!(transaction = %id, ?decided, "another target has decided");
@@ -222,14 +223,14 @@ impl Transactions {
         }
     }
 
-    /// Has all members of the own group store a decision, by the newest map. One after the next leader: where that
+    /// Has all members of the own group store a decision, by the newest map. Those who come back need its epoch and its groups, too. One after the next leader: where that
     /// one has another decision, none of those behind it has this one.
     pub(super) async fn store_in_group(
         &self,
         pool: &TargetPool,
         name: Name,
         lead: GroupName,
-        outcome: Outcome,
+        (outcome, epoch, groups): (Outcome, Epoch, &[GroupName]),
     ) -> Stored {
         let Some(group) = serving(pool, lead) else { return Stored::NotYet };
         let [own, others @ ..] = group.members.as_slice() else { return Stored::NotLeading };
@@ -241,7 +242,7 @@ impl Transactions {
             return Stored::NotYet;
         }
         let (next, rest) = others.split_at(others.len().min(1));
-        let tell = |place: &Place| self.have_decided(*place, name, group.version, outcome);
+        let tell = |place: &Place| self.have_decided(*place, name, group.version, (outcome, epoch, groups));
         let here: Answer<'_> = Box::pin(self.record(pool, name, outcome));
         let first = next.iter().map(|place| -> Answer<'_> { Box::pin(tell(place)) });
         let mut answers = join_all(core::iter::once(here).chain(first)).await;
@@ -267,9 +268,10 @@ impl Transactions {
         (rank, index): Place,
         (pool, container, transaction): Name,
         map_version: u32,
-        outcome: Outcome,
+        (outcome, epoch, groups): (Outcome, Epoch, &[GroupName]),
     ) -> Result<Outcome, Status> {
         let request = ReplicaDecideRequest { pool, container, map_version, transaction, outcome };
+        let request = ReplicaDecision { request, epoch, groups: groups.to_vec() };
         let opcode = opcode::TARGET_REPLICA_DECIDE;
         let asked = self.admission.pools.engines().ask(rank, index, opcode, &request, DECIDE_LIMIT).await;
         asked.map_err(|error| Status::new(error.der(), error.to_string()))

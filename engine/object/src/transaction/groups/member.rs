@@ -6,8 +6,8 @@ use std::time::Duration;
 use weir_group::Refusal;
 use weir_pool::TargetPool;
 use weir_proto::replica_transaction::{
-    GroupName, Known, PreparedChange, ReplicaDecideRequest, ReplicaForgetRequest, ReplicaKnownRequest,
-    ReplicaOutcomeRequest, ReplicaPrepareRequest,
+    GroupName, Known, PreparedChange, ReplicaDecideRequest, ReplicaDecision, ReplicaForgetRequest,
+    ReplicaKnownRequest, ReplicaOutcomeRequest, ReplicaPrepareRequest,
 };
 use weir_proto::transaction::{Change, Declined, Outcome};
 use weir_proto::{Der, Epoch, Rank, codec, opcode};
@@ -51,7 +51,7 @@ impl Transactions {
         };
         engines.serve_lent(opcode::TARGET_REPLICA_PREPARE, prepare);
         let weak = Rc::downgrade(self);
-        engines.serve(opcode::TARGET_REPLICA_DECIDE, move |_, request: ReplicaDecideRequest| {
+        engines.serve(opcode::TARGET_REPLICA_DECIDE, move |_, request: ReplicaDecision| {
             let service = weak.upgrade();
             async move {
                 let service = service.ok_or_else(|| refused(stopping()))?;
@@ -131,16 +131,19 @@ impl Transactions {
         let pool = self.admission.pool(id)?;
         // That the client may write there is what the leader has checked; this is what it can't know.
         self.admission.check_storable(&pool, map_version)?;
+        Self::check_rolled_back(&pool)?;
         let judged: Vec<bool> = changes.iter().map(|prepared| prepared.is_judged).collect();
         let changes: Vec<Change> = changes.into_iter().map(|prepared| prepared.change).collect();
         self.check_judge(&pool, &changes, &judged, epoch)?;
         let name = (id, container, transaction);
         let along = [kept(name, Some(&taking))];
+        let holds = || pool.check_map(map_version).is_ok() && pool.has_rolled_back();
         let until = self.admission.rt.now() + BEHIND_MAX;
         let prepared = loop {
             let prepared = self.attempt(&pool, container, &changes, async |operations| {
                 let operations = (operations, &(|at: usize| judged[at]) as &dyn Fn(usize) -> bool);
-                pool.shard().prepare_as_member(container, transaction, epoch, operations, &along).await
+                let along = (&along[..], &holds as &dyn Fn() -> bool);
+                pool.shard().prepare_as_member(container, transaction, epoch, operations, along).await
             });
             let prepared = prepared.await;
             let is_behind = matches!(&prepared, Err(status) if status.der == Der::INPROGRESS);
@@ -211,16 +214,34 @@ impl Transactions {
     }
 
     /// Stores a decision of the leader of the group.
-    async fn store_decision(&self, request: ReplicaDecideRequest) -> Result<Outcome, Status> {
+    async fn store_decision(&self, decision: ReplicaDecision) -> Result<Outcome, Status> {
+        let ReplicaDecision { request, epoch, groups } = decision;
         let ReplicaDecideRequest { pool: id, container, map_version, transaction, outcome } = request;
         let pool = self.admission.pool(id)?;
         let name = (id, container, transaction);
         // Whoever leads here by a newer map decides, and nobody else from then on.
         let claim = self.claimed.take(name).map_err(|_| Self::is_claimed(name))?;
         self.admission.check_storable(&pool, map_version)?;
-        let stored = self.record(&pool, name, outcome).await;
+        Self::check_rolled_back(&pool)?;
+        let mut stored = self.record(&pool, name, outcome).await;
+        if stored.is_err() && pool.shard().is_filling() && outcome == Outcome::Committed {
+            // Prepared before this target was up: what it has to have of it comes as history.
+            stored = self.note_elsewhere(&pool, name, (epoch, groups)).await;
+        }
         drop(claim);
         stored
+    }
+
+    /// Refuses to say or store anything of transactions as long as the target may know what nobody else does.
+    fn check_rolled_back(pool: &TargetPool) -> Result<(), Status> {
+        if pool.has_rolled_back() {
+            return Ok(());
+        }
+        let label = pool.label();
+        Err(Status::new(
+            Der::AGAIN,
+            format!("a target of pool {label} has just come back, and takes part soon"),
+        ))
     }
 
     fn is_claimed((_, _, transaction): Name) -> Status {
@@ -231,6 +252,7 @@ impl Transactions {
         let ReplicaKnownRequest { pool: id, container, map_version, transaction } = request;
         let pool = self.admission.pool(id)?;
         self.admission.check_storable(&pool, map_version)?;
+        Self::check_rolled_back(&pool)?;
         let known = pool.with_map(|map| map.version);
         if known != map_version {
             // With the older map it may still take decisions of the former leader.

@@ -6,6 +6,7 @@
 //! takes part keeps, in the record by which it prepares, which groups do. Where the leader goes, the next
 //! one of its group decides: by a decision that any member knows, or else the transaction is given up.
 
+mod filled;
 mod leader;
 mod member;
 mod plan;
@@ -16,11 +17,12 @@ use std::time::Duration;
 use weir_pool::TargetPool;
 use weir_proto::replica_transaction::{CHANGES_MAX, GROUPS_MAX, GroupName};
 use weir_proto::transaction::Outcome;
-use weir_proto::{ContainerId, Der, TransactionId, codec};
+use weir_proto::{ContainerId, Der, Epoch, TransactionId, codec};
 use weir_rpc::{Request, Status};
 use weir_store::{AttributeChange, Decision, TransactionError};
 
 use super::{Name, Transactions};
+use crate::admission::refusal;
 use crate::operations::{UpdateData, pull};
 use crate::unsettled::Place;
 
@@ -151,6 +153,26 @@ impl Transactions {
                 Ok(Outcome::Committed)
             }
         }
+    }
+
+    /// Takes note that a transaction is committed that this target hasn't prepared and gets as history.
+    async fn note_elsewhere(
+        &self,
+        pool: &TargetPool,
+        name: Name,
+        (epoch, groups): (Epoch, Vec<GroupName>),
+    ) -> Result<Outcome, Status> {
+        let (_, container, id) = name;
+        let taking = Taking { is_committed: true, groups };
+        let along = if taking.groups.is_empty() { Vec::new() } else { vec![kept(name, Some(&taking))] };
+        if epoch == Epoch::ZERO || (!along.is_empty() && Taking::decode(&taking.encode()).is_none()) {
+            return Err(refusal::invalid(format!("a decision of transaction {id} says too little")));
+        }
+        let noted = pool.shard().note_decision(container, id, Decision::Committed(epoch), &along).await;
+        noted.map_err(|error| failed(&error))?;
+        // What was known before stays.
+        let left = || Status::new(Der::AGAIN, format!("transaction {id} is prepared here, and not decided"));
+        self.decided_here(pool, name).await?.ok_or_else(left)
     }
 
     /// Forgets that this target takes part.

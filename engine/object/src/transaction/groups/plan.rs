@@ -11,7 +11,7 @@ use weir_proto::{Der, Key, ObjectId};
 use weir_rpc::Status;
 
 use crate::admission::refusal;
-use crate::groups::members;
+use crate::groups::{check_kept, members};
 use crate::unsettled::Place;
 
 /// Replicas of the groups that are served.
@@ -48,6 +48,7 @@ impl Plan {
                 }
             };
             for number in groups_of(&change, layout)? {
+                check_kept(pool, object, number)?;
                 let name = GroupName { object, number: u32::try_from(number).map_err(refusal::invalid)? };
                 if !plan.groups.contains(&name) {
                     if lead.is_none() && layout.replicas > 1 {
@@ -75,7 +76,7 @@ impl Plan {
         number: usize,
         change: &Change,
     ) -> Result<(), Status> {
-        let members = pool.with_map(|map| members(layout, number, map));
+        let members = pool.with_map(|map| members(object_of(change), layout, number, map));
         if members.is_empty() {
             let message = format!("no target serves group {number} of object {}", object_of(change));
             return Err(Status::new(Der::AGAIN, message));

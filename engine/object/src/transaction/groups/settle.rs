@@ -5,6 +5,7 @@ use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use weir_pool::TargetPool;
+use weir_proto::Epoch;
 use weir_proto::opcode;
 use weir_proto::replica_transaction::{
     GroupName, Known, ReplicaForgetRequest, ReplicaKnownRequest, ReplicaOutcomeRequest,
@@ -155,7 +156,10 @@ impl Transactions {
             Some(outcome) => outcome,
             None => self.ask_members(pool, name, lead).await?.unwrap_or(Outcome::Aborted),
         };
-        match self.store_in_group(pool, name, lead, outcome).await {
+        // What is known of it here: whoever has carried it out and forgotten the groups knows that all have heard.
+        let groups = Taking::of(pool, name.1, name.2).map_or_else(Vec::new, |taking| taking.groups);
+        let epoch = pool.shard().epoch_of_transaction(name.1, name.2).unwrap_or(Epoch::ZERO);
+        match self.store_in_group(pool, name, lead, (outcome, epoch, &groups)).await {
             Stored::Everywhere => Some(outcome),
             Stored::Other(_) | Stored::NotLeading | Stored::NotYet => None,
         }

@@ -1,5 +1,6 @@
 //! Erasing objects: what a target has of them and the others don't is to be gone.
 
+use super::import::superseded;
 use crate::format::key;
 use crate::format::record::Change;
 use crate::index::fault::Halt;
@@ -13,14 +14,16 @@ const REMOVALS_MAX: usize = 64;
 
 impl Shard {
     /// Erases all history of the objects of a container that `doomed` names, as if they never had been. What is stored of them
-    /// meanwhile may go, or stay in part: it is to be taken in once more. Durable when it returns.
+    /// meanwhile may go, or stay in part: it is to be taken in once more. Each record commits if `holds` says at that moment that
+    /// they are to go. Durable when it returns.
     ///
     /// # Errors
-    /// See [`UpdateError`]. Some may be gone then.
+    /// [`UpdateError::Restart`]: they aren't to go any more. Otherwise see [`UpdateError`]. Some may be gone then.
     pub async fn erase_objects(
         &self,
         container: ContainerId,
         doomed: &dyn Fn(ObjectId) -> bool,
+        holds: &dyn Fn() -> bool,
     ) -> Result<(), UpdateError> {
         let number = self.locate(container)?;
         let prefix = key::objects(self.number, number);
@@ -53,6 +56,9 @@ impl Shard {
             let Found { keys, spared } = found.await?;
             if self.locate(container)? != number {
                 return Err(UpdateError::ContainerMissing(container));
+            }
+            if !holds() {
+                return Err(superseded());
             }
             let is_over = keys.len() < REMOVALS_MAX && spared.is_none();
             if let Some(last) = keys.last() {

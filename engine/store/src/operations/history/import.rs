@@ -2,7 +2,8 @@
 
 mod batch;
 
-use crate::format::key::{self, ContainerNumber, Path};
+use super::export::told_event;
+use crate::format::key::{self, ContainerNumber, Path, PoolNumber};
 use crate::format::node::ENTRY_MAX;
 use crate::format::record::{Change, growth};
 use crate::format::value::Event;
@@ -11,13 +12,14 @@ use crate::index::tree::Tree;
 use crate::operations::update::{Data, Request, Staging, is_large};
 use crate::state::error::UpdateError;
 use crate::state::piece::bytes_in_blocks;
-use crate::state::shard::Shard;
+use crate::state::shard::{QuotaCheck, Shard};
 use crate::versions::intents::Slot;
 use crate::versions::timestamps::Scope;
 use batch::{Batch, Part, Reader};
-use weir_proto::history::HistoryStep;
+use std::collections::HashMap;
+use weir_proto::history::{HistoryDifference, HistoryEvent, HistoryPage, HistoryStep};
 use weir_proto::object::Conditions;
-use weir_proto::{ContainerId, ObjectId};
+use weir_proto::{ContainerId, Epoch, ObjectId};
 
 /// What was taken in.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -35,17 +37,24 @@ enum Planned {
     Outdated,
 }
 
+/// The error of history that comes from somebody who isn't to be asked any more.
+pub(super) fn superseded() -> UpdateError {
+    UpdateError::Restart { epoch: Epoch::MAX, newest: Epoch::MAX }
+}
+
 impl Shard {
-    /// Takes in a part of the history of objects: what is here already stays as it is, and the rest is added. `data` has that of the
-    /// versions. The shard is being filled ([`Shard::fill`]). Durable when it returns.
+    /// Takes in a part of the history of objects: what is here already stays as it is, and the rest is added. The shard is being
+    /// filled ([`Shard::fill`]). Each record commits if `holds` says at that moment that the part still counts. Durable when it
+    /// returns.
     ///
     /// # Errors
-    /// [`UpdateError::Checksum`]: data doesn't match its checksums. Otherwise see [`UpdateError`]. A part may have been taken in.
+    /// [`UpdateError::Checksum`]: data doesn't match its checksums. [`UpdateError::Restart`]: it counts no more. Otherwise see
+    /// [`UpdateError`]. A part may have been taken in.
     pub async fn import_history(
         &self,
         container: ContainerId,
-        steps: &[HistoryStep],
-        data: &Data<'_>,
+        told: &HistoryDifference,
+        holds: &dyn Fn() -> bool,
     ) -> Result<Imported, UpdateError> {
         if !self.is_filling() {
             return Err(UpdateError::Invalid(
@@ -53,11 +62,16 @@ impl Shard {
             ));
         }
         let number = self.locate(container)?;
-        check_len(steps, data.bytes().len() as u64).map_err(UpdateError::Invalid)?;
-        let mut reader = Reader::new((self.number, number), steps, data.bytes().len());
-        let mut imported = Imported::default();
+        let HistoryDifference { page: HistoryPage { steps, data, .. }, unread, .. } = told;
+        check_len(steps, data.len() as u64).map_err(UpdateError::Invalid)?;
+        if !unread.is_empty() && !self.core.keeps_all_checksums() {
+            let text = "a store of the first format can't hold a version that nobody can read".to_owned();
+            return Err(UpdateError::Invalid(text));
+        }
+        let mut reader = Reader::new((self.number, number), steps, data.len(), unread);
+        let (mut imported, data) = (Imported::default(), Data::Borrowed(data));
         while let Some(batch) = reader.next(self.core.config.inline_max()).map_err(UpdateError::Invalid)? {
-            let added = self.import_batch((container, number), batch, data).await?;
+            let added = self.import_batch((container, number), batch, &data, holds).await?;
             imported.entries += added.entries;
             imported.bytes += added.bytes;
             self.core.yield_to_io().await;
@@ -72,6 +86,7 @@ impl Shard {
         (container, number): (ContainerId, ContainerNumber),
         mut batch: Batch,
         data: &Data<'_>,
+        holds: &dyn Fn() -> bool,
     ) -> Result<Imported, UpdateError> {
         let touched = (self.number, number, batch.object);
         loop {
@@ -80,6 +95,7 @@ impl Shard {
             let mut request =
                 Request::new(self.number, batch.object, &batch.dkey, Conditions::NONE, &batch.updates);
             request.container = number;
+            request.quota = QuotaCheck::AtLeader;
             let mut pieces = batch.missing();
             let in_blocks = pieces.iter().filter(|piece| piece.in_blocks).map(|piece| piece.data.len()).sum();
             if !is_large(in_blocks) {
@@ -96,7 +112,11 @@ impl Shard {
                 return Err(UpdateError::ContainerMissing(container));
             }
             let Planned::Changes(changes) = planned else { continue };
-            self.check_space((container, number), growth(&changes), bytes_in_blocks(&pieces), 0)?;
+            if !holds() {
+                return Err(superseded());
+            }
+            let sizes = (growth(&changes), bytes_in_blocks(&pieces), 0);
+            self.check_space((container, number), QuotaCheck::AtLeader, sizes)?;
             let bytes = pieces.iter().map(|piece| piece.data.len() as u64).sum();
             let entries = changes.len() as u64;
             if !changes.is_empty() {
@@ -111,6 +131,23 @@ impl Shard {
             return Ok(Imported { entries, bytes });
         }
     }
+}
+
+/// The events that a page tells of, by their keys.
+pub(super) fn events_of(
+    owner: (PoolNumber, ContainerNumber),
+    HistoryDifference { page, unread, .. }: &HistoryDifference,
+) -> Result<HashMap<Vec<u8>, HistoryEvent>, String> {
+    let mut reader = Reader::new(owner, &page.steps, page.data.len(), unread);
+    let mut events = HashMap::new();
+    while let Some(batch) = reader.next(0)? {
+        for part in &batch.parts {
+            if let Part::Event(path, epoch, event) = part {
+                events.insert(path.event(*epoch).to_vec(), told_event(*event));
+            }
+        }
+    }
+    Ok(events)
 }
 
 /// Checks that the versions among steps have so many bytes of data.

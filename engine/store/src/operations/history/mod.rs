@@ -6,6 +6,7 @@
 //! that it was punched long ago. So while a pool's shard is being filled ([`Shard::fill`]), changes of leaders stand by
 //! themselves. An update notes that object, dkey and akey exist at its epoch, unless that was noted at an epoch from which on all
 //! changes come; a punch is noted whatever it finds. Such changes, and parts of history, amount to the same in any order.
+//! Commits of transactions of groups are such changes, too.
 //!
 //! Aggregation of the pool stands still meanwhile: it drops punches that end nothing that is here. Nor does it go on where
 //! history is read out ([`Shard::hold_history`]): between two pages it could move what the first has passed to where the second
@@ -14,16 +15,19 @@
 mod erase;
 mod export;
 mod import;
+mod replace;
 
 use crate::state::shard::Shard;
 use core::time::Duration;
 use weir_proto::Epoch;
 
 pub use import::Imported;
+pub use replace::{HeldHistory, Replacement};
 
 impl Shard {
     /// The shard is being filled from now on, until [`Shard::end_fill`]. All changes of later epochs than `since` come from
-    /// leaders; [`Epoch::MAX`]: it isn't known from which on. To be said again when the engine was restarted.
+    /// leaders; [`Epoch::MAX`]: it isn't known from which on, and others are about to be asked. All that transactions have
+    /// committed before is in what those tell. To be said again when the engine was restarted.
     pub fn fill(&self, since: Epoch) {
         self.core.fills.begin(self.number, since.0);
     }

@@ -110,7 +110,7 @@ impl Shard {
         let bytes = bytes_in_blocks(pieces);
         // The rest is counted as used already.
         let taken = bytes.saturating_sub(request.covered);
-        self.check_space((id, request.container), taken, 0, bytes / BLOCK as u64)?;
+        self.check_space((id, request.container), request.quota, (taken, 0, bytes / BLOCK as u64))?;
         let mut reservation = Reservation::of_runs(&self.core, self.number, Runs::new());
         for piece in pieces.iter_mut().filter(|piece| piece.in_blocks) {
             let count = piece.padded() / BLOCK as u64;

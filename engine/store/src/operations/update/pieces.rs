@@ -56,6 +56,7 @@ impl Request<'_> {
                     checksums: Checksums::new(),
                     payload: Payload::Hole,
                     in_blocks: !small,
+                    is_unread: false,
                 });
                 at += len;
             };
@@ -98,7 +99,7 @@ impl Request<'_> {
         }
         let given = Some(&update.checksums[..]).filter(|given| !given.is_empty());
         let given = given.map(|given| &given[piece.given.clone()]);
-        if piece.seal(given, data, regular_only) {
+        if piece.seal(given, data, regular_only) || piece.is_unread {
             return Ok(());
         }
         Err(UpdateError::Checksum { akey: update.akey.clone() })

@@ -67,6 +67,11 @@ impl UpdateError {
 }
 
 impl FetchError {
+    /// Whether bytes of a value are damaged, and nothing else is wrong.
+    pub(crate) const fn is_of_data(&self) -> bool {
+        matches!(self, Self::Corrupt { .. } | Self::Altered { .. })
+    }
+
     /// The number that crosses the wire.
     #[must_use]
     pub const fn der(&self) -> Der {

@@ -37,6 +37,8 @@ pub(super) struct Versioned {
     data: Range<usize>,
     is_inline: bool,
     checksums: usize,
+    /// Its data can't be read where it comes from.
+    is_unread: bool,
 }
 
 /// A part of a batch: where it belongs, and what it is.
@@ -83,6 +85,7 @@ impl Versioned {
             checksums: Checksums::new(),
             payload: Payload::Hole,
             in_blocks: !self.data.is_empty() && !self.is_inline,
+            is_unread: self.is_unread,
         }
     }
 }
@@ -94,14 +97,22 @@ pub(super) struct Reader<'a> {
     /// Bytes of the data, and how many of them belong to versions before.
     len: usize,
     at: usize,
+    /// How many versions were before, and which ones can't be read.
+    versions: u32,
+    unread: &'a [u32],
     object: Option<(ObjectId, Path)>,
     dkey: Option<(Key, Path)>,
     akey: Option<(Key, Path)>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(owner: (PoolNumber, ContainerNumber), steps: &'a [HistoryStep], len: usize) -> Self {
-        Self { owner, steps, len, at: 0, object: None, dkey: None, akey: None }
+    pub(super) fn new(
+        owner: (PoolNumber, ContainerNumber),
+        steps: &'a [HistoryStep],
+        len: usize,
+        unread: &'a [u32],
+    ) -> Self {
+        Self { owner, steps, len, at: 0, versions: 0, unread, object: None, dkey: None, akey: None }
     }
 
     /// The next batch; `None` at the end.
@@ -207,6 +218,11 @@ impl<'a> Reader<'a> {
         let end = self.at.checked_add(len).filter(|end| *end <= self.len);
         let data = self.at..end.ok_or("a version is longer than the data that came")?;
         self.at = data.end;
+        let is_unread = self.unread.binary_search(&self.versions).is_ok();
+        if is_unread && version.checksums.is_empty() {
+            return Err("a version can't be read, and has no checksum that would tell".to_owned());
+        }
+        self.versions += 1;
         let key = KEY_OVERHEAD + path.as_bytes().len();
         let is_inline =
             len < inline_limit && key + VERSION_OVERHEAD + len <= ENTRY_MAX && version.checksums.len() <= 1;
@@ -219,6 +235,7 @@ impl<'a> Reader<'a> {
             data,
             is_inline,
             checksums: version.checksums.len(),
+            is_unread,
         };
         let value = match version.extent {
             None => Value::Single { size: version.len },

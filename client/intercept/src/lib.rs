@@ -1,0 +1,28 @@
+//! `libweir_direct.so`, which moves the data of files on a mount to and from the engines itself, past kernel and mount.
+//!
+//! Programs are started with `libweir_intercept.so` (`preload/preload.c`), by `LD_PRELOAD`: it has the names of functions of the C library, needs
+//! nothing, and loads this library at the first call on a file of a mount. So a program that uses no such file starts as fast as
+//! without it.
+//!
+//! The kernel keeps all else. Each file stays open in the kernel, which checks permissions when it is opened, and holds the
+//! offset that descriptors share after `dup`, `fork` and `exec`: a read or write moves that offset by `lseek`, which the mount
+//! isn't asked for, and gets its place by it. While a file is accessed directly, the mount gathers none of its writes and keeps
+//! none of its attributes ([`weir_dfs::direct`]); so what isn't intercepted, such as `stat`, `ftruncate`, `fsync` or the
+//! C library's own calls for `FILE`, goes to the kernel and finds the same file.
+//!
+//! Nothing is told by a descriptor's number alone. A program may close one in ways that no library sees, so each call
+//! compares device and inode, and the access mode, with what the kernel says of the number now.
+//!
+//! Exported functions run on the program's threads, perhaps in a signal handler, or in a child that shares memory with its
+//! parent. They take no lock that a signal handler could wait for, and leave all else to threads of the library,
+//! which have descriptors of their own.
+
+mod descriptors;
+mod engines;
+mod exports;
+mod identify;
+mod original;
+mod report;
+mod service;
+mod submission;
+mod transfer;

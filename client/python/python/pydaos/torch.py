@@ -1,0 +1,5 @@
+"""The names of DAOS's package for PyTorch."""
+
+from weir.torch import Checkpoint, Dataset, IterableDataset
+
+__all__ = ["Checkpoint", "Dataset", "IterableDataset"]
