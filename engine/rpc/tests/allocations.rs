@@ -139,12 +139,23 @@ fn allocations(provider: &str, load: Load) -> u64 {
     run(load.requests())
 }
 
+/// Rounds that are counted until one is within what is allowed. A machine that stops the process for a while adds allocations to the
+/// rounds it falls on, and takes none away. What requests allocate themselves is in each round.
+const ROUNDS_MAX: u32 = 5;
+
 /// Demands that requests of this kind allocate nothing.
 fn none(load: Load) {
     for provider in ["tcp", "shm"] {
-        let count = allocations(provider, load);
-        println!("{provider}, {load:?}: {count} allocations, {} requests", load.requests());
-        assert!(count <= load.allowed(), "{provider}, {load:?}: {count} in {} requests", load.requests());
+        let mut counts = Vec::new();
+        for _ in 0..ROUNDS_MAX {
+            counts.push(allocations(provider, load));
+            if counts.last() <= Some(&load.allowed()) {
+                break;
+            }
+        }
+        println!("{provider}, {load:?}: {counts:?} allocations, {} requests", load.requests());
+        let least = counts.iter().min().expect("a round at least");
+        assert!(*least <= load.allowed(), "{provider}, {load:?}: {counts:?} in {} requests", load.requests());
     }
 }
 

@@ -37,8 +37,8 @@ impl Settings {
     }
 
     fn ports_of_engine(&self) -> u16 {
-        let probes = u32::try_from(self.probes.len()).unwrap_or(u32::MAX);
-        u16::try_from(probes.saturating_add(self.targets + 2)).unwrap_or(u16::MAX)
+        let ports = self.probes.len() + self.targets as usize + 2;
+        u16::try_from(ports).expect("invariant: settings bound targets and probes")
     }
 
     /// Finds ports for the engines that have none.

@@ -183,8 +183,8 @@ impl Library {
                 Ok(bytes[start..].iter().copied().take(size).collect())
             }
             Content::In(file) => {
-                let left = usize::try_from(self.size.saturating_sub(offset)).unwrap_or(usize::MAX);
-                let mut bytes = vec![0; size.min(left)];
+                let left = self.size.saturating_sub(offset).min(size as u64);
+                let mut bytes = vec![0; usize::try_from(left).expect("invariant: no more than was asked for")];
                 file.read_exact_at(&mut bytes, offset)?;
                 Ok(bytes)
             }
