@@ -18,19 +18,20 @@ LOGS=target/test-programs
 # run NAME MANIFEST EXECUTABLE: as `cargo test` runs a test program, in the folder of its package.
 run() {
     local name=$1 manifest=$2 executable=$3 began=$SECONDS status=0 log
+    local TIMEFORMAT='%U %S'
     log=$PWD/$LOGS/$(basename "$executable").log
-    (
+    { time (
         cd "$(dirname "$manifest")"
         export CARGO_MANIFEST_DIR=$PWD WEIR_BUILT=1
-        exec "$executable"
-    ) >"$log" 2>&1 </dev/null || status=$?
+        "$executable" >"$log" 2>&1 </dev/null
+    ); } 2>"$log.cpu" || status=$?
     {
         # Outputs of programs that end at the same time don't mix.
         flock 9
         printf '\n     Running %s of %s\n' "$name" "$(dirname "${manifest#"$PWD"/}")"
         cat "$log"
         ((status == 0)) || printf '     FAILED (status %s): %s\n' "$status" "$name"
-        printf '     %s took %s s\n' "$name" "$((SECONDS - began))"
+        printf '     %s took %s s, and of processors (user, kernel) %s s\n' "$name" "$((SECONDS - began))" "$(cat "$log.cpu")"
     } 9>>"$LOGS/lock"
     return "$status"
 }
