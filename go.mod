@@ -12,6 +12,7 @@ require (
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/dynamic-resource-allocation v0.37.2
+	k8s.io/pod-security-admission v0.37.2
 	lukechampine.com/blake3 v1.4.1
 	tags.cncf.io/container-device-interface/specs-go v1.1.0
 )
@@ -21,6 +22,7 @@ require (
 	github.com/kylelemons/godebug v1.1.0 // indirect
 	github.com/mdlayher/socket v0.5.0 // indirect
 	go.etcd.io/etcd/client/pkg/v3 v3.7.0 // indirect
+	k8s.io/component-base v0.37.2 // indirect
 )
 
 require (

@@ -37,6 +37,12 @@ fsGroup: 65532
 seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
+{{/* Security context of a pod that needs files of the node, which are root's. Its containers have none of root's rights but those that they name. */}}
+{{- define "weir.nodeFiles" -}}
+runAsUser: 0
+seccompProfile: {type: RuntimeDefault}
+{{- end }}
+
 {{/* How the mounts of the kubelet's directory reach a container and the node: it makes them itself, or sees them only. */}}
 {{- define "weir.propagation" -}}
 {{- if .Values.mountBroker.enabled }}HostToContainer{{ else }}Bidirectional{{ end }}

@@ -117,12 +117,24 @@ func ClaimRetention(c *v1alpha1.StorageCluster) *appsv1.StatefulSetPersistentVol
 	}
 }
 
-// EraseJob erases the directory of a rank of a complete cluster on its node. It mounts the directory's parent, so that the directory itself
-// goes too, and may write whatever the engine's user may.
+// EraseJob erases the directory of a rank of a complete cluster on its node. The engine's user empties it, so that nothing goes that the
+// engine did not write or could not have removed. The directory itself is in one of root's, which only root may change, without a capability.
 func EraseJob(c *v1alpha1.StorageCluster, rank int32, node string) *batchv1.Job {
-	const mount = "/data"
-	security := confined("DAC_OVERRIDE", "FOWNER")
-	security.RunAsUser = new(int64(0))
+	const content, parent = "/content", "/data"
+	asEngine, asRoot := confined(), confined()
+	asEngine.RunAsNonRoot, asEngine.RunAsUser, asEngine.RunAsGroup = new(true), new(int64(engineUser)), new(int64(engineUser))
+	asRoot.RunAsUser = new(int64(0))
+	container := func(name, volume, path string, security *corev1.SecurityContext, command ...string) corev1.Container {
+		return corev1.Container{
+			Name:                     name,
+			Image:                    c.Spec.Image,
+			ImagePullPolicy:          corev1.PullIfNotPresent,
+			Command:                  command,
+			VolumeMounts:             []corev1.VolumeMount{{Name: volume, MountPath: path}},
+			TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
+			SecurityContext:          security,
+		}
+	}
 	return &batchv1.Job{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
 		ObjectMeta: Meta(c, EraseName(c.Name, rank)),
@@ -137,16 +149,12 @@ func EraseJob(c *v1alpha1.StorageCluster, rank int32, node string) *batchv1.Job 
 					Affinity:                     &corev1.Affinity{NodeAffinity: pinned(node)},
 					Tolerations:                  []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
 					SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: runtimeDefault()},
-					Volumes:                      []corev1.Volume{hostDir("data", clusterPath(c), corev1.HostPathDirectoryOrCreate)},
-					Containers: []corev1.Container{{
-						Name:                     "erase",
-						Image:                    c.Spec.Image,
-						ImagePullPolicy:          corev1.PullIfNotPresent,
-						Command:                  []string{"rm", "-rf", fmt.Sprintf("%s/rank-%d", mount, rank)},
-						VolumeMounts:             []corev1.VolumeMount{{Name: "data", MountPath: mount}},
-						TerminationMessagePolicy: corev1.TerminationMessageFallbackToLogsOnError,
-						SecurityContext:          security,
-					}},
+					Volumes: []corev1.Volume{
+						hostDir("content", DataPath(c, rank), corev1.HostPathDirectoryOrCreate),
+						hostDir("data", clusterPath(c), corev1.HostPathDirectoryOrCreate),
+					},
+					InitContainers: []corev1.Container{container("empty", "content", content, asEngine, "find", content, "-mindepth", "1", "-delete")},
+					Containers:     []corev1.Container{container("erase", "data", parent, asRoot, "rm", "-d", "-f", fmt.Sprintf("%s/rank-%d", parent, rank))},
 				},
 			},
 		},
