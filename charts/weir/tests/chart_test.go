@@ -132,17 +132,3 @@ func TestCRDsAndObservabilityFilesAreRendered(t *testing.T) {
 		t.Error("tests of alert rules are in the rendered chart")
 	}
 }
-
-func TestSeccompProfileIsTheOneOfTheImage(t *testing.T) {
-	ours, err := os.ReadFile("../files/seccomp/engine.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	image, err := os.ReadFile("../../../images/engine/seccomp.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(ours, image) {
-		t.Error("charts/weir/files/seccomp/engine.json and images/engine/seccomp.json differ: copy the one that is meant")
-	}
-}
