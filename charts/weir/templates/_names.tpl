@@ -14,11 +14,11 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{/* Image reference: dict "root" "image". */}}
+{{/* Image reference: dict "root" "image". By digest where there is one, else by tag. */}}
 {{- define "weir.image" -}}
 {{- $images := .root.Values.images -}}
 {{- with $images.registry }}{{ trimSuffix "/" . }}/{{ end -}}
-{{ .image.repository }}:{{ .image.tag | default $images.tag | default .root.Chart.AppVersion }}
+{{ .image.repository }}{{ with .image.digest }}@{{ . }}{{ else }}:{{ .image.tag | default $images.tag | default .root.Chart.AppVersion }}{{ end }}
 {{- end }}
 
 {{/* Security context of a container that needs no privilege. */}}

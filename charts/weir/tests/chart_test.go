@@ -93,6 +93,7 @@ func TestSchemaNamesTheBadValue(t *testing.T) {
 		"a relative kubelet directory": {"csi.kubeletDir=kubelet", "csi/kubeletDir"},
 		"an unknown kind of alerts":    {"alerts.kind=Email", "alerts/kind"},
 		"an unknown pull policy":       {"images.pullPolicy=Sometimes", "images/pullPolicy"},
+		"a digest that is a tag":       {"images.engine.digest=v1", "images/engine/digest"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
