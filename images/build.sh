@@ -42,6 +42,15 @@ go_binaries() {
         ./operator/cmd/weir-operator ./operator/cmd/weir-drives ./operator/cmd/weir-fabric ./csi/cmd/weir-csi ./csi/cmd/weir-broker
 }
 
+# Each program says that it is of the version that it is built from.
+check_versions() {
+    local binary printed
+    for binary in weir-engine weir weir-mountd weir-operator weir-drives weir-fabric weir-csi weir-broker; do
+        printed=$("$bin/$binary" --version)
+        [[ " $printed" == *" $version" ]] || fail "$binary --version prints '$printed' and is built from $version"
+    done
+}
+
 # build_image TARGET CONTEXT
 build_image() {
     DOCKER_BUILDKIT=1 "$(docker_cli)" build --target "$1" --build-arg "BINARIES=$from" --tag "weir/$1:$tag" \
@@ -55,6 +64,7 @@ if [[ $from == prebuilt ]]; then
     mkdir -p "$bin"
     step binaries-rust "binaries: engine, command line and mount daemon ($profile)" rust_binaries
     step binaries-go "binaries: operator and CSI driver" go_binaries
+    check_versions
     # Nothing but the binaries goes into the build, whatever target/ is a link to.
     context=$(mktemp -d)
     trap 'rm -rf "$context"' EXIT

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -40,11 +39,7 @@ type options struct {
 
 func parse(args []string) (options, error) {
 	var o options
-	flags := flag.NewFlagSet("weir-drives", flag.ContinueOnError)
-	flags.Usage = func() {
-		_, _ = fmt.Fprintf(flags.Output(), "weir-drives %s keeps the NodeDevices of a node's drives, and gives drives to the pods of engines.\n\nFlags:\n", version)
-		flags.PrintDefaults()
-	}
+	flags := command.Flags("weir-drives", version, "keeps the NodeDevices of a node's drives, and gives drives to the pods of engines")
 	flags.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "`name` of the node (default $NODE_NAME)")
 	flags.StringVar(&o.state, "state", "/var/lib/weir/drives", "`directory` for device files, at the same path on the node; not on a file system that is mounted with nodev")
 	flags.StringVar(&o.tree.Sys, "sys", "/sys", "`directory` of sysfs")

@@ -4,7 +4,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"time"
@@ -32,11 +31,7 @@ type options struct {
 
 func parse(args []string) (options, error) {
 	var o options
-	flags := flag.NewFlagSet("weir-fabric", flag.ContinueOnError)
-	flags.Usage = func() {
-		_, _ = fmt.Fprintf(flags.Output(), "weir-fabric %s admits the pods of tenants on a node to their virtual networks (VNIs).\n\nFlags:\n", version)
-		flags.PrintDefaults()
-	}
+	flags := command.Flags("weir-fabric", version, "admits the pods of tenants on a node to their virtual networks (VNIs)")
 	flags.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "`name` of the node (default $NODE_NAME)")
 	flags.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` of the operator (default $POD_NAMESPACE)")
 	flags.StringVar(&o.state, "state", "/var/lib/weir/fabric", "`directory` of the journal, which outlives this process")

@@ -3,7 +3,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -43,11 +42,7 @@ type options struct {
 func parse(args []string) (options, error) {
 	var o options
 	var watched string
-	flags := flag.NewFlagSet("weir-operator", flag.ContinueOnError)
-	flags.Usage = func() {
-		_, _ = fmt.Fprintf(flags.Output(), "weir-operator %s makes StorageClusters, Pools and Containers of storage.weir.dev so.\n\nFlags:\n", version)
-		flags.PrintDefaults()
-	}
+	flags := command.Flags("weir-operator", version, "makes StorageClusters, Pools and Containers of storage.weir.dev so")
 	flags.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` of the operator: leader lease and copies of client Secrets live there (default $POD_NAMESPACE)")
 	flags.StringVar(&watched, "watch-namespaces", "", "comma-separated `namespaces` to serve; empty means all")
 	flags.StringVar(&o.engineImage, "engine-image", os.Getenv("WEIR_ENGINE_IMAGE"), "`image` of engines whose StorageCluster names none (default $WEIR_ENGINE_IMAGE)")
