@@ -41,10 +41,12 @@ func helm(t *testing.T, args ...string) string {
 // it, under strict validation: an unknown or misplaced field is an error.
 func TestChartIsAcceptedByTheAPIServer(t *testing.T) {
 	makeNamespace(t, "weir-system")
+	makeNamespace(t, "weir-agents")
 	makeNamespace(t, "storage")
 	template := []string{"template", "weir", chart, "--namespace", "weir-system", "--kube-version", "1.34.4"}
 	manifests := map[string]string{
 		"default values": helm(t, template...),
+		"agents apart":   helm(t, append(template, "--values", chart+"/tests/cases/agents.yaml", "--set", "namespace.create=false")...),
 		"other values":   helm(t, append(template, "--values", chart+"/tests/cases/restricted.yaml", "--set", "alerts.kind=ConfigMap", "--set", "namespace.create=false")...),
 	}
 	files, err := os.ReadDir(samples)

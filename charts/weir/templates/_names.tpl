@@ -7,6 +7,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 
+{{/* Namespace of the pods that run on each node. */}}
+{{- define "weir.agentsNamespace" -}}
+{{ .Values.agents.namespace | default .Release.Namespace }}
+{{- end }}
+
 {{/* Labels that select the pods of a component: dict "root" "component". */}}
 {{- define "weir.selector" -}}
 app.kubernetes.io/name: weir

@@ -92,6 +92,7 @@ func TestSchemaNamesTheBadValue(t *testing.T) {
 		"a relative journal directory": {"fabric.stateDir=fabric", "fabric/stateDir"},
 		"a relative kubelet directory": {"csi.kubeletDir=kubelet", "csi/kubeletDir"},
 		"an unknown kind of alerts":    {"alerts.kind=Email", "alerts/kind"},
+		"a namespace with a slash":     {"agents.namespace=a/b", "agents/namespace"},
 		"an unknown pull policy":       {"images.pullPolicy=Sometimes", "images/pullPolicy"},
 		"a digest that is a tag":       {"images.engine.digest=v1", "images/engine/digest"},
 	}

@@ -54,7 +54,7 @@ var withoutBroker = map[string][]string{
 	"weir-mountd":   isPrivileged,
 }
 
-// workloads returns the pods of the Deployments, DaemonSets, StatefulSets and Jobs among rendered objects, by name.
+// workloads returns the pods of the Deployments, DaemonSets, StatefulSets and Jobs among rendered objects, each with its namespace, by name.
 func workloads(t *testing.T, rendered string) map[string]corev1.PodTemplateSpec {
 	t.Helper()
 	found := map[string]corev1.PodTemplateSpec{}
@@ -76,6 +76,7 @@ func workloads(t *testing.T, rendered string) map[string]corev1.PodTemplateSpec 
 		default:
 			continue
 		}
+		object.Spec.Template.Namespace = object.Metadata.Namespace
 		found[object.Metadata.Name] = object.Spec.Template
 	}
 	return found
@@ -112,6 +113,22 @@ func TestPodsAreRestrictedButForThoseNamed(t *testing.T) {
 	for name := range exceptions {
 		if !met[name] {
 			t.Errorf("no case has a pod %s: delete its exception", name)
+		}
+	}
+}
+
+func TestAgentsLeaveTheReleasesNamespaceRestricted(t *testing.T) {
+	out, err := render(t, "--values", "cases/agents.yaml")
+	if err != nil {
+		t.Fatalf("helm template: %v\n%s", err, out)
+	}
+	for name, pod := range workloads(t, out) {
+		want := "weir-system"
+		if _, excepted := exceptions[name]; excepted {
+			want = "weir-agents"
+		}
+		if pod.Namespace != want {
+			t.Errorf("%s is in namespace %s, want %s", name, pod.Namespace, want)
 		}
 	}
 }

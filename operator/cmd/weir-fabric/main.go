@@ -33,7 +33,7 @@ func parse(args []string) (options, error) {
 	var o options
 	flags := command.Flags("weir-fabric", version, "admits the pods of tenants on a node to their virtual networks (VNIs)")
 	flags.StringVar(&o.node, "node", os.Getenv("NODE_NAME"), "`name` of the node (default $NODE_NAME)")
-	flags.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` of the operator (default $POD_NAMESPACE)")
+	flags.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` of the mount daemons (default $POD_NAMESPACE)")
 	flags.StringVar(&o.state, "state", "/var/lib/weir/fabric", "`directory` of the journal, which outlives this process")
 	flags.StringVar(&o.namespaces, "netns", "/var/run/netns", "`directory` in which the network namespaces of pods are bound to files")
 	flags.DurationVar(&o.interval, "interval", enforcement.Interval, "`time` between two looks when nothing has changed")
@@ -49,7 +49,7 @@ func parse(args []string) (options, error) {
 	case o.node == "":
 		return o, errors.New("--node is empty and NODE_NAME is not set: say on which node this is")
 	case o.namespace == "":
-		return o, errors.New("--namespace is empty and POD_NAMESPACE is not set: say in which namespace the operator is")
+		return o, errors.New("--namespace is empty and POD_NAMESPACE is not set: say in which namespace the mount daemons are")
 	case o.interval < time.Second:
 		return o, errors.New("--interval is less than a second")
 	default:

@@ -21,6 +21,7 @@ var version = "dev"
 // options are the command line.
 type options struct {
 	namespace            string
+	agentsNamespace      string
 	watchNamespaces      []string
 	engineImage          string
 	engineSeccompProfile string
@@ -44,6 +45,7 @@ func parse(args []string) (options, error) {
 	var watched string
 	flags := command.Flags("weir-operator", version, "makes StorageClusters, Pools and Containers of storage.weir.dev so")
 	flags.StringVar(&o.namespace, "namespace", os.Getenv("POD_NAMESPACE"), "`namespace` of the operator: leader lease and copies of client Secrets live there (default $POD_NAMESPACE)")
+	flags.StringVar(&o.agentsNamespace, "agents-namespace", "", "`namespace` of the release's pods on each node, where what the mount daemon attaches with is written, too; empty means the operator's")
 	flags.StringVar(&watched, "watch-namespaces", "", "comma-separated `namespaces` to serve; empty means all")
 	flags.StringVar(&o.engineImage, "engine-image", os.Getenv("WEIR_ENGINE_IMAGE"), "`image` of engines whose StorageCluster names none (default $WEIR_ENGINE_IMAGE)")
 	flags.StringVar(&o.engineSeccompProfile, "engine-seccomp-profile", "", "Localhost `profile` of engines whose StorageCluster names none; empty means the container runtime's own")

@@ -57,6 +57,7 @@ func run(ctx context.Context, o options) error {
 	}
 	err = assembly.Setup(mgr, assembly.Options{
 		Namespace:            o.namespace,
+		AgentsNamespace:      o.agentsNamespace,
 		EngineImage:          o.engineImage,
 		EngineSeccompProfile: o.engineSeccompProfile,
 		EngineEnv:            o.engineEnv,

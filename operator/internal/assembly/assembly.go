@@ -37,6 +37,8 @@ import (
 type Options struct {
 	// Namespace of the operator.
 	Namespace string
+	// AgentsNamespace is where the release's pods on each node are; empty means Namespace.
+	AgentsNamespace string
 	// EngineImage of StorageClusters whose spec names none.
 	EngineImage string
 	// EngineSeccompProfile of StorageClusters whose spec names none; empty means the container runtime's own.
@@ -119,7 +121,8 @@ func Setup(mgr ctrl.Manager, o Options) error {
 		append([]management.Option{management.WithObserver(collector.CallFailed)}, o.Management...)...)
 	clusters := storagecluster.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-storagecluster"), o.Clock,
 		storagecluster.Config{
-			Namespace: o.Namespace, EngineImage: o.EngineImage, EngineSeccompProfile: o.EngineSeccompProfile, EngineEnv: o.EngineEnv,
+			Namespace: o.Namespace, AgentsNamespace: o.AgentsNamespace,
+			EngineImage: o.EngineImage, EngineSeccompProfile: o.EngineSeccompProfile, EngineEnv: o.EngineEnv,
 		})
 	if err := clusters.SetupWithManager(mgr); err != nil {
 		return err

@@ -63,7 +63,7 @@ type Node interface {
 type Agent struct {
 	// client writes, and reads from a cache that has this node's pods only.
 	client client.Client
-	// shared reads the pods that belong to all VNIs: engines, and those of the operator's namespace that attach.
+	// shared reads the pods that belong to all VNIs: engines, and those of the agents' namespace that attach.
 	shared    client.Reader
 	clock     clock.PassiveClock
 	node      string
@@ -82,7 +82,7 @@ type Config struct {
 	Client client.Client
 	Shared client.Reader
 	Clock  clock.PassiveClock
-	// Node is the name of the node, Namespace the operator's.
+	// Node is the name of the node, Namespace that of the release's pods on each node.
 	Node, Namespace string
 	Keeper          *fabric.Keeper
 	Switch          Switch
@@ -352,7 +352,7 @@ func SharedPods() map[client.Object]cache.ByObject {
 	return map[client.Object]cache.ByObject{&corev1.Pod{}: {Label: labels.SelectorFromSet(manifest.AllPods())}}
 }
 
-// common are the addresses that belong to every VNI: those of engines, and of the operator's own pods that attach as any tenant. Labels
+// common are the addresses that belong to every VNI: those of engines, and of the release's pods on each node that attach as any tenant. Labels
 // alone don't make an engine, since whoever makes a pod writes them: it has to be in the namespace of its StorageCluster, which is no
 // tenant's.
 func (a *Agent) common(ctx context.Context, clusters []v1alpha1.StorageCluster, owned func(namespace string) bool) ([]netip.Addr, error) {

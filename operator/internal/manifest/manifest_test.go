@@ -214,3 +214,21 @@ func TestEnginesServeABlockOfVNIsWhereTheProviderHasSuch(t *testing.T) {
 		}
 	}
 }
+
+func TestManagementIsOpenToTheNamespacesOfTheReleaseOnly(t *testing.T) {
+	rule := NetworkPolicy(cluster(), "weir-system", "weir-agents").Spec.Ingress[1]
+	if port := rule.Ports[0].Port.IntVal; port != cluster().Spec.Ports.Management {
+		t.Fatalf("the rule is about port %d", port)
+	}
+	var namespaces []string
+	for _, peer := range rule.From {
+		if peer.NamespaceSelector == nil {
+			namespaces = append(namespaces, "its own")
+			continue
+		}
+		namespaces = append(namespaces, peer.NamespaceSelector.MatchLabels[corev1.LabelMetadataName])
+	}
+	if diff := cmp.Diff([]string{"its own", "weir-system", "weir-agents"}, namespaces); diff != "" {
+		t.Error(diff)
+	}
+}

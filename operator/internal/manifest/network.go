@@ -42,8 +42,8 @@ func DisruptionBudget(c *v1alpha1.StorageCluster, engines int32) *policyv1.PodDi
 }
 
 // NetworkPolicy opens the fabric and the metrics to every pod, whose messages the engines authenticate or which only
-// read, and management to the operator's namespace and the cluster's own.
-func NetworkPolicy(c *v1alpha1.StorageCluster, operatorNamespace string) *networkingv1.NetworkPolicy {
+// read, and management to the namespaces of the release and the cluster's own.
+func NetworkPolicy(c *v1alpha1.StorageCluster, releaseNamespaces ...string) *networkingv1.NetworkPolicy {
 	port := func(first, count int32) networkingv1.NetworkPolicyPort {
 		p := networkingv1.NetworkPolicyPort{Protocol: new(corev1.ProtocolTCP), Port: new(intstr.FromInt32(first))}
 		if count > 1 {
@@ -52,9 +52,11 @@ func NetworkPolicy(c *v1alpha1.StorageCluster, operatorNamespace string) *networ
 		return p
 	}
 	anyone := []networkingv1.NetworkPolicyPeer{{NamespaceSelector: &metav1.LabelSelector{}}}
-	managers := []networkingv1.NetworkPolicyPeer{
-		{PodSelector: &metav1.LabelSelector{}},
-		{NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: operatorNamespace}}},
+	managers := []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}
+	for _, namespace := range releaseNamespaces {
+		managers = append(managers, networkingv1.NetworkPolicyPeer{
+			NamespaceSelector: &metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelMetadataName: namespace}},
+		})
 	}
 	return &networkingv1.NetworkPolicy{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "networking.k8s.io/v1", Kind: "NetworkPolicy"},

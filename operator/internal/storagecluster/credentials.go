@@ -262,8 +262,8 @@ func (r *Reconciler) ensureManagementSecrets(ctx context.Context, cluster *v1alp
 	return first, nil
 }
 
-// ensureClientSecrets writes the Secret that clients attach with, in the cluster's namespace and in the operator's,
-// where CSI driver and mount daemon read it.
+// ensureClientSecrets writes the Secret that clients attach with, in the cluster's namespace and in the operator's, and what CSI
+// controller and mount daemon read.
 func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.StorageCluster, c *credentials) (time.Time, error) {
 	attach, err := manifest.AttachFile(cluster, "")
 	if err != nil {
@@ -312,10 +312,15 @@ func (r *Reconciler) ensureClientSecrets(ctx context.Context, cluster *v1alpha1.
 // hurryMounts has the kubelets look at the pods that mount the client Secret, which they do at once when an annotation
 // changes and once a minute otherwise. Volumes can be mounted that much sooner.
 func (r *Reconciler) hurryMounts(ctx context.Context, cluster *v1alpha1.StorageCluster, data map[string][]byte) error {
-	var pods corev1.PodList
-	err := r.live.List(ctx, &pods, client.InNamespace(r.config.Namespace), client.MatchingLabels{v1alpha1.LabelAttaches: "true"})
-	if err != nil {
-		return fmt.Errorf("list pods that mount the client Secret of StorageCluster %s/%s: %w", cluster.Namespace, cluster.Name, err)
+	var all []corev1.Pod
+	for _, namespace := range r.config.attaching() {
+		var pods corev1.PodList
+		err := r.live.List(ctx, &pods, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelAttaches: "true"})
+		if err != nil {
+			return fmt.Errorf("list pods of namespace %s that mount the client Secret of StorageCluster %s/%s: %w",
+				namespace, cluster.Namespace, cluster.Name, err)
+		}
+		all = append(all, pods.Items...)
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
 		"client.storage.weir.dev/" + cluster.Name: manifest.Fingerprint(data[manifest.KeyClient], data[manifest.KeyCert]),
@@ -323,10 +328,10 @@ func (r *Reconciler) hurryMounts(ctx context.Context, cluster *v1alpha1.StorageC
 	if err != nil {
 		return fmt.Errorf("encode annotation: %w", err)
 	}
-	for i := range pods.Items {
-		err := r.client.Patch(ctx, &pods.Items[i], client.RawPatch(types.MergePatchType, patch))
+	for i := range all {
+		err := r.client.Patch(ctx, &all[i], client.RawPatch(types.MergePatchType, patch))
 		if client.IgnoreNotFound(err) != nil {
-			return fmt.Errorf("annotate pod %s/%s: %w", pods.Items[i].Namespace, pods.Items[i].Name, err)
+			return fmt.Errorf("annotate pod %s/%s: %w", all[i].Namespace, all[i].Name, err)
 		}
 	}
 	return nil

@@ -15,14 +15,10 @@ import (
 	"weir.dev/weir/operator/internal/manifest"
 )
 
-// enlist writes what clients attach with into the Secret of all clusters, which CSI driver and mount daemon mount: so they learn
+// enlist writes what clients attach with into the Secret of all clusters, which CSI controller and mount daemon mount: so they learn
 // of a cluster while they run. Each cluster owns its keys there and leaves those of others as they are. It tells whether any
 // has changed.
 func (r *Reconciler) enlist(ctx context.Context, cluster *v1alpha1.StorageCluster, data map[string][]byte) (changed bool, err error) {
-	existing, err := r.enlisted(ctx)
-	if err != nil {
-		return false, err
-	}
 	prefix := manifest.ClientPrefix(cluster.Name)
 	attach, err := manifest.AttachFile(cluster, prefix)
 	if err != nil {
@@ -32,25 +28,45 @@ func (r *Reconciler) enlist(ctx context.Context, cluster *v1alpha1.StorageCluste
 	for _, key := range []string{manifest.KeySystemKey, manifest.KeyCA, manifest.KeyCert, manifest.KeyPrivate} {
 		own[prefix+key] = data[key]
 	}
-	for key, value := range own {
-		changed = changed || existing == nil || !bytes.Equal(existing.Data[key], value)
+	for _, namespace := range r.config.attaching() {
+		existing, err := r.enlisted(ctx, namespace)
+		if err != nil {
+			return false, err
+		}
+		outdated := existing == nil
+		for key, value := range own {
+			outdated = outdated || !bytes.Equal(existing.Data[key], value)
+		}
+		if !outdated {
+			continue
+		}
+		if err := r.applyEnlisted(ctx, cluster, namespace, own); err != nil {
+			return false, err
+		}
+		changed = true
 	}
-	if !changed {
-		return false, nil
-	}
-	return true, r.applyEnlisted(ctx, cluster, own)
+	return changed, nil
 }
 
 // delist takes a cluster's keys out of the Secret of all clusters, which goes with the last of them.
 func (r *Reconciler) delist(ctx context.Context, cluster *v1alpha1.StorageCluster) error {
-	existing, err := r.enlisted(ctx)
+	for _, namespace := range r.config.attaching() {
+		if err := r.delistIn(ctx, cluster, namespace); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) delistIn(ctx context.Context, cluster *v1alpha1.StorageCluster, namespace string) error {
+	existing, err := r.enlisted(ctx, namespace)
 	if err != nil || existing == nil {
 		return err
 	}
-	if err := r.applyEnlisted(ctx, cluster, nil); err != nil {
+	if err := r.applyEnlisted(ctx, cluster, namespace, nil); err != nil {
 		return err
 	}
-	if existing, err = r.enlisted(ctx); err != nil || existing == nil || len(existing.Data) > 0 {
+	if existing, err = r.enlisted(ctx, namespace); err != nil || existing == nil || len(existing.Data) > 0 {
 		return err
 	}
 	// Unless another cluster has written to it since.
@@ -61,9 +77,9 @@ func (r *Reconciler) delist(ctx context.Context, cluster *v1alpha1.StorageCluste
 	return nil
 }
 
-// enlisted is the Secret of all clusters; nil if there is none.
-func (r *Reconciler) enlisted(ctx context.Context) (*corev1.Secret, error) {
-	name := types.NamespacedName{Namespace: r.config.Namespace, Name: manifest.ClientsName}
+// enlisted is the Secret of all clusters in a namespace; nil if there is none.
+func (r *Reconciler) enlisted(ctx context.Context, namespace string) (*corev1.Secret, error) {
+	name := types.NamespacedName{Namespace: namespace, Name: manifest.ClientsName}
 	var existing corev1.Secret
 	switch err := r.live.Get(ctx, name, &existing); {
 	case apierrors.IsNotFound(err):
@@ -78,13 +94,13 @@ func (r *Reconciler) enlisted(ctx context.Context) (*corev1.Secret, error) {
 	}
 }
 
-func (r *Reconciler) applyEnlisted(ctx context.Context, cluster *v1alpha1.StorageCluster, own map[string][]byte) error {
-	secret := corev1apply.Secret(manifest.ClientsName, r.config.Namespace).
+func (r *Reconciler) applyEnlisted(ctx context.Context, cluster *v1alpha1.StorageCluster, namespace string, own map[string][]byte) error {
+	secret := corev1apply.Secret(manifest.ClientsName, namespace).
 		WithLabels(map[string]string{manifest.LabelManagedBy: manifest.ManagedBy}).WithData(own)
 	owner := client.FieldOwner("weir-operator/" + cluster.Namespace + "/" + cluster.Name)
 	if err := r.client.Apply(ctx, secret, owner, client.ForceOwnership); err != nil {
 		return fmt.Errorf("write keys of StorageCluster %s/%s into Secret %s/%s: %w",
-			cluster.Namespace, cluster.Name, r.config.Namespace, manifest.ClientsName, err)
+			cluster.Namespace, cluster.Name, namespace, manifest.ClientsName, err)
 	}
 	return nil
 }

@@ -74,14 +74,24 @@ type Connector interface {
 
 // Config is what an operator was installed with.
 type Config struct {
-	// Namespace of the operator: client Secrets are copied there for CSI driver and mount daemon.
+	// Namespace of the operator: client Secrets are copied there for the CSI controller.
 	Namespace string
+	// AgentsNamespace is where the release's pods on each node are, among them the mount daemon; empty means Namespace.
+	AgentsNamespace string
 	// EngineImage of clusters whose spec names none.
 	EngineImage string
 	// EngineSeccompProfile is the Localhost profile of clusters whose spec names none; empty means the runtime's own.
 	EngineSeccompProfile string
 	// EngineEnv is variables that every engine gets.
 	EngineEnv map[string]string
+}
+
+// attaching are the namespaces with pods of the release that attach to clusters.
+func (c Config) attaching() []string {
+	if c.AgentsNamespace == "" || c.AgentsNamespace == c.Namespace {
+		return []string{c.Namespace}
+	}
+	return []string{c.Namespace, c.AgentsNamespace}
 }
 
 // Reconciler makes StorageClusters so.
@@ -193,7 +203,7 @@ func (r *Reconciler) makeSo(ctx context.Context, cluster *v1alpha1.StorageCluste
 	for _, obj := range []client.Object{
 		manifest.Service(cluster),
 		manifest.ConfigMap(cluster),
-		manifest.NetworkPolicy(cluster, r.config.Namespace),
+		manifest.NetworkPolicy(cluster, r.config.attaching()...),
 	} {
 		if err := apply.Object(ctx, r.client, r.live, obj); err != nil {
 			return 0, err
