@@ -15,7 +15,7 @@ use weir_fuse::spec::{DEFAULT_THREADS, MountSpec, parse_log, parse_threads};
 
 /// Mounts POSIX containers on this node for the CSI node plugin and the weir command line.
 #[derive(Parser, Debug)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(name = "weir-mountd", version, args_conflicts_with_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
