@@ -200,9 +200,9 @@ const (
 	ReasonPodsWait = "PodsWait"
 	// ReasonNoAgent says that no node's agent has admitted a pod of the tenant.
 	ReasonNoAgent = "NoAgent"
-	// ReasonAttemptsRefused says that the network refused every attempt to leave the tenant's VNIs.
+	// ReasonAttemptsRefused says that the network refused every attempt to leave the tenant's VNIs, and engines what was tried with keys.
 	ReasonAttemptsRefused = "AttemptsRefused"
-	// ReasonAttemptSucceeded says that an attempt to leave the tenant's VNIs got through; the message says which.
+	// ReasonAttemptSucceeded says that an attempt to leave the tenant's VNIs, or to reach what is another tenant's, got through; the message says which.
 	ReasonAttemptSucceeded = "AttemptSucceeded"
 	// ReasonNotProven says that nodes have no proof, or an old one; the message names them.
 	ReasonNotProven = "NotProven"

@@ -123,4 +123,8 @@ type TenantStatus struct {
 	// provenAt is the time of the oldest of the proofs that the condition Isolated rests on, one of each node with pods of the tenant.
 	// +optional
 	ProvenAt *metav1.Time `json:"provenAt,omitempty"`
+	// keyProof is what came of the last attempts of a pod of the tenant to reach what is another tenant's, with the tenant's key; absent
+	// when none was made.
+	// +optional
+	KeyProof *IsolationProof `json:"keyProof,omitempty"`
 }

@@ -137,13 +137,13 @@ type VNINode struct {
 	ReleasedAt *metav1.Time `json:"releasedAt,omitempty"`
 }
 
-// IsolationProof is what came of attempts to get from a VNI into others. An attempt that nobody could have succeeded with proves
-// nothing: the same attempt within the VNI has to succeed, or nothing is written.
+// IsolationProof is what came of attempts to get from a VNI into others, or to reach what is another tenant's. An attempt that nobody
+// could have succeeded with proves nothing: the same attempt within the VNI, or with what is the tenant's own, has to succeed, or nothing is written.
 type IsolationProof struct {
 	// time of the attempts.
 	// +required
 	Time metav1.Time `json:"time"`
-	// refused are the attempts that the network refused, as it should.
+	// refused are the attempts that the network, or the engines, refused, as they should.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=16

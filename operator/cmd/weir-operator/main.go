@@ -25,6 +25,7 @@ type options struct {
 	watchNamespaces      []string
 	engineImage          string
 	engineSeccompProfile string
+	tenantProber         string
 	// engineEnv is variables that every engine gets.
 	engineEnv      map[string]string
 	metricsAddress string
@@ -49,6 +50,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&watched, "watch-namespaces", "", "comma-separated `namespaces` to serve; empty means all")
 	flags.StringVar(&o.engineImage, "engine-image", os.Getenv("WEIR_ENGINE_IMAGE"), "`image` of engines whose StorageCluster names none (default $WEIR_ENGINE_IMAGE)")
 	flags.StringVar(&o.engineSeccompProfile, "engine-seccomp-profile", "", "Localhost `profile` of engines whose StorageCluster names none; empty means the container runtime's own")
+	flags.StringVar(&o.tenantProber, "tenant-prober", "", "`image`, with the weir command line, of pods that try from each Tenant to reach what is another one's; empty for no such pods")
 	flags.Func("engine-env", "`NAME=VALUE` that every engine has in its environment, for example FI_LOG_LEVEL=warn; may be repeated", o.addEngineEnv)
 	flags.StringVar(&o.metricsAddress, "metrics-address", ":8080", "`address` of /metrics; 0 turns it off")
 	flags.StringVar(&o.probeAddress, "probe-address", ":8081", "`address` of /healthz and /readyz")

@@ -61,6 +61,7 @@ func run(ctx context.Context, o options) error {
 		EngineImage:          o.engineImage,
 		EngineSeccompProfile: o.engineSeccompProfile,
 		EngineEnv:            o.engineEnv,
+		TenantProber:         o.tenantProber,
 		Version:              version,
 		Clock:                clock.RealClock{},
 		UsageRate:            o.usageRate,

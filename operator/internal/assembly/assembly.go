@@ -45,6 +45,8 @@ type Options struct {
 	EngineSeccompProfile string
 	// EngineEnv is variables that every engine gets.
 	EngineEnv map[string]string
+	// TenantProber is the image of pods that try the keys of Tenants; empty means that nobody tries.
+	TenantProber string
 	// Version of the operator.
 	Version string
 	Clock   clock.PassiveClock
@@ -147,7 +149,7 @@ func setupFabric(mgr ctrl.Manager, o Options, connections *management.Connection
 	if err := domains.SetupWithManager(mgr); err != nil {
 		return err
 	}
-	tenants := tenant.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-tenant"), o.Clock)
+	tenants := tenant.New(mgr.GetClient(), mgr.GetAPIReader(), connections, mgr.GetEventRecorder("weir-tenant"), o.Clock, o.TenantProber)
 	if err := tenants.SetupWithManager(mgr); err != nil {
 		return err
 	}

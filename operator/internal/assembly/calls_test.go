@@ -175,7 +175,7 @@ func TestASettledObjectCostsFewReadsAndNoWrites(t *testing.T) {
 			return pool.New(c, live, engines, deaf{}, clock)
 		}, calls{gets: 2}, calls{}, 1},
 		"a Tenant": {climate, func(c, live client.Client, engines *asked) reconcile.Reconciler {
-			return tenant.New(c, live, engines, deaf{}, clock)
+			return tenant.New(c, live, engines, deaf{}, clock, "")
 		}, calls{gets: 2, lists: 5}, calls{}, 0},
 		"a StorageCluster": {store, func(c, live client.Client, engines *asked) reconcile.Reconciler {
 			return storagecluster.New(c, live, engines, deaf{}, clock, storagecluster.Config{Namespace: "weir-system", EngineImage: "weir/engine:1"})

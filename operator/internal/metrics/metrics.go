@@ -45,7 +45,7 @@ func NewCollector(reader client.Reader, version string) *Collector {
 		blocked: prometheus.NewDesc("weir_operator_deletion_blocked",
 			"1 if the object's deletion waits for something else; its condition says what.", object, nil),
 		proven: prometheus.NewDesc("weir_operator_tenant_isolation",
-			"1 if every attempt to get out of the Tenant's VNIs was refused, 0 if one got through; absent while that is not known.", []string{"name"}, nil),
+			"1 if every attempt to get out of the Tenant's VNIs, or to reach what is another Tenant's, was refused, 0 if one got through; absent while that is not known.", []string{"name"}, nil),
 		pools: newPools(),
 		engines: prometheus.NewDesc("weir_operator_engines",
 			"Engines of a StorageCluster: desired by its spec, and ready.", []string{"namespace", "name", "state"}, nil),
@@ -138,7 +138,7 @@ func (c *Collector) fabric(ctx context.Context, ch chan<- prometheus.Metric) {
 	}
 }
 
-// isolation exports whether a tenant's VNIs are kept apart from others, if that was tried.
+// isolation exports whether a tenant is kept apart from others, if that was tried.
 func (c *Collector) isolation(ch chan<- prometheus.Metric, tenant *v1alpha1.Tenant) {
 	condition := meta.FindStatusCondition(tenant.Status.Conditions, v1alpha1.ConditionIsolated)
 	switch {

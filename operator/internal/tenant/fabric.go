@@ -12,25 +12,30 @@ import (
 	"weir.dev/weir/operator/internal/status"
 )
 
+// keysUntried ends what is said of the network alone.
+const keysUntried = "; keys are not part of it"
+
 // proofAge is how old a proof of isolation may be: three times as old as agents let it become.
 const proofAge = 15 * time.Minute
 
-// fabric reports what the nodes say of the tenant's VNIs.
+// fabric reports what the nodes say of the tenant's VNIs, and what engines said to attempts with keys.
 func (r *Reconciler) fabric(ctx context.Context, tenant *v1alpha1.Tenant) error {
+	var c status.Condition
+	var since *metav1.Time
 	if tenant.Spec.VNI.Mode == v1alpha1.VNINone {
-		for _, kind := range []string{v1alpha1.ConditionFabricEnforced, v1alpha1.ConditionIsolated} {
-			r.report(ctx, tenant, status.Of(kind, false, v1alpha1.ReasonNoVNIWanted, "spec.vni.mode is None: the tenant's key alone keeps it apart"))
+		const message = "spec.vni.mode is None: the tenant's key alone keeps it apart"
+		r.report(ctx, tenant, status.Of(v1alpha1.ConditionFabricEnforced, false, v1alpha1.ReasonNoVNIWanted, message))
+		c = status.Of(v1alpha1.ConditionIsolated, false, v1alpha1.ReasonNoVNIWanted, message)
+	} else {
+		objects, err := list(ctx, r.client)
+		if err != nil {
+			return err
 		}
-		return nil
+		mine := ofTenant(objects, tenant)
+		r.report(ctx, tenant, enforced(mine))
+		c, since = isolated(mine, r.clock.Now())
 	}
-	objects, err := list(ctx, r.client)
-	if err != nil {
-		return err
-	}
-	mine := ofTenant(objects, tenant)
-	r.report(ctx, tenant, enforced(mine))
-	c, provenAt := isolated(mine, r.clock.Now())
-	tenant.Status.ProvenAt = provenAt
+	c, tenant.Status.ProvenAt = withKeys(c, since, tenant.Status.KeyProof, r.clock.Now())
 	r.report(ctx, tenant, c)
 	return nil
 }
@@ -101,6 +106,6 @@ func isolated(allocations []*v1alpha1.VNIAllocation, now time.Time) (status.Cond
 		return unknown(v1alpha1.ConditionIsolated, v1alpha1.ReasonNotProven, "no node runs a pod of the tenant from which something could be tried"), nil
 	default:
 		return status.Of(v1alpha1.ConditionIsolated, true, v1alpha1.ReasonAttemptsRefused, fmt.Sprintf(
-			"the network refused all %d attempts to get out of the tenant's VNIs, the oldest at %s; keys are not part of it", attempts, oldest.UTC().Format(time.RFC3339))), oldest
+			"the network refused all %d attempts to get out of the tenant's VNIs, the oldest at %s%s", attempts, oldest.UTC().Format(time.RFC3339), keysUntried)), oldest
 	}
 }

@@ -45,14 +45,17 @@ type Reconciler struct {
 	engines  Connector
 	reporter *status.Reporter
 	clock    clock.PassiveClock
-	course   lifecycle.Course[*v1alpha1.Tenant]
+	// prober is the image of pods that try keys; empty means that nobody tries.
+	prober string
+	course lifecycle.Course[*v1alpha1.Tenant]
 }
 
 var _ reconcile.Reconciler = (*Reconciler)(nil)
 
-// New makes a reconciler. live reads past the cache, for allocations and deletions.
-func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock) *Reconciler {
-	r := &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive), clock: passive}
+// New makes a reconciler. live reads past the cache, for allocations and deletions. prober is the image, with the weir command line, of
+// pods that try from each tenant what another tenant's key and containers are worth; empty means that nobody tries.
+func New(c client.Client, live client.Reader, engines Connector, recorder status.Recorder, passive clock.PassiveClock, prober string) *Reconciler {
+	r := &Reconciler{client: c, live: live, engines: engines, reporter: status.NewReporter(recorder, passive), clock: passive, prober: prober}
 	r.course = lifecycle.Course[*v1alpha1.Tenant]{
 		Client: c, Live: live, Reporter: r.reporter,
 		New: func() *v1alpha1.Tenant { return &v1alpha1.Tenant{} },
@@ -107,6 +110,9 @@ func (r *Reconciler) converge(ctx context.Context, tenant *v1alpha1.Tenant) (tim
 	if after == 0 || next < after {
 		after = next
 	}
+	if err := r.keys(ctx, tenant); err != nil {
+		return 0, err
+	}
 	if err := r.fabric(ctx, tenant); err != nil {
 		return 0, err
 	}
@@ -116,7 +122,7 @@ func (r *Reconciler) converge(ctx context.Context, tenant *v1alpha1.Tenant) (tim
 
 // roll sums up the conditions of the tenant.
 func (r *Reconciler) roll(ctx context.Context, tenant *v1alpha1.Tenant) {
-	needed := []string{v1alpha1.ConditionCredentialsWritten, v1alpha1.ConditionEnginesServe}
+	needed := []string{v1alpha1.ConditionIsolated, v1alpha1.ConditionCredentialsWritten, v1alpha1.ConditionEnginesServe}
 	if tenant.Spec.VNI.Mode != v1alpha1.VNINone {
 		needed = []string{
 			v1alpha1.ConditionIsolated, v1alpha1.ConditionVNIAllocated, v1alpha1.ConditionCredentialsWritten,
@@ -125,7 +131,7 @@ func (r *Reconciler) roll(ctx context.Context, tenant *v1alpha1.Tenant) {
 	}
 	for _, kind := range needed {
 		c := meta.FindStatusCondition(tenant.Status.Conditions, kind)
-		if c != nil && c.Status == metav1.ConditionFalse {
+		if c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonNoVNIWanted {
 			r.report(ctx, tenant, status.Of(v1alpha1.ConditionReady, false, c.Reason, c.Message))
 			return
 		}

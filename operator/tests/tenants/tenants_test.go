@@ -129,7 +129,7 @@ func startOperator(ctx context.Context, config *rest.Config) (<-chan error, erro
 		return nil, err
 	}
 	err = assembly.Setup(mgr, assembly.Options{
-		Namespace: operatorNamespace, EngineImage: engineImage, Version: "test", Clock: passive, Registry: prometheus.NewRegistry(),
+		Namespace: operatorNamespace, EngineImage: engineImage, TenantProber: "weir/client:test", Version: "test", Clock: passive, Registry: prometheus.NewRegistry(),
 	})
 	ended := make(chan error, 1)
 	go func() { ended <- mgr.Start(ctx) }()
