@@ -11,6 +11,8 @@ mod links;
 mod locks;
 #[path = "posix/nameless.rs"]
 mod nameless;
+#[path = "posix/pieces.rs"]
+mod pieces;
 #[path = "posix/running.rs"]
 mod running;
 

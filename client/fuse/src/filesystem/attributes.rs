@@ -209,9 +209,10 @@ impl Shared {
         if let Some(stat) = Self::stat_gathered(&inode) {
             return Ok(stat);
         }
+        // First: what comes while the engines get the rest isn't in their answer.
+        let asked = self.inodes.moment();
         // After a failure neither side alone knows the size while writes wait.
         self.settle(context, &inode);
-        let asked = self.inodes.moment();
         let (node, nameless, opens) = {
             let known = inode.lock();
             (known.node.clone(), known.nameless.is_some(), known.opens)

@@ -57,6 +57,8 @@ impl Shared {
         request: (u64, i32),
         had_name: bool,
     ) -> Served<Opened> {
+        // First: what comes while the engines get the rest isn't in their answer.
+        let asked = self.inodes.moment();
         self.settle(context, inode);
         // What is written must not go to a file that is gone. A read finds out: what is gone ends at its begin.
         let is_for_reading = request.1 & libc::O_ACCMODE == libc::O_RDONLY;
@@ -69,7 +71,6 @@ impl Shared {
                 return self.opened_again(inode, told, request);
             }
         }
-        let asked = self.inodes.moment();
         let (node, removed) = {
             let known = inode.lock();
             (known.node.clone(), known.removed.is_some())
@@ -257,8 +258,9 @@ impl Shared {
         reading: Option<&Reading>,
     ) -> Served<usize> {
         let open = self.file(handle)?;
-        self.settle(context, &open.inode);
+        // First: what comes while the engines get the rest isn't in their answer.
         let known = open.inode.lock().told.map(|told| told.size);
+        self.settle(context, &open.inode);
         // A hole may be what another client has cut off, or all that is left of a file.
         let read = context.block_on(open.file.read(context, offset, into, None))?;
         let end = offset.saturating_add(read as u64);

@@ -20,8 +20,10 @@ impl Shared {
         let directory = self.inode(parent)?.node();
         let mut asked = self.inodes.moment();
         let mut node = context.block_on(self.dfs.lookup(context, &directory, name))?;
+        // First: what comes while the engines get the rest isn't in their answer.
+        let settling = self.inodes.moment();
         if self.settle_known(context, &node).is_some() {
-            asked = self.inodes.moment();
+            asked = settling;
             node = context.block_on(self.dfs.lookup(context, &directory, name))?;
         }
         let Some(stat) = self.describe_found(context, &node)? else {
