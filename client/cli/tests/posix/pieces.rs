@@ -50,6 +50,26 @@ fn at_once(work: impl Fn(u64, u64) -> Result<(), u64> + Sync) -> Vec<u64> {
 }
 
 #[test]
+fn threads_that_write_to_one_page_read_what_they_have_written() {
+    let system = system();
+    let mount = system.mount("home", &[]);
+    for number in 0..FILES {
+        let file = created(&mount.path(&format!("f{number}")));
+        // What lengthens the file, then what is there already.
+        for (time, step) in [(0, THREADS), (ROUNDS, 0)] {
+            let wrong = at_once(|round, thread| {
+                let at = round * step + thread;
+                let (written, mut read) = (piece(at, time + round), vec![0xff; piece(0, 0).len()]);
+                file.write_all_at(&written, at * PIECE).expect("written");
+                file.read_exact_at(&mut read, at * PIECE).expect("read");
+                if read == written { Ok(()) } else { Err(at) }
+            });
+            assert!(wrong.is_empty(), "file {number}, pieces of {PIECE} bytes at {wrong:?}");
+        }
+    }
+}
+
+#[test]
 fn the_size_includes_every_write_that_has_ended() {
     let system = system();
     let mount = system.mount("home", &[]);

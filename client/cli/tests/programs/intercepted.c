@@ -233,12 +233,14 @@ static void mapped(void) {
 static int shared_fd;
 
 static void *writes(void *argument) {
-    char bytes[1000];
+    char bytes[1000], back[1000];
     int number = (int)(intptr_t)argument;
     memset(bytes, 'a' + number, sizeof bytes);
     for (int round = 0; round < 20; round++) {
         CHECK(pwrite(shared_fd, bytes, 1000, (round * 8 + number) * 1000) == 1000);
-        CHECK(pread(shared_fd, bytes, 1000, (round * 8 + number) * 1000) == 1000);
+        CHECK(pread(shared_fd, back, 1000, (round * 8 + number) * 1000) == 1000);
+        // Other threads write to the same page.
+        CHECK(memcmp(back, bytes, 1000) == 0);
         CHECK(write(shared_fd, "line of a thread", 16) == 16);
     }
     return NULL;

@@ -1,7 +1,7 @@
 //! Attributes as the kernel reads and changes them.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use weir_client::{Context, Epoch};
@@ -130,6 +130,12 @@ pub fn of_new(node: &Node) -> Stat {
     }
 }
 
+/// Attributes of an inode whose content has this stamp.
+pub fn with_content(node: &Node, stamp: ContentStamp) -> Stat {
+    let ContentStamp { size, stored, mtime_ns, ctime_ns, .. } = stamp;
+    Stat { size, blocks: stored.div_ceil(BLOCK), mtime_ns, ctime_ns, ..of_new(node) }
+}
+
 /// Mode of a file after an unprivileged user changed its content, or its owner changed.
 pub fn without_privilege(mode: u32) -> u32 {
     let group = if mode & GROUP_EXECUTE != 0 { SET_GROUP_ID } else { 0 };
@@ -206,7 +212,7 @@ impl Shared {
     /// Attributes as they are now.
     pub(crate) fn getattr(&self, context: &Context, number: u64) -> Served<Stat> {
         let inode = self.inode(number)?;
-        if let Some(stat) = Self::stat_gathered(&inode) {
+        if let Some(stat) = Self::stat_gathered(&inode).or_else(|| self.stat_withheld(&inode)) {
             return Ok(stat);
         }
         // First: what comes while the engines get the rest isn't in their answer.
@@ -327,18 +333,21 @@ impl Shared {
             (known.node.clone(), known.told?, known.nameless.is_some())
         };
         node.record = overlay(&node, &inode.gathering);
-        let stat = of_new(&node);
         // A write moves both times; one that was set may lie in the future.
-        let ctime_ns = stat.ctime_ns.max(told.mtime_ns.min(now_ns()));
-        let ContentStamp { size, stored, mtime_ns, .. } = told;
-        Some(Stat {
-            size,
-            blocks: stored.div_ceil(BLOCK),
-            mtime_ns,
-            ctime_ns,
-            links: if removed { 0 } else { stat.links },
-            ..stat
-        })
+        let ctime_ns = node.record.ctime_ns.max(told.mtime_ns.min(now_ns()));
+        let stat = with_content(&node, ContentStamp { ctime_ns, ..told });
+        Some(Stat { links: if removed { 0 } else { stat.links }, ..stat })
+    }
+
+    /// Attributes of a file that the kernel asks for again and again, because they are withheld from it: for as long as it might
+    /// keep them.
+    fn stat_withheld(&self, inode: &Inode) -> Option<Stat> {
+        if inode.gathering.is_direct() {
+            return None;
+        }
+        let known = inode.lock();
+        let told = known.trusted(self.cache_life()).filter(|_| known.pages.is_withholding(Instant::now()))?;
+        Some(with_content(&known.node, told))
     }
 
     /// An inode without a name keeps its attributes here: there is no entry to hold them.

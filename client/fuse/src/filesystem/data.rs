@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fuser::{FopenFlags, WriteFlags};
 use weir_client::{Context, Epoch};
@@ -101,6 +101,9 @@ impl Shared {
         let (node, kept) = {
             let mut known = inode.lock();
             let kept = known.cached.replace(told) == Some(told);
+            if !kept {
+                known.pages.note_dropped(Instant::now());
+            }
             (known.node.clone(), kept)
         };
         let file = self.open_content(inode, &node, flags)?;
@@ -134,8 +137,11 @@ impl Shared {
             // Written to from here meanwhile: what the page cache holds then has no stamp yet.
             let is_newest = known.is_newest(asked);
             known.cached = is_newest.then_some(fresh);
+            if !kept {
+                known.pages.note_dropped(Instant::now());
+            }
             if is_newest {
-                known.tell(fresh, asked);
+                known.tell(fresh, asked, inode.gathering.newest());
                 inode.gathering.learn_end(fresh.size);
             }
             (known.node.clone(), kept, told)
@@ -153,11 +159,17 @@ impl Shared {
     pub(super) fn open_content(&self, inode: &Arc<Inode>, node: &Node, flags: i32) -> Served<Handle> {
         let append = flags & libc::O_APPEND != 0;
         let is_cached = self.cache.holds_data();
+        let may_write = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let file = self.dfs.file(node)?;
         // With it the process before this one has left the handle.
         let is_direct = flags & KEPT_DIRECT != 0 && inode.gathering.begin_direct();
+        if may_write {
+            inode.lock().pages.begin_writer();
+        }
         Ok(Handle::File(Arc::new(OpenFile {
             inode: Arc::clone(inode),
-            file: self.dfs.file(node)?,
+            file,
+            may_write,
             append,
             gathers: is_cached && !append && flags & libc::O_DIRECT == 0,
             is_direct: AtomicBool::new(is_direct),
@@ -225,6 +237,9 @@ impl Shared {
             self.leave_direct(&file);
             // Pages of a mapping may have come after the last close.
             self.settle(context, &file.inode);
+            if file.may_write {
+                file.inode.lock().pages.end_writer();
+            }
             self.close(context, &file.inode);
         }
     }
@@ -400,6 +415,13 @@ impl Shared {
         let mut known = open.inode.lock();
         self.inodes.note_write(&mut known);
         known.cached = None;
+        let is_first = if open.gathers {
+            known.pages.note_written(Instant::now())
+        } else {
+            // Not by way of the page cache, or to another place than there.
+            known.pages.note_bypassed();
+            false
+        };
         let end = offset.saturating_add(data.len() as u64);
         // What isn't known, after a failure, the end of one write can't tell.
         if let Some(ContentStamp { size, stored, ctime_ns, .. }) = known.told {
@@ -407,6 +429,11 @@ impl Shared {
             // What replaces stored bytes counts twice until the engines are asked.
             let stored = stored.saturating_add(data.len() as u64).min(size);
             known.told = Some(ContentStamp { size, stored, mtime_ns, ctime_ns, newest });
+        }
+        drop(known);
+        if is_first {
+            // Attributes that are on their way to the kernel.
+            self.expire_attributes(open.inode.number);
         }
     }
 

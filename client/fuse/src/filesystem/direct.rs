@@ -108,7 +108,11 @@ impl Shared {
         self.settle(context, inode);
         // A loss that is to be told to the next write must be: what follows goes another way.
         Self::refuse(open)?;
-        inode.lock().cached = None;
+        {
+            let mut known = inode.lock();
+            known.cached = None;
+            known.pages.note_bypassed();
+        }
         self.expire_attributes(inode.number);
         Ok(DirectFile { mount: self.direct.mount, oid: node.oid(), chunk_size: node.record.chunk_size })
     }

@@ -187,6 +187,7 @@ impl Shared {
                         Attributes::Gathered(stat) => (self.cache_life(), stat, None),
                         Attributes::Unknown => (Duration::ZERO, self.last_known(&node), None),
                     };
+                    self.withhold(&shown);
                     let attributes = to_kernel(&shown);
                     if reply.add(attributes.ino, at, os(&node.name), &life, &attributes, GENERATION) {
                         return Ok(());

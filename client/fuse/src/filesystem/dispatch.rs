@@ -139,6 +139,7 @@ impl Filesystem for WeirFs {
             match shared.serve(Operation::Lookup, |context| shared.lookup(context, parent.0, name)) {
                 Ok((stat, life)) => {
                     shared.retries.looked_up(caller, stat.inode);
+                    shared.withhold(&stat);
                     reply.entry(&life, &to_kernel(&stat), GENERATION);
                 }
                 Err(Errno::ENOENT) if let Some(life) = shared.missing_life() => {
@@ -161,7 +162,10 @@ impl Filesystem for WeirFs {
         }
         self.serve(move |shared| {
             match shared.serve(Operation::Getattr, |context| shared.getattr(context, number.0)) {
-                Ok(stat) => reply.attr(&shared.attribute_life(number.0), &to_kernel(&stat)),
+                Ok(stat) => {
+                    shared.withhold(&stat);
+                    reply.attr(&shared.attribute_life(number.0), &to_kernel(&stat));
+                }
                 Err(errno) => reply.error(errno),
             }
         });

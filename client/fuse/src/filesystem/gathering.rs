@@ -270,6 +270,11 @@ impl Gathering {
         pending.newest = pending.newest.max(epoch);
     }
 
+    /// Epoch of the newest change of the content from here, or a later one.
+    pub fn newest(&self) -> Epoch {
+        self.lock().newest
+    }
+
     /// Notes a write of a mapping's pages that failed. The kernel tells the process that waits for it, and forgets it
     /// then.
     pub fn note_lost_pages(&self, fault: &Fault) {

@@ -20,6 +20,8 @@ pub struct OpenFile {
     pub inode: Arc<Inode>,
     /// Its content.
     pub file: File,
+    /// It was opened for writing.
+    pub may_write: bool,
     /// Every write goes to the end.
     pub append: bool,
     /// Gather writes until the file is closed.

@@ -10,6 +10,7 @@ use weir_dfs::{Kind, Node, Removed, SetAttributes};
 
 use super::attributes::now_ns;
 use super::gathering::Gathering;
+use super::pages::Pages;
 use super::reads::Reads;
 use crate::kept::{Fate, Kept, KeptInode, Slot};
 
@@ -67,6 +68,8 @@ pub struct InodeState {
     confirmed: Option<(Moment, Instant)>,
     /// What it was told before, and when another client's cut was noticed.
     pub before_cut: Option<(ContentStamp, Instant)>,
+    /// The kernel's pages.
+    pub pages: Pages,
     /// When name or record were changed from here last; of a directory, when it lost a name.
     pub changed: Moment,
     /// When content was written from here last.
@@ -101,13 +104,19 @@ impl InodeState {
         }
     }
 
-    /// Takes note of what the engines have answered to a request of that moment, and the kernel is told.
-    pub fn tell(&mut self, stamp: ContentStamp, asked: Moment) {
-        self.confirmed = Some((asked, Instant::now()));
-        if let Some(told) = self.told.replace(stamp)
-            && told.size > stamp.size
-        {
-            self.before_cut = Some((told, Instant::now()));
+    /// Takes note of what the engines have answered to a request of that moment, and the kernel is told. `own`: the epoch of the newest
+    /// write from here.
+    pub fn tell(&mut self, stamp: ContentStamp, asked: Moment, own: Epoch) {
+        let now = Instant::now();
+        self.confirmed = Some((asked, now));
+        let told = self.told.replace(stamp);
+        let is_own =
+            |told: ContentStamp| told.size == stamp.size && stamp.newest <= told.newest.max(Some(own));
+        if !told.is_some_and(is_own) {
+            self.pages.note_foreign(now);
+        }
+        if let Some(told) = told.filter(|told| told.size > stamp.size) {
+            self.before_cut = Some((told, now));
         }
     }
 
@@ -173,7 +182,7 @@ impl Inode {
         known.learn_record(node, asked);
         let is_newest = known.is_newest(asked);
         if is_newest {
-            known.tell(stamp, asked);
+            known.tell(stamp, asked, self.gathering.newest());
             self.gathering.learn_end(stamp.size);
         }
         is_newest
@@ -314,7 +323,7 @@ impl Inodes {
             (known.shared, known.renamed) = (false, false);
         }
         if let Some(stamp) = stamp.filter(|_| known.is_newest(asked)) {
-            known.tell(stamp, asked);
+            known.tell(stamp, asked, inode.gathering.newest());
         }
         self.keep(&mut known);
         drop(known);
@@ -382,6 +391,7 @@ fn fresh(number: u64, node: Node, lookups: u64) -> Inode {
         told: None,
         confirmed: None,
         before_cut: None,
+        pages: Pages::default(),
         changed: Moment::default(),
         written: Moment::default(),
         slot: None,
@@ -512,5 +522,27 @@ pub mod tests {
         assert_eq!(inode.lock().told, Some(written));
         assert!(inode.learn(&node(100), OLD, table.moment()), "engines were asked after the write");
         assert_eq!(inode.lock().told, Some(OLD));
+    }
+
+    #[test]
+    fn writes_from_here_are_told_from_those_of_other_clients() {
+        let own = Epoch(8);
+        let arrived = ContentStamp { size: 9, newest: Some(own), ..OLD };
+        for (told, is_foreign) in [
+            (arrived, false),
+            (ContentStamp { newest: Some(Epoch(9)), ..arrived }, true),
+            (ContentStamp { size: 10, ..arrived }, true),
+        ] {
+            let table = Inodes::new(node(1), None);
+            let inode = table.found(&node(100), Some(OLD), table.moment());
+            let (mut known, now) = (inode.lock(), Instant::now());
+            known.pages.begin_writer();
+            known.told = Some(ContentStamp { size: 9, newest: None, ..OLD });
+            known.pages.note_written(now);
+            known.tell(told, table.moment(), own);
+            assert_eq!(known.pages.is_withholding(now), !is_foreign, "{told:?}");
+            known.tell(told, table.moment(), own);
+            assert_eq!(known.pages.is_withholding(now), !is_foreign, "until programs stop writing");
+        }
     }
 }

@@ -22,6 +22,7 @@ mod libraries;
 mod name_changes;
 mod names;
 mod order;
+mod pages;
 mod pump;
 mod reads;
 mod repeats;
