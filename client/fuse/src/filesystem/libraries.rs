@@ -184,7 +184,8 @@ impl Library {
             }
             Content::In(file) => {
                 let left = self.size.saturating_sub(offset).min(size as u64);
-                let mut bytes = vec![0; usize::try_from(left).expect("invariant: no more than was asked for")];
+                let left = usize::try_from(left).expect("invariant: no more than was asked for");
+                let mut bytes = vec![0; left];
                 file.read_exact_at(&mut bytes, offset)?;
                 Ok(bytes)
             }
