@@ -41,9 +41,14 @@ impl IoService {
         let admission = Admission::new(rt.clone(), pools);
         let (repeats, unsettled) = (Rc::new(Repeats::default()), Rc::new(Unsettled::default()));
         let floors = Rc::new(Floors::default());
-        let transactions = Transactions::new(admission.clone(), Rc::clone(&unsettled), Rc::clone(&floors));
-        let replication =
-            Replication::new(admission.clone(), Rc::clone(&repeats), Rc::clone(&unsettled), floors);
+        let replication = Replication::new(
+            admission.clone(),
+            Rc::clone(&repeats),
+            Rc::clone(&unsettled),
+            Rc::clone(&floors),
+        );
+        let transactions =
+            Transactions::new(admission.clone(), Rc::clone(&unsettled), floors, Rc::clone(&replication));
         let rebuild = Rebuild::new(
             admission.clone(),
             Rc::clone(&repeats),

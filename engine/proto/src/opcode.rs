@@ -202,6 +202,9 @@ opcodes! {
     /// Leader of a transaction of groups → another member of the leading group:
     /// [`crate::replica_transaction::ReplicaForgetRequest`] → empty. Engines only.
     TARGET_REPLICA_FORGET = 0x0454,
+    /// Leader of a transaction of one group, which has prepared it → the group's other member:
+    /// [`crate::replica_transaction::ReplicaPrepareRequest`] → empty, or [`crate::transaction::Declined`]. Engines only.
+    TARGET_REPLICA_TRANSACT = 0x0455,
     /// Leader of a replicated pool service → target: [`crate::pool::ContainerStateByLeader`] →
     /// [`crate::pool::TargetContainerUsage`]. Engines only.
     TARGET_CONTAINER_SET_BY_LEADER = 0x0423,
@@ -250,6 +253,7 @@ pub const fn is_awaited(opcode: u16) -> bool {
             | TARGET_REPLICA_RESERVE
             | POOL_RAFT
             | TARGET_REPLICA_PREPARE
+            | TARGET_REPLICA_TRANSACT
             | TARGET_REPLICA_FORGET
     ) || is_decision(opcode)
 }

@@ -9,6 +9,7 @@
 
 mod absent;
 mod cluster;
+mod costs;
 mod devices;
 mod faults;
 mod full;
@@ -112,6 +113,24 @@ fn transactions_of_replicas_are_serializable_whoever_is_lost() {
         let ledger = transactions::lose_an_engine(cluster);
         assert!(ledger.len() > 40, "only {} were answered", ledger.len());
         ledger.check(cluster.world.seed());
+    });
+}
+
+#[test]
+fn a_change_of_one_group_takes_few_requests_and_log_records() {
+    for_each_pool(1, costs::SHAPE, |cluster| {
+        // A change is forwarded, and said to be settled, by one request each. Both members store it by one record, and a leader that
+        // has to commit or give it up by two. Targets do something beside.
+        let beside = costs::CHANGES / 2;
+        let update = costs::of_changes(cluster, false);
+        assert!(update.requests <= 2 * costs::CHANGES + beside, "{update:?}");
+        assert!(update.records <= 2 * costs::CHANGES + beside, "{update:?}");
+    });
+    for_each_pool(1, costs::SHAPE, |cluster| {
+        let beside = costs::CHANGES / 2;
+        let transaction = costs::of_changes(cluster, true);
+        assert!(transaction.requests <= 2 * costs::CHANGES + beside, "{transaction:?}");
+        assert!(transaction.records <= 3 * costs::CHANGES + beside, "{transaction:?}");
     });
 }
 

@@ -266,7 +266,8 @@ impl Replication {
         }
         self.unsettled.settle(&pending);
         if let Some(members) = self.members(&access.pool, *object, led.group) {
-            members.others.into_iter().for_each(|member| self.tell(&pending, member));
+            let (pool, epoch) = (access.pool.id(), pending.epoch);
+            members.others.into_iter().for_each(|member| self.tell(pool, epoch, member));
         }
         made
     }

@@ -10,7 +10,7 @@ use weir_proto::replica::SettledNotice;
 use weir_proto::{Epoch, PoolId, Rank, opcode};
 
 use super::Replication;
-use crate::unsettled::{Pending, Place};
+use crate::unsettled::Place;
 
 /// How long notices are gathered before they are sent: what reads at another member wait at most beside a round trip.
 const GATHERED: Duration = Duration::from_micros(500);
@@ -41,12 +41,12 @@ impl Replication {
         self.admission.pools.engines().serve(opcode::TARGET_REPLICA_SETTLED, handler);
     }
 
-    /// Has a member told that a change is settled.
-    pub(super) fn tell(self: &Rc<Self>, pending: &Pending, member: Place) {
-        let to = (pending.object.0, member);
+    /// Has a member told that a change of this epoch is settled.
+    pub(crate) fn tell(self: &Rc<Self>, pool: PoolId, epoch: Epoch, member: Place) {
+        let to = (pool, member);
         let mut notices = self.notices.0.borrow_mut();
         let epochs = notices.entry(to).or_default();
-        epochs.push(pending.epoch);
+        epochs.push(epoch);
         if epochs.len() == 1 {
             self.admission.rt.spawn(Rc::clone(self).send_notices(to));
         }

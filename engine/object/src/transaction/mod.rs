@@ -30,6 +30,7 @@ use crate::admission::Admission;
 use crate::admission::refusal::ErrorSite;
 use crate::groups::Floors;
 use crate::operations::within_quota;
+use crate::replication::Replication;
 use crate::unsettled::Unsettled;
 use participant::WatchedTransactions;
 
@@ -121,12 +122,19 @@ pub(crate) struct Transactions {
     /// What is judged for groups of replicas waits for.
     unsettled: Rc<Unsettled>,
     floors: Rc<Floors>,
+    /// Tells other members what is settled.
+    replication: Rc<Replication>,
 }
 
 impl Transactions {
-    pub(crate) fn new(admission: Admission, unsettled: Rc<Unsettled>, floors: Rc<Floors>) -> Rc<Self> {
+    pub(crate) fn new(
+        admission: Admission,
+        unsettled: Rc<Unsettled>,
+        floors: Rc<Floors>,
+        replication: Rc<Replication>,
+    ) -> Rc<Self> {
         let (claimed, watched) = (ClaimedTransactions::default(), WatchedTransactions::default());
-        Rc::new(Self { admission, claimed, watched, unsettled, floors })
+        Rc::new(Self { admission, claimed, watched, unsettled, floors, replication })
     }
 
     /// Puts the target's clock behind an epoch that a client names, which is no further ahead than what its messages may say

@@ -7,16 +7,18 @@ use crate::format::key::ObjectKey;
 use crate::format::key::TransactionKey;
 use crate::format::record::Change;
 use crate::index::fault::Halt;
+use crate::index::tree::Tree;
 use crate::log::checkpoint::wait_for_room;
 use crate::operations::operation::{Operation, are_deletes, check_operations};
 use crate::operations::punch::CHECKPOINTS_MAX;
-use crate::operations::update::Staging;
+use crate::operations::update::{Request, Staging};
 use crate::state::core::EntryAddresses;
 use crate::state::error::UpdateError;
-use crate::state::piece::{WritePieces, bytes_in_blocks};
+use crate::state::piece::{WritePiece, WritePieces, bytes_in_blocks};
 use crate::state::shard::{QuotaCheck, Shard};
 use std::collections::BTreeSet;
-use weir_proto::{ContainerId, Epoch, TransactionId};
+use weir_proto::object::{AkeyUpdate, Conditions, PunchScope};
+use weir_proto::{ContainerId, Epoch, Key, ObjectId, TransactionId};
 
 /// The outcome of an attempt at a transaction.
 enum Found {
@@ -24,6 +26,33 @@ enum Found {
     Committed(Epoch),
     /// The changes that store it, and its decision.
     Planned(Vec<Change>),
+}
+
+/// A change of a transaction that is stored whatever it finds, since it was judged before or elsewhere.
+#[derive(Clone, Copy)]
+pub(crate) enum Judged<'a> {
+    Update {
+        object: ObjectId,
+        dkey: &'a Key,
+        akeys: &'a [AkeyUpdate],
+        pieces: &'a [WritePiece],
+        data: &'a [u8],
+    },
+    Punch {
+        object: ObjectId,
+        scope: &'a PunchScope,
+    },
+}
+
+impl<'a> Judged<'a> {
+    fn of(operation: &'a Operation<'a>, pieces: &'a [WritePiece]) -> Self {
+        match operation {
+            Operation::Update { object, dkey, akeys, data, .. } => {
+                Self::Update { object: *object, dkey, akeys, pieces, data: data.bytes() }
+            }
+            Operation::Punch { object, scope, .. } => Self::Punch { object: *object, scope },
+        }
+    }
 }
 
 impl Shard {
@@ -40,16 +69,35 @@ impl Shard {
         epoch: Epoch,
         operations: &[Operation<'_>],
     ) -> Result<Epoch, UpdateError> {
-        self.at_epoch(epoch, operations, async || self.try_transact(container, id, epoch, operations).await)
-            .await
+        let attempt = async || self.try_transact(container, id, epoch, operations, None).await;
+        self.at_epoch(epoch, operations, attempt).await
     }
 
+    /// As [`Shard::transact`], of the member of a group whose leader has judged and prepared the transaction: it is stored whatever
+    /// it finds, if `holds` says at that moment that the leader still leads.
+    ///
+    /// # Errors
+    /// As [`Shard::prepare`], except for conditions; nothing is stored then. [`UpdateError::Restart`] where it leads no more.
+    pub async fn transact_as_member(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+        epoch: Epoch,
+        operations: &[Operation<'_>],
+        holds: &dyn Fn() -> bool,
+    ) -> Result<Epoch, UpdateError> {
+        let attempt = async || self.try_transact(container, id, epoch, operations, Some(holds)).await;
+        self.at_epoch(epoch, operations, attempt).await
+    }
+
+    /// One attempt. `holds`: others judge it, as long as that says so.
     async fn try_transact(
         &self,
         container: ContainerId,
         id: TransactionId,
         epoch: Epoch,
         operations: &[Operation<'_>],
+        holds: Option<&dyn Fn() -> bool>,
     ) -> Result<Epoch, UpdateError> {
         let number = self.locate(container)?;
         let place = (self.number, number, id);
@@ -65,8 +113,15 @@ impl Shard {
             if let Some(epoch) = self.is_committed(place)? {
                 return Ok(Found::Committed(epoch));
             }
+            if holds.is_some_and(|holds| !holds()) {
+                return Err(UpdateError::Restart { epoch, newest: Epoch::MAX }.into());
+            }
             self.check_conflicts(place, epoch, operations)?;
-            let mut changes = self.plan_effects(tree, place, epoch, operations.iter().zip(&staged))?;
+            let effects = operations.iter().zip(&staged);
+            let mut changes = match holds {
+                None => self.plan_effects(tree, place, epoch, effects)?,
+                Some(_) => self.plan_as_member(tree, place, epoch, effects)?,
+            };
             changes.push(self.decide(place, Decision::Committed(epoch)));
             tree.reach(changes.iter().map(Change::key))?;
             Ok::<_, Halt<UpdateError>>(Found::Planned(changes))
@@ -92,6 +147,53 @@ impl Shard {
         let last = record.as_ref().map_or_else(|_| self.core.journal.last(), |(_, record)| *record);
         self.core.make_durable(last).await.map_err(UpdateError::Failed)?;
         record.map(|(epoch, _)| epoch)
+    }
+
+    /// The changes that store what a leader has judged.
+    fn plan_as_member<'a>(
+        &self,
+        tree: &Tree,
+        (pool, number, _): TransactionKey,
+        epoch: Epoch,
+        operations: impl Iterator<Item = (&'a Operation<'a>, &'a WritePieces)>,
+    ) -> Result<Vec<Change>, Halt<UpdateError>> {
+        let apart = self.core.fills.since(pool);
+        let (mut buffer, mut changes) = (EditBuffer::default(), Vec::new());
+        for (operation, pieces) in operations {
+            let judged = Judged::of(operation, pieces);
+            changes.append(&mut self.plan_judged(tree, (number, apart), epoch, judged, &mut buffer)?);
+        }
+        Ok(changes)
+    }
+
+    /// The changes that store one that was judged: by themselves, where `apart` says from which epoch on changes rely on what is
+    /// here.
+    pub(crate) fn plan_judged(
+        &self,
+        tree: &Tree,
+        (number, apart): (ContainerNumber, Option<u64>),
+        epoch: Epoch,
+        judged: Judged<'_>,
+        buffer: &mut EditBuffer,
+    ) -> Result<Vec<Change>, Halt<UpdateError>> {
+        match judged {
+            Judged::Punch { object, scope } if apart.is_some() => {
+                Ok(self.plan_punch_apart(&(self.number, number, object), scope, epoch.0))
+            }
+            Judged::Punch { object, scope } => {
+                self.plan_punch(tree, number, object, scope, epoch.0, Conditions::NONE)
+            }
+            Judged::Update { object, dkey, akeys, pieces, data } => {
+                let request = Request {
+                    container: number,
+                    epoch: epoch.0,
+                    apart,
+                    ..Request::new(self.number, object, dkey, Conditions::NONE, akeys)
+                };
+                request.plan(tree, None, (pieces, data), buffer)?;
+                Ok(buffer.changes().collect())
+            }
+        }
     }
 
     /// Attempts a transaction of this epoch, and returns the outcome when the clock has passed the epoch.
@@ -180,6 +282,7 @@ impl Shard {
         let places = operations.iter().map(|operation| (pool, number, operation.object()));
         let objects: Vec<ObjectKey> = places.collect::<BTreeSet<_>>().into_iter().collect();
         let record = self.core.commit_edits(&buffer, &objects, &[], &mut EntryAddresses::default())?;
+        self.core.fills.note_commit(pool, epoch.0);
         for operation in operations {
             let object = (pool, number, operation.object());
             for scope in operation.scopes() {

@@ -21,6 +21,7 @@ use crate::index::fault::Halt;
 use crate::index::tree::Tree;
 use crate::operations::attribute::AttributeChange;
 use crate::operations::operation::{Operation, check_operations};
+use crate::operations::transact::Judged;
 use crate::operations::update::{Request, Staging, check_epoch, is_large};
 use crate::state::core::CommitError;
 use crate::state::error::{TransactionError, UpdateError};
@@ -34,7 +35,6 @@ use crate::versions::prepared_space::{DECISION_MAX, PreparedSpace};
 use core::time::Duration;
 use std::collections::BTreeSet;
 use weir_proto::limits::EXTENTS_MAX;
-use weir_proto::object::Conditions;
 use weir_proto::{ContainerId, Epoch, TransactionId};
 use weir_runtime::nanos;
 
@@ -95,13 +95,14 @@ impl Shard {
         epoch: Epoch,
         operations: &[Operation<'_>],
     ) -> Result<(), UpdateError> {
-        self.prepare_as_member(container, id, epoch, (operations, &|_| true), (&[], &|| true)).await
+        self.prepare_as_member(container, id, epoch, (operations, &|_| true), (&[], &|| true, &|| {})).await
     }
 
     /// As [`Shard::prepare`], of a target that takes part for groups of replicas. `is_judged` tells of each operation, by its
     /// place, whether the target leads its group: then its conditions are judged here. Others are stored whatever holds, since
     /// the leader of their group has judged them, or judges them now. The changes of attributes commit in the same record, if
-    /// the function beside them says at that moment that the transaction's leader still leads.
+    /// the function beside them says at that moment that the transaction's leader still leads. The last function hears that it is
+    /// prepared, before that is durable.
     ///
     /// # Errors
     /// As [`Shard::prepare`]; [`UpdateError::Restart`] where it leads no more.
@@ -111,7 +112,7 @@ impl Shard {
         id: TransactionId,
         epoch: Epoch,
         (operations, is_judged): (&[Operation<'_>], &dyn Fn(usize) -> bool),
-        along: (&[AttributeChange], &dyn Fn() -> bool),
+        along: (&[AttributeChange], &dyn Fn() -> bool, &dyn Fn()),
     ) -> Result<(), UpdateError> {
         let attempt = async || self.try_prepare(container, id, epoch, (operations, is_judged), along).await;
         self.at_epoch(epoch, operations, attempt).await
@@ -123,7 +124,7 @@ impl Shard {
         id: TransactionId,
         epoch: Epoch,
         (operations, is_judged): (&[Operation<'_>], &dyn Fn(usize) -> bool),
-        (along, holds): (&[AttributeChange], &dyn Fn() -> bool),
+        (along, holds, begun): (&[AttributeChange], &dyn Fn() -> bool, &dyn Fn()),
     ) -> Result<(), UpdateError> {
         let number = self.locate(container)?;
         let place = (self.number, number, id);
@@ -183,6 +184,7 @@ impl Shard {
         for mut reservation in reservations {
             reservation.keep();
         }
+        begun();
         drop(staging);
         self.core.make_durable(record).await.map_err(UpdateError::Failed)
     }
@@ -358,6 +360,20 @@ impl Shard {
         container: ContainerId,
         id: TransactionId,
     ) -> Result<Epoch, TransactionError> {
+        self.commit_transaction_with(container, id, &[]).await
+    }
+
+    /// As [`Shard::commit_transaction`]. The changes of attributes commit in the same record, unless it was committed before. They
+    /// may take [`DECISION_MAX`] bytes of the log with the decision.
+    ///
+    /// # Errors
+    /// See [`TransactionError`].
+    pub async fn commit_transaction_with(
+        &self,
+        container: ContainerId,
+        id: TransactionId,
+        along: &[AttributeChange],
+    ) -> Result<Epoch, TransactionError> {
         let number = self.locate(container)?;
         let place = (self.number, number, id);
         self.core.admit().await.map_err(TransactionError::Failed)?;
@@ -375,6 +391,7 @@ impl Shard {
             let apart = self.core.fills.since(self.number).filter(|_| id.is_of_groups());
             changes.extend(self.plan_commit(tree, (number, apart), &prepared, &versions)?);
             changes.push(self.decide(place, Decision::Committed(prepared.epoch)));
+            self.add_attributes(along, &mut changes);
             tree.reach(changes.iter().map(Change::key))?;
             Ok((prepared.epoch, Some((prepared, versions, changes))))
         });
@@ -411,35 +428,17 @@ impl Shard {
         let mut changes = Vec::new();
         let mut buffer = EditBuffer::default();
         for intent in &prepared.intents {
-            let planned: Result<Vec<Change>, _> = match intent {
-                Intent::Punch { object, scope } if apart.is_some() => {
-                    Ok(self.plan_punch_apart(&(self.number, number, *object), scope, prepared.epoch.0))
-                }
-                Intent::Punch { object, scope } => {
-                    self.plan_punch(tree, number, *object, scope, prepared.epoch.0, Conditions::NONE)
-                }
+            let pieces: Vec<WritePiece>;
+            let judged = match intent {
+                Intent::Punch { object, scope } => Judged::Punch { object: *object, scope },
                 Intent::Update { object, dkey, akeys, versions: intended } => {
                     let stored = intended.iter().zip(&mut versions);
-                    let pieces: Vec<WritePiece> =
+                    pieces =
                         stored.map(|(intended, version)| WritePiece::of_version(intended, version)).collect();
-                    let (object, epoch, conditions) = (*object, prepared.epoch.0, Conditions::NONE);
-                    let (pool, container) = (self.number, number);
-                    Request {
-                        pool,
-                        container,
-                        object,
-                        dkey,
-                        epoch,
-                        conditions,
-                        akeys,
-                        covered: 0,
-                        apart,
-                        quota: QuotaCheck::Here,
-                    }
-                    .plan(tree, None, (&pieces, &[]), &mut buffer)
-                    .map(|_| buffer.changes().collect())
+                    Judged::Update { object: *object, dkey, akeys, pieces: &pieces, data: &[] }
                 }
             };
+            let planned = self.plan_judged(tree, (number, apart), prepared.epoch, judged, &mut buffer);
             changes.extend(planned.map_err(|halt| halt.map(TransactionError::from))?);
         }
         Ok(changes)

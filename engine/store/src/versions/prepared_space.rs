@@ -24,8 +24,8 @@ const TAIL_MAX: usize = 26 + 24;
 /// Bytes of a change that removes an entry of the transaction itself: all but the end of the key is as in the one before.
 const REMOVAL_MAX: usize = CHANGE_BYTES_MAX + 8;
 
-/// Bytes of the key of the first of them, and of the decision.
-pub(crate) const DECISION_MAX: usize = 256;
+/// Bytes of the key of the first of them, of the decision, and of a short attribute that goes with it.
+pub(crate) const DECISION_MAX: usize = 384;
 
 /// Space that the commit of a prepared transaction takes at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

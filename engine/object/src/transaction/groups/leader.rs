@@ -13,6 +13,7 @@ use weir_proto::replica_transaction::{
 use weir_proto::transaction::{Change, Declined, Outcome};
 use weir_proto::{Der, Epoch, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
+use weir_runtime::sync::Gate;
 use weir_runtime::{Instant, join_all};
 use weir_store::Decision;
 
@@ -28,12 +29,28 @@ use crate::unsettled::Place;
 const DECIDE_LIMIT: Duration = Duration::from_secs(1);
 
 /// A transaction that this target leads.
-struct Led {
-    pool: Rc<TargetPool>,
-    name: Name,
-    epoch: Epoch,
-    plan: Plan,
-    deadline: Instant,
+pub(super) struct Led {
+    pub(super) pool: Rc<TargetPool>,
+    pub(super) name: Name,
+    pub(super) epoch: Epoch,
+    pub(super) plan: Plan,
+    pub(super) deadline: Instant,
+}
+
+impl Led {
+    /// What a member is asked to prepare, without the changes.
+    pub(super) fn request(&self) -> ReplicaPrepareRequest {
+        let (pool, container, transaction) = self.name;
+        ReplicaPrepareRequest {
+            pool,
+            container,
+            map_version: self.plan.version,
+            transaction,
+            epoch: self.epoch,
+            groups: self.plan.groups.clone(),
+            changes: Vec::new().into(),
+        }
+    }
 }
 
 /// What a member says of a decision, in time.
@@ -135,6 +152,14 @@ impl Transactions {
     }
 
     async fn lead_groups(self: &Rc<Self>, claim: Claim, led: Led) -> Result<Epoch, Status> {
+        if let Some(other) = led.plan.other_of_pair(&led.pool, self.own()) {
+            return self.lead_pair(claim, led, other).await;
+        }
+        self.lead_all(claim, led).await
+    }
+
+    /// Leads one of several groups, or of more members than two.
+    pub(super) async fn lead_all(self: &Rc<Self>, claim: Claim, led: Led) -> Result<Epoch, Status> {
         let (group, id) = (led.plan.groups[0], led.name.2);
         let mut prepared = self.prepare_members(&led).await;
         if self.admission.rt.now() >= led.deadline {
@@ -175,20 +200,12 @@ impl Transactions {
 
     /// Has every member prepare its part, this target as the others, until the client's deadline.
     async fn prepare_members(self: &Rc<Self>, led: &Led) -> Result<(), Status> {
-        let Led { name: (pool, container, transaction), epoch, plan, deadline, .. } = led;
-        let limit = ASK_LIMIT.min(deadline.saturating_duration_since(self.admission.rt.now()));
-        let prepared = plan.parts.iter().map(|(place, changes)| {
-            let request = ReplicaPrepareRequest {
-                pool: *pool,
-                container: *container,
-                map_version: plan.version,
-                transaction: *transaction,
-                epoch: *epoch,
-                groups: plan.groups.clone(),
-                changes: Vec::new().into(),
-            };
-            self.have_prepared(*place, request, changes, limit)
-        });
+        let limit = ASK_LIMIT.min(led.deadline.saturating_duration_since(self.admission.rt.now()));
+        let prepared = led
+            .plan
+            .parts
+            .iter()
+            .map(|(place, changes)| self.have_prepared(*place, led.request(), changes, limit));
         let refused = join_all(prepared).await.into_iter().filter_map(Result::err);
         // What won't pass is what the client has to hear of.
         refused.min_by_key(|status| may_succeed_anew(status.der)).map_or(Ok(()), Err)
@@ -197,16 +214,32 @@ impl Transactions {
     async fn have_prepared(
         self: &Rc<Self>,
         place: Place,
-        mut request: ReplicaPrepareRequest,
+        request: ReplicaPrepareRequest,
         changes: &[PreparedChange],
         limit: Duration,
     ) -> Result<(), Status> {
-        let engines = self.admission.pools.engines();
         if place == self.own() {
-            let prepared = self.prepare_of_groups(request, changes.to_vec());
+            let prepared = self.prepare_of_groups(request, changes.to_vec(), Gate::new());
             let late = || Status::new(Der::TIMEDOUT, format!("it is not prepared within {limit:?}"));
             return self.admission.rt.timeout(limit, prepared).await.unwrap_or_else(|_| Err(late()));
         }
+        match self.have_done(place, opcode::TARGET_REPLICA_PREPARE, request, changes, limit).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(Declined { der, message })) => Err(Status::new(der, message)),
+            Err(status) => Err(status),
+        }
+    }
+
+    /// Asks another target to do something with changes. The outer error: what became of it is not known.
+    pub(super) async fn have_done(
+        &self,
+        (rank, index): Place,
+        opcode: u16,
+        mut request: ReplicaPrepareRequest,
+        changes: &[PreparedChange],
+        limit: Duration,
+    ) -> Result<Result<(), Declined>, Status> {
+        let engines = self.admission.pools.engines();
         let encoded = codec::encode(&changes);
         let memory = if encoded.len() > CHANGES_INLINE_MAX {
             Some(engines.lend(&[&encoded]).map_err(|error| Status::new(error.der(), error.to_string()))?)
@@ -214,13 +247,8 @@ impl Transactions {
             request.changes = encoded.into();
             None
         };
-        let opcode = opcode::TARGET_REPLICA_PREPARE;
-        let asked = engines.ask_lending(place.0, place.1, opcode, &request, memory.as_ref(), limit).await;
-        match asked {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(Declined { der, message })) => Err(Status::new(der, message)),
-            Err(error) => Err(Status::new(error.der(), error.to_string())),
-        }
+        let asked = engines.ask_lending(rank, index, opcode, &request, memory.as_ref(), limit).await;
+        asked.map_err(|error| Status::new(error.der(), error.to_string()))
     }
 
     /// Has all members of the own group store a decision, by the newest map. Those who come back need its epoch and its groups, too. One after the next leader: where that
@@ -245,8 +273,21 @@ impl Transactions {
         let tell = |place: &Place| self.have_decided(*place, name, group.version, (outcome, epoch, groups));
         let here: Answer<'_> = Box::pin(self.record(pool, name, outcome));
         let first = next.iter().map(|place| -> Answer<'_> { Box::pin(tell(place)) });
-        let mut answers = join_all(core::iter::once(here).chain(first)).await;
-        if answers.iter().all(|answer| matches!(answer, Ok(decided) if *decided == outcome)) {
+        let is_agreed = |answers: &[Result<Outcome, Status>]| {
+            answers.iter().all(|answer| matches!(answer, Ok(decided) if *decided == outcome))
+        };
+        // A member of a pair may be about to commit: what is given up here has to be given up there before.
+        let mut answers = match outcome {
+            Outcome::Committed => join_all(core::iter::once(here).chain(first)).await,
+            Outcome::Aborted => {
+                let mut told = join_all(first).await;
+                if is_agreed(&told) {
+                    told.push(here.await);
+                }
+                told
+            }
+        };
+        if is_agreed(&answers) {
             answers.extend(join_all(rest.iter().map(tell)).await);
         }
         let mut is_everywhere = true;
@@ -263,7 +304,7 @@ impl Transactions {
         if is_everywhere { Stored::Everywhere } else { Stored::NotYet }
     }
 
-    async fn have_decided(
+    pub(super) async fn have_decided(
         &self,
         (rank, index): Place,
         (pool, container, transaction): Name,

@@ -10,9 +10,10 @@ use weir_proto::replica_transaction::{
     ReplicaKnownRequest, ReplicaOutcomeRequest, ReplicaPrepareRequest,
 };
 use weir_proto::transaction::{Change, Declined, Outcome};
-use weir_proto::{Der, Epoch, Rank, codec, opcode};
+use weir_proto::{Der, Epoch, PoolId, Rank, codec, opcode};
 use weir_rpc::{Request, Status};
 use weir_runtime::Instant;
+use weir_runtime::sync::Gate;
 
 use super::plan::{dkey_of, object_of};
 use super::{Taking, arrived, kept};
@@ -21,17 +22,28 @@ use crate::groups::{leads, leads_not, serving};
 use crate::transaction::{ASK_LIMIT, AlreadyClaimed, Name, Transactions, may_succeed_anew};
 
 /// How long a member waits with its part for an earlier transaction that its leader has decided already.
-const BEHIND_MAX: Duration = Duration::from_millis(500);
+pub(super) const BEHIND_MAX: Duration = Duration::from_millis(500);
 
 /// Pause between two looks at that.
-const LOOK: Duration = Duration::from_millis(2);
+pub(super) const LOOK: Duration = Duration::from_millis(2);
 
-fn stopping() -> Status {
+pub(super) fn stopping() -> Status {
     Status::new(Der::SHUTDOWN, "the engine is stopping")
 }
 
 fn refused(Status { der, message }: Status) -> Refusal {
     Refusal { der, object: String::new(), message }
+}
+
+/// Takes the changes out of a request, or gets them from its sender.
+pub(super) async fn arrived_changes(
+    asked: &mut ReplicaPrepareRequest,
+    request: &Request,
+) -> Result<Vec<PreparedChange>, Status> {
+    let inline = core::mem::take(&mut asked.changes).into_vec();
+    let len = if inline.is_empty() { request.bulk_len() } else { inline.len() as u64 };
+    let encoded = arrived(request, &inline, len).await?;
+    codec::decode(encoded.bytes()).map_err(refusal::malformed)
 }
 
 impl Transactions {
@@ -50,6 +62,7 @@ impl Transactions {
             }
         };
         engines.serve_lent(opcode::TARGET_REPLICA_PREPARE, prepare);
+        self.follow_in_pairs();
         let weak = Rc::downgrade(self);
         engines.serve(opcode::TARGET_REPLICA_DECIDE, move |_, request: ReplicaDecision| {
             let service = weak.upgrade();
@@ -97,22 +110,24 @@ impl Transactions {
         mut asked: ReplicaPrepareRequest,
         request: &Request,
     ) -> Result<(), Status> {
-        let inline = core::mem::take(&mut asked.changes).into_vec();
-        let len = if inline.is_empty() { request.bulk_len() } else { inline.len() as u64 };
-        let encoded = arrived(request, &inline, len).await?;
-        let changes: Vec<PreparedChange> = codec::decode(encoded.bytes()).map_err(refusal::malformed)?;
-        drop(encoded);
-        self.prepare_of_groups(asked, changes).await
+        let changes = arrived_changes(&mut asked, request).await?;
+        self.prepare_of_groups(asked, changes, Gate::new()).await
     }
 
-    /// Prepares this target's part of a transaction, which goes on when its leader's request is dropped.
+    /// Prepares this target's part of a transaction, which goes on when its leader's request is dropped. The gate opens when it is
+    /// prepared, before that is durable, and when it can't be.
     pub(super) async fn prepare_of_groups(
         self: &Rc<Self>,
         asked: ReplicaPrepareRequest,
         changes: Vec<PreparedChange>,
+        begun: Gate,
     ) -> Result<(), Status> {
         let service = Rc::clone(self);
-        let task = self.admission.rt.spawn(async move { service.prepare_part(asked, changes).await });
+        let task = self.admission.rt.spawn(async move {
+            let prepared = service.prepare_part(asked, changes, &begun).await;
+            begun.open();
+            prepared
+        });
         task.await.unwrap_or_else(|_| Err(stopping()))
     }
 
@@ -120,6 +135,7 @@ impl Transactions {
         self: &Rc<Self>,
         asked: ReplicaPrepareRequest,
         changes: Vec<PreparedChange>,
+        begun: &Gate,
     ) -> Result<(), Status> {
         let ReplicaPrepareRequest { pool: id, container, map_version, transaction, epoch, groups, .. } =
             asked;
@@ -128,7 +144,7 @@ impl Transactions {
             return Err(refusal::invalid(format!("no group leads transaction {transaction}")));
         }
         self.observe(epoch)?;
-        let pool = self.admission.pool(id)?;
+        let pool = self.pool_of_member(id)?;
         // That the client may write there is what the leader has checked; this is what it can't know.
         self.admission.check_storable(&pool, map_version)?;
         Self::check_rolled_back(&pool)?;
@@ -142,7 +158,7 @@ impl Transactions {
         let prepared = loop {
             let prepared = self.attempt(&pool, container, &changes, async |operations| {
                 let operations = (operations, &(|at: usize| judged[at]) as &dyn Fn(usize) -> bool);
-                let along = (&along[..], &holds as &dyn Fn() -> bool);
+                let along = (&along[..], &holds as &dyn Fn() -> bool, &(|| begun.open()) as &dyn Fn());
                 pool.shard().prepare_as_member(container, transaction, epoch, operations, along).await
             });
             let prepared = prepared.await;
@@ -161,10 +177,8 @@ impl Transactions {
             return prepared;
         }
         // What was judged may have been found in changes that not all members have.
-        let until = self.admission.rt.now() + ASK_LIMIT;
-        for (change, _) in changes.iter().zip(&judged).filter(|(_, is_judged)| **is_judged) {
-            self.settle(&pool, name, change, until).await?;
-        }
+        let found = changes.iter().zip(&judged).filter(|(_, is_judged)| **is_judged);
+        self.settle_found(&pool, name, found.map(|(change, _)| change)).await?;
         prepared
     }
 
@@ -189,6 +203,20 @@ impl Transactions {
                 // The same epoch will never do.
                 Status::new(Der::TX_RESTART, status.message)
             })?;
+        }
+        Ok(())
+    }
+
+    /// Waits until what changes may have found is settled.
+    pub(super) async fn settle_found(
+        &self,
+        pool: &TargetPool,
+        name: Name,
+        changes: impl Iterator<Item = &Change>,
+    ) -> Result<(), Status> {
+        let until = self.admission.rt.now() + ASK_LIMIT;
+        for change in changes {
+            self.settle(pool, name, change, until).await?;
         }
         Ok(())
     }
@@ -232,8 +260,17 @@ impl Transactions {
         stored
     }
 
+    /// The pool, of which this target is one by the leader's map. One that has just started, or joined, is about to have it.
+    pub(super) fn pool_of_member(&self, id: PoolId) -> Result<Rc<TargetPool>, Status> {
+        self.admission.pool(id).map_err(|status| match status.der {
+            // To a client this would say that its handle is void.
+            Der::NO_HDL => Status::new(Der::AGAIN, status.message),
+            _ => status,
+        })
+    }
+
     /// Refuses to say or store anything of transactions as long as the target may know what nobody else does.
-    fn check_rolled_back(pool: &TargetPool) -> Result<(), Status> {
+    pub(super) fn check_rolled_back(pool: &TargetPool) -> Result<(), Status> {
         if pool.has_rolled_back() {
             return Ok(());
         }

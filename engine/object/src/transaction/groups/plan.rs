@@ -68,6 +68,25 @@ impl Plan {
         Ok(plan)
     }
 
+    /// The other target that takes part, where all is about one group, which `own` leads, and which has these two members alone. Both have
+    /// parts then.
+    pub(super) fn other_of_pair(&self, pool: &TargetPool, own: Place) -> Option<Place> {
+        let [group] = self.groups[..] else { return None };
+        let number = usize::try_from(group.number).ok()?;
+        let serving = pool.with_layout(group.object, |layout, map| {
+            let place = |id: u32| map.target(id).map(|target| (target.rank, target.index));
+            let is_known = map.version == self.version && number < layout.group_count();
+            is_known.then(|| layout.serving(number, map).filter_map(place).collect::<Vec<Place>>())
+        });
+        let serving = serving.ok().flatten()?;
+        let is_all =
+            self.parts.len() == serving.len() && serving.iter().all(|place| self.parts.contains_key(place));
+        match serving[..] {
+            [first, other] if first == own && is_all => Some(other),
+            _ => None,
+        }
+    }
+
     /// Has the members of a group prepare a change.
     fn add(
         &mut self,

@@ -4,6 +4,7 @@
 mod forgotten;
 mod histories;
 mod late;
+mod members;
 mod room;
 mod transfers;
 
