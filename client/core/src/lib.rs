@@ -37,7 +37,10 @@ pub use attach::{Attach, AttachError, AttachText, EngineAddress};
 pub use error::{Error, Result};
 pub use handles::{Container, KEEP_EVERY, Pool, PoolSpace};
 pub use kv::Kv;
-pub use object::{AkeyRead, AkeyWrite, Anchor, ExtremeKey, Object, Page, PlacedTarget, Placement};
+pub use object::{
+    AkeyRead, AkeyWrite, Anchor, ExtremeKey, Mismatch, MismatchKind, Object, Page, PlacedTarget, Placement,
+    Verified,
+};
 pub use session::{Context, ContextOptions, Lender, NODE_VARIABLE, OPERATION_DEADLINE, Traffic};
 pub use transaction::{Restarts, Transaction};
 

@@ -324,7 +324,8 @@ int daos_obj_anchor_set(daos_handle_t oh, uint32_t index, daos_anchor_t *anchor)
 int daos_obj_key2anchor(daos_handle_t oh, daos_handle_t th, daos_key_t *dkey, daos_key_t *akey, daos_anchor_t *anchor,
 			daos_event_t *ev);
 
-/* Compares replicas: there are none of an object without redundancy, others are -DER_NOTSUPPORTED. */
+/* Compares the replicas of an object with each other (-DER_MISMATCH) and with their checksums (-DER_CSUM), as they are at an
+ * epoch. */
 int daos_obj_verify(daos_handle_t coh, daos_obj_id_t oid, daos_epoch_t epoch);
 /* Not available: -DER_NOSYS. */
 int daos_obj_query(daos_handle_t oh, struct daos_obj_attr *oa, d_rank_list_t *ranks, daos_event_t *ev);

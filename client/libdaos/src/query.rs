@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use weir_client::{Anchor, Key, Object, kind};
+use weir_client::{Anchor, Epoch, Key, Mismatch, MismatchKind, Object, kind};
 use weir_proto::Der;
 
 use crate::anchor::{self, From};
@@ -262,13 +262,21 @@ pub extern "C" fn daos_obj_query(
     code(Der::NOSYS)
 }
 
-/// Compares the replicas of an object: there is nothing to compare in an object without redundancy. Others are `-DER_NOTSUPPORTED`.
+/// Compares the replicas of an object, as they are at an epoch, with each other and with their checksums: `-DER_MISMATCH` when they
+/// differ or one isn't there, `-DER_CSUM` when one is damaged. Of an object without redundancy the only copy is read.
 #[unsafe(no_mangle)]
-pub extern "C" fn daos_obj_verify(coh: daos_handle_t, oid: daos_obj_id_t, _epoch: u64) -> c_int {
-    const NO_REDUNDANCY: u8 = 1;
+pub extern "C" fn daos_obj_verify(coh: daos_handle_t, oid: daos_obj_id_t, epoch: u64) -> c_int {
     guarded(|| {
         let container = handle::container(coh)?;
-        let object = Object::open(&container, id_of(oid)).map_err(der_of)?;
-        if object.id().redundancy() == NO_REDUNDANCY { Ok(()) } else { Err(Der::NOTSUPPORTED) }
+        let object = Object::open(&container, id_of(oid)).map_err(der_of)?.at(Epoch(epoch));
+        let verified =
+            library::wait(async |context| object.verify(context, &|| {}).await)?.map_err(der_of)?;
+        let is_damage = |mismatch: &Mismatch| matches!(mismatch.kind, MismatchKind::Damaged(_));
+        if verified.mismatches.iter().any(is_damage) {
+            return Err(Der::CSUM);
+        }
+        let replicas: usize = verified.placement.groups.iter().map(Vec::len).sum();
+        let are_alike = verified.mismatches.is_empty() && verified.compared.len() == replicas;
+        if are_alike { Ok(()) } else { Err(Der::MISMATCH) }
     })
 }

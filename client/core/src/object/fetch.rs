@@ -1,14 +1,16 @@
 //! Fetches.
 
+use core::cell::Cell;
+
 use weir_fabric::Buffer;
 use weir_proto::limits::{INLINE_MAX, PAYLOAD_MAX};
 use weir_proto::object::{AkeyFetch, Conditions, Extent, FetchReply, FetchRequest, Fetched, Value};
 use weir_proto::transaction::encode_read;
-use weir_proto::{Der, Key, codec, opcode};
+use weir_proto::{Der, Key, Rank, TargetIndex, codec, opcode};
 use weir_runtime::Instant;
 
 use super::update::check_conditions;
-use super::{Object, ShardChoice, large};
+use super::{Object, ReplicaChoice, ShardChoice, large};
 use crate::Result;
 use crate::error::Error;
 use crate::operation::{
@@ -62,6 +64,8 @@ struct Wish<'a> {
     /// Most bytes that may come.
     wanted: u64,
     deadline: Instant,
+    /// The target that has answered last.
+    answered: Cell<Option<(Rank, TargetIndex)>>,
 }
 
 /// How it is asked for.
@@ -119,7 +123,8 @@ impl Object {
             value: read.value.clone(),
             conditions: read.conditions,
         });
-        let wish = Wish { dkey, conditions, akeys: akeys.collect(), wanted, deadline: context.until() };
+        let (akeys, deadline, answered) = (akeys.collect(), context.until(), Cell::new(None));
+        let wish = Wish { dkey, conditions, akeys, wanted, deadline, answered };
         let to_compare = wanted > INLINE_MAX as u64;
         let outcome = self.ask(context, &wish, Manner { to_compare, lends: true }, reads).await;
         let lends = match &outcome {
@@ -136,8 +141,15 @@ impl Object {
             Err(error) if to_compare && error.is(Der::NOSYS) => true,
             _ => return outcome,
         };
+        // The same replica again, which finds out in this way if its data is damaged.
+        let again = match (self.replica, wish.answered.get()) {
+            (ReplicaChoice::Any, Some(place)) => {
+                Self { replica: ReplicaChoice::First(place), ..self.clone() }
+            }
+            _ => self.clone(),
+        };
         // Boxed, since it is rare and part of every fetch's future.
-        Box::pin(self.ask(context, &wish, Manner { to_compare: false, lends }, reads)).await
+        Box::pin(again.ask(context, &wish, Manner { to_compare: false, lends }, reads)).await
     }
 
     /// Asks for data, compares it with its checksums and puts it in its place.
@@ -184,6 +196,7 @@ impl Object {
             .exchange_until(context, wish.deadline, &info, ShardChoice::Dkey(wish.dkey), &payload, &build)
             .await
             .map_err(|refusal| refusal.error)?;
+        wish.answered.set(Some(exchange.by()));
         let (reply, behind) =
             codec::decode_prefix::<FetchReply>(exchange.body()).map_err(|error| info.protocol(error))?;
         if reply.akeys.len() != reads.len() {

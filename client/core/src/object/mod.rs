@@ -9,6 +9,7 @@ mod placement;
 mod replicas;
 mod reserve;
 pub(crate) mod update;
+mod verify;
 
 pub use fetch::AkeyRead;
 pub use key::ExtremeKey;
@@ -18,13 +19,14 @@ pub use placement::{PlacedTarget, Placement};
 pub(crate) use replicas::{LOOK_PAUSE, may_be_answered_elsewhere};
 pub(crate) use reserve::{DkeyRuns, Reserved};
 pub use update::AkeyWrite;
+pub use verify::{Mismatch, MismatchKind, Verified};
 
 use core::fmt;
 use std::rc::Rc;
 
 use weir_layout::Layout;
 use weir_proto::pool::{PoolMap, PoolTarget, TargetState};
-use weir_proto::{Der, Epoch, Key, ObjectId, ReaderId};
+use weir_proto::{Der, Epoch, Key, ObjectId, Rank, ReaderId, TargetIndex};
 use weir_runtime::Instant;
 
 use crate::error::Error;
@@ -41,6 +43,18 @@ pub struct Object {
     epoch: Epoch,
     /// The transaction whose epoch that is. What it reads is noted.
     reader: Option<ReaderId>,
+    replica: ReplicaChoice,
+}
+
+/// Which replica of a group is asked that may be any.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ReplicaChoice {
+    /// One at random.
+    Any,
+    /// This one, and others if it can't answer.
+    First((Rank, TargetIndex)),
+    /// This one and no other, also what only the leader is asked otherwise.
+    Only((Rank, TargetIndex)),
 }
 
 /// Where a request about an object goes.
@@ -61,7 +75,7 @@ impl Object {
         ObjectClass::of(oid)
             .and_then(ObjectClass::ensure_supported)
             .map_err(|error| Error::invalid("open object", error))?;
-        Ok(Self { container: container.clone(), oid, epoch: Epoch::MAX, reader: None })
+        Ok(Self::open_unchecked(container, oid))
     }
 
     /// The same object as it was at a snapshot's epoch; reads see that state.
@@ -74,6 +88,12 @@ impl Object {
     #[must_use]
     pub fn in_transaction(&self, (epoch, reader): (Epoch, ReaderId)) -> Self {
         Self { epoch, reader: Some(reader), ..self.clone() }
+    }
+
+    /// The same object as one replica of its groups has it: reads and lists ask this target and no other.
+    #[must_use]
+    pub fn at_replica(&self, rank: Rank, index: TargetIndex) -> Self {
+        Self { replica: ReplicaChoice::Only((rank, index)), reader: None, ..self.clone() }
     }
 
     /// Whether reads see the newest state, not one of an epoch.
@@ -97,7 +117,8 @@ impl Object {
     #[doc(hidden)]
     #[must_use]
     pub fn open_unchecked(container: &Container, oid: ObjectId) -> Self {
-        Self { container: container.clone(), oid, epoch: Epoch::MAX, reader: None }
+        let (epoch, replica) = (Epoch::MAX, ReplicaChoice::Any);
+        Self { container: container.clone(), oid, epoch, reader: None, replica }
     }
 
     /// Whether groups of replicas hold it.

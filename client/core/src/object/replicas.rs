@@ -3,10 +3,11 @@
 
 use core::time::Duration;
 
+use weir_proto::pool::PoolMap;
 use weir_proto::{Der, opcode};
 use weir_runtime::Instant;
 
-use super::{Object, ShardChoice, is_stale, no_shard, out_of_service};
+use super::{Object, ReplicaChoice, ShardChoice, is_stale, no_shard, out_of_service};
 use crate::error::Error;
 use crate::operation::{Exchange, PAUSE, Payload, Reach, Refusal, RequestInfo};
 use crate::session::Context;
@@ -48,9 +49,7 @@ impl Object {
             };
             let is_asked = |id: &u32| !passed.contains(id) && !damaged.contains(id);
             let serving: Vec<u32> = layout.serving(group, &map).filter(is_asked).collect();
-            let choice = if spreads { context.runtime().random_u64() } else { 0 };
-            let chosen = usize::try_from(choice % serving.len().max(1) as u64);
-            let id = chosen.ok().and_then(|chosen| serving.get(chosen)).copied();
+            let id = self.choose(context, &map, &serving, spreads);
             let Some(target) = id.and_then(|id| map.target(id)) else {
                 if let Some(refusal) = told.take_if(|_| passed.is_empty()) {
                     return Err(refusal);
@@ -90,6 +89,22 @@ impl Object {
                 answered => return answered,
             }
         }
+    }
+
+    /// The member that is asked, of those that may be: the first one leads.
+    fn choose(&self, context: &Context, map: &PoolMap, serving: &[u32], spreads: bool) -> Option<u32> {
+        let named = |place| {
+            let is_named = |id: &&u32| map.target(**id).is_some_and(|one| (one.rank, one.index) == place);
+            serving.iter().find(is_named).copied()
+        };
+        match self.replica {
+            ReplicaChoice::Only(place) => return named(place),
+            ReplicaChoice::First(place) if named(place).is_some() => return named(place),
+            ReplicaChoice::First(_) | ReplicaChoice::Any => {}
+        }
+        let choice = if spreads { context.runtime().random_u64() } else { 0 };
+        let chosen = usize::try_from(choice % serving.len().max(1) as u64);
+        chosen.ok().and_then(|chosen| serving.get(chosen)).copied()
     }
 }
 

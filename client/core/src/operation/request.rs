@@ -65,6 +65,8 @@ pub(crate) struct Exchange {
     reply: Reply,
     received: Option<Buffer>,
     long: bool,
+    /// Who has answered.
+    by: (Rank, TargetIndex),
 }
 
 impl Exchange {
@@ -78,6 +80,11 @@ impl Exchange {
             .split_first_chunk::<LENGTH_LEN>()
             .and_then(|(length, rest)| rest.get(..usize::try_from(u64::from_le_bytes(*length)).ok()?));
         found.unwrap_or_default()
+    }
+
+    /// The target that has answered.
+    pub(crate) const fn by(&self) -> (Rank, TargetIndex) {
+        self.by
     }
 
     /// What the engine wrote to the client's memory.
@@ -152,7 +159,8 @@ impl Context {
             let error = match outcome {
                 Ok(reply) => {
                     let long = matches!(payload, Payload::LongReply { .. });
-                    return Ok(Exchange { reply, received: outgoing.into_received(payload), long });
+                    let (received, by) = (outgoing.into_received(payload), (rank, TargetIndex(target)));
+                    return Ok(Exchange { reply, received, long, by });
                 }
                 Err(error) => error,
             };
