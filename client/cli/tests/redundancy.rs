@@ -24,6 +24,9 @@ const LIMIT: Duration = Duration::from_mins(2);
 const WRITERS: u64 = 3;
 const READERS: u64 = 2;
 
+/// A file that is longer is a device of an engine.
+const DEVICE_MIN: u64 = 32 << 20;
+
 /// Names that each writer uses in turn.
 const NAMES: u64 = 16;
 
@@ -232,6 +235,49 @@ fn engines_are_killed_and_restarted_one_by_one() {
             }
         }
     });
+}
+
+/// Where a value begins in the device files of a system, which has it in whole blocks.
+fn places_of(system: &DevSystem, value: &[u8]) -> Vec<(PathBuf, u64)> {
+    let (mut found, mut ahead) = (Vec::new(), vec![system.folder().to_owned()]);
+    while let Some(folder) = ahead.pop() {
+        for entry in fs::read_dir(folder).expect("listed").flatten() {
+            let (path, about) = (entry.path(), entry.metadata().expect("there"));
+            if about.is_dir() {
+                ahead.push(path);
+            } else if about.is_file() && about.len() > DEVICE_MIN {
+                let (file, mut block) = (File::open(&path).expect("opened"), [0; 64]);
+                let mut has = |at: &u64| file.read_exact_at(&mut block, *at).is_ok() && block == value[..64];
+                let places = (0..about.len()).step_by(4096).filter(|at| has(at));
+                found.extend(places.map(|at| (path.clone(), at)).collect::<Vec<_>>());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_copy_that_has_rotted_on_its_device_is_found_and_repaired() {
+    let system = start();
+    system.run(&["container", "create", "tank", "objects", "--type", "object"]);
+    let lines: Vec<String> = (0..6000).map(|line| format!("line {line}\n")).collect();
+    let value = lines.concat();
+    system.run(&["kv", "put", "tank", "objects", "1", "key", &value]);
+    let verify = ["object", "verify", "tank", "objects", "1"];
+    let verified = system.json(&verify);
+    assert_eq!((&verified["dkeys"], verified["mismatches"].as_array().map(Vec::len)), (&json!(1), Some(0)));
+    let places = places_of(&system, value.as_bytes());
+    let [(one, at), (other, _)] = &places[..] else { panic!("{places:?}") };
+    assert_ne!(one, other, "each copy is on a device of its own");
+    let device = File::options().write(true).open(one).expect("opened");
+    device.write_all_at(b"x", at + 1000).expect("written");
+    let (code, error) = system.fails(&verify);
+    assert!(code == 9 && error.contains("not in service: 1;"), "{error}");
+    harness::eventually("it is repaired", LIMIT, || {
+        let ended = system.weir().args(verify).output().expect("it runs");
+        ended.status.success()
+    });
+    assert_eq!(system.run(&["kv", "get", "tank", "objects", "1", "key"]).trim_end(), value.trim_end());
 }
 
 #[test]

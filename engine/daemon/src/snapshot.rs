@@ -120,6 +120,8 @@ pub struct TargetFigures {
     pub health: DeviceHealth,
     /// Its scrubber.
     pub scrub: ScrubReport,
+    /// Damaged versions that were repaired with another replica's data, and those that could not be so far.
+    pub repairs: (u64, u64),
     /// Places found rotten, by pool label; empty for what belongs to the target as a whole.
     pub rotten: BTreeMap<String, u64>,
     /// RPC counters by name.
@@ -204,6 +206,7 @@ pub async fn take(target: &Target) -> TargetFigures {
         lost: target.pools.lost().is_some(),
         health: target.store.device_health().unwrap_or_default(),
         scrub: target.store.scrub(),
+        repairs: target.io.repairs(),
         rpc: target.rpc.metrics().all().into_iter().collect(),
         endpoint: target.rpc.endpoint().counters().all().into_iter().collect(),
         fabric: Some(target.rpc.endpoint().capabilities().clone()),

@@ -7,6 +7,7 @@ mod admission;
 mod groups;
 mod operations;
 mod rebuild;
+mod repair;
 mod repeats;
 mod replication;
 mod service;

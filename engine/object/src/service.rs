@@ -14,6 +14,7 @@ use crate::admission::{Admission, IoMetrics, refusal};
 use crate::groups::{Floors, is_replicated};
 use crate::operations::Operations;
 use crate::rebuild::{Rebuild, RebuildProgress};
+use crate::repair::Repair;
 use crate::repeats::Repeats;
 use crate::replication::Replication;
 use crate::transaction::Transactions;
@@ -28,6 +29,7 @@ pub struct IoService {
     operations: Operations,
     replication: Rc<Replication>,
     rebuild: Rc<Rebuild>,
+    repair: Rc<Repair>,
     transactions: Rc<Transactions>,
     unsettled: Rc<Unsettled>,
     admission: Admission,
@@ -49,16 +51,27 @@ impl IoService {
         );
         let transactions =
             Transactions::new(admission.clone(), Rc::clone(&unsettled), floors, Rc::clone(&replication));
+        let repair = Repair::new(admission.clone());
         let rebuild = Rebuild::new(
             admission.clone(),
             Rc::clone(&repeats),
             Rc::clone(&unsettled),
             Rc::clone(&transactions),
             Rc::clone(&replication),
+            Rc::clone(&repair),
         );
-        let operations = Operations::new(admission.clone(), repeats, Rc::clone(&unsettled));
-        let service =
-            Rc::new(Self { rt, operations, replication, rebuild, transactions, unsettled, admission });
+        let operations =
+            Operations::new(admission.clone(), repeats, Rc::clone(&unsettled), Rc::clone(&repair));
+        let service = Rc::new(Self {
+            rt,
+            operations,
+            replication,
+            rebuild,
+            repair,
+            transactions,
+            unsettled,
+            admission,
+        });
         service.rt.spawn(sweep(Rc::downgrade(&service), service.rt.clone()));
         service.serve(rpc, opcode::OBJECT_UPDATE, Operation::Update);
         service.serve(rpc, opcode::OBJECT_FETCH, Operation::Fetch);
@@ -80,6 +93,7 @@ impl IoService {
         service.serve(rpc, opcode::REPLICA_COMMIT, Operation::Commit);
         service.replication.start();
         service.rebuild.start();
+        service.repair.start();
         service.transactions.start();
         service
     }
@@ -106,6 +120,12 @@ impl IoService {
     #[must_use]
     pub fn rebuilt_bytes(&self) -> u64 {
         self.rebuild.bytes()
+    }
+
+    /// Damaged versions that were repaired since the start, and those that are known and could not be repaired so far.
+    #[must_use]
+    pub fn repairs(&self) -> (u64, u64) {
+        (self.repair.repaired(), self.repair.unrepaired())
     }
 
     /// Plants a fault, for tests of the harness that looks for it.

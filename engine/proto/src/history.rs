@@ -218,3 +218,53 @@ pub struct ChangeNames {
     /// Where to go on; `None`: nothing is left.
     pub next: Option<ChangeId>,
 }
+
+/// A version of a value, by what it belongs to.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct VersionName {
+    /// The container.
+    pub container: ContainerId,
+    /// The object.
+    pub object: ObjectId,
+    /// The dkey.
+    pub dkey: Key,
+    /// The akey.
+    pub akey: Key,
+    /// The records of an array; `None`: a single value.
+    pub extent: Option<Extent>,
+    /// When it was stored.
+    pub epoch: Epoch,
+}
+
+impl core::fmt::Display for VersionName {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { container, object, dkey, akey, extent, epoch } = self;
+        write!(f, "container {container} object {object} dkey \"{dkey}\" akey \"{akey}\"")?;
+        if let Some(Extent { index, count }) = extent {
+            write!(f, " records {index} to {}", index.saturating_add(count.saturating_sub(1)))?;
+        }
+        write!(f, " epoch {}", epoch.0)
+    }
+}
+
+/// A target whose copy of a version is damaged → another member of its group: the data of that version. Answered by
+/// [`VersionData`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VersionRequest {
+    /// The pool.
+    pub pool: PoolId,
+    /// Version of the pool map by which the sender goes.
+    pub map_version: u32,
+    /// The version.
+    pub version: VersionName,
+    /// Bytes of its data.
+    pub len: u64,
+}
+
+/// Data of a version, as far as it is sound. Whoever has asked compares it with the checksums that it has.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct VersionData {
+    /// The data; empty: nothing of it is there.
+    #[serde(with = "serde_bytes")]
+    pub data: Vec<u8>,
+}

@@ -187,6 +187,9 @@ opcodes! {
     /// Target that gets data → one that serves: [`crate::history::EndedRequest`] → [`crate::history::EndedTransactions`]. Engines
     /// only.
     TARGET_ENDED_TRANSACTIONS = 0x0443,
+    /// Target with a damaged version → another member: [`crate::history::VersionRequest`] → [`crate::history::VersionData`].
+    /// Engines only.
+    TARGET_VERSION = 0x0444,
     /// Leader of a transaction of groups → target: [`crate::replica_transaction::ReplicaPrepareRequest`] → empty, or
     /// [`crate::transaction::Declined`]. Engines only.
     TARGET_REPLICA_PREPARE = 0x0450,

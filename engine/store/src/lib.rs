@@ -19,7 +19,7 @@
 //! | `state` | the open store that all operations share, with journal, catalog, paging and limits |
 //! | `log` | checkpoints, and the open of a store: recovery, replay, damage |
 //! | `operations` | update, fetch, punch, list, query, transactions |
-//! | `upkeep` | aggregation, merging, defragmentation, scrubbing, reclaim |
+//! | `upkeep` | aggregation, merging, defragmentation, scrubbing, repair, reclaim |
 //! | `store` | the store itself |
 //! | `audit` | the index of an open store against what is counted along |
 //! | `offline` | what tools need for a store that nobody has open |
@@ -51,13 +51,14 @@ pub use state::config::{FormatOptions, ScrubConfig, StoreConfig};
 pub use state::error::{FetchError, FormatError, OpenError, PoolError, TransactionError, UpdateError};
 pub use state::mark::Mark;
 pub use state::read::Comparison;
-pub use state::rot::{Rot, ScrubReport};
+pub use state::rot::{Rot, RottenVersion, ScrubReport};
 pub use state::shard::Shard;
 pub use state::stats::{
     CHECKPOINT_BOUNDS_MS, CacheStats, CheckpointHistogram, CommitStats, ContainerSummary, DmaStats,
     IndexStats, LATENCY_BOUNDS_US, LatencyHistogram, PoolSpace, PoolSummary, StoreSpace, StoreStats,
 };
 pub use store::Store;
+pub use upkeep::repair::{DamagedVersion, RepairOutcome};
 pub use weir_format::decision::Decision;
 pub use weir_format::owner::Owner;
 pub use weir_proto::TransactionId;

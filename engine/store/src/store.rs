@@ -13,6 +13,7 @@ use crate::state::core::{Core, reserve_blocks};
 use crate::state::error::{FormatError, OpenError, PoolError};
 use crate::state::journal;
 use crate::state::mark::Mark;
+use crate::state::rot::{self, RottenVersion};
 use crate::state::shard::Shard;
 use crate::state::stats::{
     CacheStats, CommitStats, DmaStats, IndexStats, PoolSummary, StoreSpace, StoreStats,
@@ -348,6 +349,20 @@ impl Store {
     #[must_use]
     pub fn scrub(&self) -> crate::state::rot::ScrubReport {
         self.core.scrub.report.borrow().clone()
+    }
+
+    /// The next version with data that the scrubber has found damaged. From the first call on it leaves these to the caller, who
+    /// repairs them ([`Shard::repair_version`]) or says that they stay as they are ([`Store::report_rotten`]).
+    #[must_use]
+    pub fn take_rotten(&self) -> Option<RottenVersion> {
+        self.core.scrub.take_rotten()
+    }
+
+    /// Counts a version as rotten that nobody can repair.
+    pub fn report_rotten(&self, found: RottenVersion) {
+        for place in found.places {
+            rot::report(&self.core, place);
+        }
     }
 
     /// Memory of the index in bytes: of nodes in memory, and of those that a checkpoint being written keeps.

@@ -5,29 +5,28 @@ use crate::cluster;
 use core::time::Duration;
 use std::rc::Rc;
 
-use cluster::{Cluster, DISK_BYTES, POOL, open_container, properties};
+use cluster::{Cluster, DISK_BYTES, open_container, properties};
 use weir_client::{
-    AkeyRead, AkeyWrite, Buffer, Conditions, ContainerProperties, ContainerType, Context, Der, Error, Extent,
-    Key, Lender, Object, ObjectClass, Traffic, Transaction, kind,
+    AkeyRead, AkeyWrite, Buffer, Conditions, ContainerType, Context, Der, Error, Extent, Key, Lender, Object,
+    ObjectClass, Traffic, Transaction, kind,
 };
 use weir_media::sim::SimDisk;
 use weir_proto::object::{FetchReply, Fetched};
 use weir_proto::opcode;
 use weir_rpc::{Request, Status};
-use weir_store::StoreConfig;
 
 /// Bytes of the value.
-const LEN: usize = 1 << 20;
+pub const LEN: usize = 1 << 20;
 /// Bytes of a chunk of it.
-const CHUNK: usize = 32 << 10;
+pub const CHUNK: usize = 32 << 10;
 /// A byte of it, and a bit.
-const PLACE: (usize, u8) = (5 * CHUNK + 777, 4);
+pub const PLACE: (usize, u8) = (5 * CHUNK + 777, 4);
 
-fn key(text: &str) -> Key {
+pub fn key(text: &str) -> Key {
     Key::new(text.as_bytes()).expect("a short key")
 }
 
-fn value() -> Vec<u8> {
+pub fn value() -> Vec<u8> {
     let mut state = 1_u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -36,7 +35,7 @@ fn value() -> Vec<u8> {
     (0..LEN).map(|_| next()).collect()
 }
 
-fn extents(index: usize, count: usize) -> Vec<Extent> {
+pub fn extents(index: usize, count: usize) -> Vec<Extent> {
     vec![Extent { index: index as u64, count: count as u64 }]
 }
 
@@ -172,51 +171,6 @@ fn a_bit_that_flips_on_the_way_is_made_good_by_a_second_answer() {
     let (found, costs) = stage.fetch(0, LEN);
     assert!(found.expect("it got through") == value());
     assert_eq!(costs, [2, 1, 0]);
-}
-
-#[test]
-fn a_copy_that_is_damaged_is_read_elsewhere_and_one_that_is_damaged_everywhere_is_told() {
-    let cluster = Cluster::start_empty(7, 2, 1, StoreConfig::default());
-    cluster.create_redundant_pool(POOL, 1);
-    let context = cluster.context(Duration::from_mins(1));
-    let writer = context.clone();
-    let object = cluster.run(async move {
-        let properties = properties("damaged", ContainerType::Object);
-        let properties = ContainerProperties { object_class: "RP_2GX".into(), ..properties };
-        let container = open_container(&writer, properties).await;
-        let oid = container.new_object_id(&writer, kind::MULTI_HASHED, None).await.expect("an id");
-        let object = Object::open(&container, oid).expect("opens");
-        let value = value();
-        let write = [AkeyWrite::array(key("a"), 1, extents(0, LEN), vec![&value])];
-        object.update(&writer, &key("d"), Conditions::NONE, &write).await.expect("stored");
-        object
-    });
-    let fetch = |index, count| {
-        let (context, object) = (context.clone(), object.clone());
-        cluster.run(async move {
-            let mut into = vec![0; count];
-            let read = AkeyRead::array(key("a"), 1, extents(index, count), vec![&mut into]);
-            object.fetch(&context, &key("d"), Conditions::NONE, &mut [read]).await.map(|_| into)
-        })
-    };
-    for damaged in 0..2 {
-        let disk = cluster.disk((damaged, 0));
-        let begin = &value()[..4096];
-        let start = (0..DISK_BYTES / 4096).find(|at| disk.bytes(at * 4096, 4096) == *begin);
-        disk.rot(start.expect("on the disk") * 4096 + PLACE.0 as u64, PLACE.1);
-        // Each is asked first by some; long and short ones are compared at different places.
-        for (index, count) in [(0, LEN), (PLACE.0 - 2000, 4000)].repeat(10) {
-            let found = fetch(index, count);
-            if damaged == 0 {
-                assert!(found.expect("the other one is sound") == value()[index..index + count]);
-            } else {
-                let error = found.expect_err("nobody has it");
-                assert!(error.is(Der::CSUM), "{error}");
-            }
-        }
-    }
-    let counted = |rank| cluster.targets(rank)[0].store().stats().checksum_errors;
-    assert!(counted(0) > 0 && counted(1) > 0);
 }
 
 /// Answers the engine's plain fetches as if somebody had punched the value between the two answers: there is nothing.

@@ -5,6 +5,7 @@ mod cluster;
 mod damage;
 mod leaders;
 mod maps;
+mod repair;
 mod repeats;
 mod reserve;
 mod simulated;

@@ -1,4 +1,4 @@
-//! Series about the scrubber.
+//! Series about the scrubber, and about the repair of what it and reads find.
 
 use super::{Exporter, Metric, Value, seconds};
 
@@ -35,6 +35,16 @@ impl Exporter {
                 help: "Places at which the scrubber found something else than was written, and which stay so",
                 series: rotten,
             },
+            self.by_target(
+                "weir_engine_repaired_versions",
+                "Damaged versions that were repaired with the data of another replica",
+                |figures| Value::Counter(figures.repairs.0),
+            ),
+            self.by_target(
+                "weir_engine_unrepaired_versions",
+                "Damaged versions of objects with replicas that could not be repaired so far",
+                |figures| Value::Gauge(figures.repairs.1),
+            ),
         ]
     }
 }

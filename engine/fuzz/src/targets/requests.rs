@@ -17,7 +17,7 @@ use weir_proto::group::{
 use weir_proto::history::{
     ChangeNames, EndedRequest, EndedTransaction, EndedTransactions, HistoryBegin, HistoryBegun,
     HistoryComparison, HistoryDifference, HistoryEvent, HistoryPage, HistoryRequest, HistoryStep,
-    HistoryVersion, NamesRequest,
+    HistoryVersion, NamesRequest, VersionData, VersionName, VersionRequest,
 };
 use weir_proto::lease::{
     FillProgress, HindranceNotice, LeaseReply, LeaseRequest, LeaseWish, ProgressNotice, RebuiltNotice,
@@ -216,6 +216,9 @@ types![
     HistoryPage,
     HistoryComparison,
     HistoryDifference,
+    VersionName,
+    VersionRequest,
+    VersionData,
     EndedRequest,
     EndedTransaction,
     EndedTransactions,

@@ -1,5 +1,6 @@
 //! Errors of the store as clients get them, with the names of pool, container and target.
 
+use weir_group::Refusal;
 use weir_pool::{Failed, TargetPool, TargetPools};
 use weir_proto::{Der, PoolId, Rank, TargetIndex};
 use weir_rpc::Status;
@@ -85,6 +86,11 @@ pub fn without_lease(pools: &TargetPools, pool: &TargetPool) -> Status {
         pool.label()
     );
     Status::new(Der::AGAIN, message)
+}
+
+/// An answer to another engine.
+pub fn between_engines(Status { der, message }: Status) -> Refusal {
+    Refusal { der, object: String::new(), message }
 }
 
 /// The answer to a request that breaks a rule of the protocol.

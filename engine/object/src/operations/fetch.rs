@@ -2,7 +2,7 @@
 
 use weir_pool::Operation;
 use weir_proto::limits::INLINE_MAX;
-use weir_proto::object::{AkeyFetch, Conditions, FetchReply, FetchRequest, Fetched, validate};
+use weir_proto::object::{Conditions, FetchReply, FetchRequest, Fetched, validate};
 use weir_proto::transaction::decode_read;
 use weir_proto::{Der, Epoch, ReaderId, Rights, codec, opcode};
 use weir_rpc::{Body, Request, Status};
@@ -38,23 +38,38 @@ impl Operations {
             let found = self.when_settled(&request, &access, read, async |epoch| {
                 find(&access, &wanted, epoch, reader).await
             });
-            let found = found.await?.map_err(|error| refusal::fetch(&error, place))?;
+            let refuse = |error: FetchError| self.refuse(&error, (&access, &wanted), place);
+            let found = found.await?.map_err(refuse)?;
             let len = found.data_len();
             let body = if len <= (INLINE_MAX - REPLY_ROOM) as u64 || request.bulk_room() < len {
-                self.inline(&request, &wanted.akeys, found, place).await?
+                self.inline(&request, (&access, &wanted), found, place).await?
             } else {
-                self.pushed(&request, &wanted.akeys, found, place).await?
+                self.pushed(&request, (&access, &wanted), found, place).await?
             };
             Ok((body, len))
         });
         counted.await
     }
 
+    /// The answer to a fetch that the store refused. What it found damaged is repaired if there is another copy.
+    fn refuse(
+        &self,
+        error: &FetchError,
+        (access, wanted): (&Access, &FetchRequest),
+        place: &ErrorSite<'_>,
+    ) -> Status {
+        if error.is_of_data() || matches!(error, FetchError::Media(_)) {
+            let (pool, container) = (access.pool.id(), access.container.id);
+            self.repair.suspect(pool, container, (wanted.object, &wanted.dkey));
+        }
+        refusal::fetch(error, place)
+    }
+
     /// A reply with the data behind it; when that doesn't fit a message, the data is pushed after all.
     async fn inline(
         &self,
         request: &Request,
-        akeys: &[AkeyFetch],
+        read: (&Access, &FetchRequest),
         found: Fetch,
         place: &ErrorSite<'_>,
     ) -> Result<Body, Status> {
@@ -71,14 +86,14 @@ impl Operations {
             return Err(too_large());
         }
         let mut data = vec![0; len];
-        let sums =
-            found.read_summed(akeys, &mut data).await.map_err(|error| refusal::fetch(&error, place))?;
+        let sums = found.read_summed(&read.1.akeys, &mut data).await;
+        let sums = sums.map_err(|error| self.refuse(&error, read, place))?;
         let mut body = codec::encode(&reply(&found, sums, true));
         if body.len() + data.len() > INLINE_MAX {
             if request.bulk_room() < len as u64 {
                 return Err(too_large());
             }
-            return self.pushed(request, akeys, found, place).await;
+            return self.pushed(request, read, found, place).await;
         }
         body.extend_from_slice(&data);
         Ok(body)
@@ -92,16 +107,16 @@ impl Operations {
     async fn pushed(
         &self,
         request: &Request,
-        akeys: &[AkeyFetch],
+        read: (&Access, &FetchRequest),
         found: Fetch,
         place: &ErrorSite<'_>,
     ) -> Result<Body, Status> {
         let len = usize::try_from(found.data_len()).map_err(refusal::invalid)?;
         let payload = request.payload(len).await?;
         let mut landed = found
-            .read_to(akeys, comparison(request.opcode()), payload.into_parts())
+            .read_to(&read.1.akeys, comparison(request.opcode()), payload.into_parts())
             .await
-            .map_err(|error| refusal::fetch(&error, place))?;
+            .map_err(|error| self.refuse(&error, read, place))?;
         let body = codec::encode(&reply(&found, landed.sums, false));
         drop(found);
         let (buffer, _room) = &mut landed.memory;

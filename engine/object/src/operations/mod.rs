@@ -23,6 +23,7 @@ use weir_proto::object::{Conditions, UpdateReply};
 use weir_rpc::{Body, Request, Status};
 
 use crate::admission::{Admission, Permit, refusal};
+use crate::repair::Repair;
 use crate::repeats::Repeats;
 use crate::unsettled::Unsettled;
 
@@ -32,11 +33,18 @@ pub(crate) struct Operations {
     repeats: Rc<Repeats>,
     /// What reads of objects with replicas wait for.
     unsettled: Rc<Unsettled>,
+    /// Told of damage that reads meet.
+    repair: Rc<Repair>,
 }
 
 impl Operations {
-    pub(crate) const fn new(admission: Admission, repeats: Rc<Repeats>, unsettled: Rc<Unsettled>) -> Self {
-        Self { admission, repeats, unsettled }
+    pub(crate) const fn new(
+        admission: Admission,
+        repeats: Rc<Repeats>,
+        unsettled: Rc<Unsettled>,
+        repair: Rc<Repair>,
+    ) -> Self {
+        Self { admission, repeats, unsettled, repair }
     }
 
     /// Forgets identities whose requests can't come again, and changes that nobody tells of any more.

@@ -25,6 +25,7 @@ use weir_proto::pool::TargetState;
 use weir_runtime::Instant;
 
 use crate::admission::Admission;
+use crate::repair::Repair;
 use crate::repeats::Repeats;
 use crate::replication::Replication;
 use crate::transaction::Transactions;
@@ -73,6 +74,8 @@ pub(crate) struct Rebuild {
     unsettled: Rc<Unsettled>,
     transactions: Rc<Transactions>,
     replication: Rc<Replication>,
+    /// Told of versions that are damaged where they come from.
+    repair: Rc<Repair>,
     /// What is under way, by pool.
     running: RefCell<HashMap<PoolId, RebuildProgress>>,
     /// Pools in which places have moved: what lies here may be in places of others.
@@ -96,6 +99,7 @@ impl Rebuild {
         unsettled: Rc<Unsettled>,
         transactions: Rc<Transactions>,
         replication: Rc<Replication>,
+        repair: Rc<Repair>,
     ) -> Rc<Self> {
         let (running, ended, bytes) = (RefCell::default(), Cell::new(0), Cell::new(0));
         let (told, moved, dropping) = (Cell::new(None), RefCell::default(), RefCell::default());
@@ -106,6 +110,7 @@ impl Rebuild {
             unsettled,
             transactions,
             replication,
+            repair,
             running,
             moved,
             dropping,

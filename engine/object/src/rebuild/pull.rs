@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_pool::TargetPool;
 use weir_proto::history::{
     ChangeNames, EndedRequest, EndedTransactions, HistoryBegin, HistoryBegun, HistoryComparison,
-    HistoryDifference, HistoryEvent, HistoryRequest, HistoryStep, NamesRequest,
+    HistoryDifference, HistoryEvent, HistoryRequest, HistoryStep, HistoryVersion, NamesRequest, VersionName,
 };
 use weir_proto::limits::PAYLOAD_MAX;
 use weir_proto::pool::PoolMap;
@@ -81,6 +81,30 @@ struct Part<'a> {
     container: ContainerId,
     shares: Shares,
     round: Round,
+}
+
+/// The versions among those of a page whose data is damaged where they come from.
+fn unread_versions(container: ContainerId, told: &HistoryDifference) -> Vec<VersionName> {
+    let (mut object, mut dkey, mut akey) = (None, None, None);
+    let (mut found, mut number) = (Vec::new(), 0);
+    for step in &told.page.steps {
+        match step {
+            HistoryStep::Object(one) => object = Some(*one),
+            HistoryStep::Dkey(one) => dkey = Some(one),
+            HistoryStep::Akey(one) => akey = Some(one),
+            HistoryStep::Event { .. } => {}
+            HistoryStep::Version(HistoryVersion { epoch, extent, .. }) => {
+                if let (Ok(_), Some(object), Some(dkey), Some(akey)) =
+                    (told.unread.binary_search(&number), object, dkey, akey)
+                {
+                    let (dkey, akey, extent, epoch) = (dkey.clone(), akey.clone(), *extent, *epoch);
+                    found.push(VersionName { container, object, dkey, akey, extent, epoch });
+                }
+                number += 1;
+            }
+        }
+    }
+    found
 }
 
 fn text(error: impl core::fmt::Display) -> String {
@@ -286,9 +310,9 @@ impl Rebuild {
         }
         if !told.unread.is_empty() {
             let (count, (rank, index)) = (told.unread.len(), part.source.place);
-            tracing::error!(
+            tracing::warn!(
                 pool = pool.label(), container = label, %rank, target = %index, count,
-                "versions are damaged at the only target that has them: readers are told so here, too; restore them from a backup"
+                "versions are damaged where they come from: they are repaired here if another target has them"
             );
         }
         let holds = || self.holds(pool, part.round);
@@ -301,6 +325,9 @@ impl Rebuild {
             let is_full = matches!(status.der, Der::NOSPACE | Der::UPDATE_AGAIN);
             Obstacle { reason: status.message, is_full }
         })?;
+        for version in unread_versions(container, &told) {
+            self.repair.note(pool.id(), version);
+        }
         self.bytes.set(self.bytes.get() + taken.bytes);
         if taken.entries > 0 {
             self.set_hindrance(pool, None);

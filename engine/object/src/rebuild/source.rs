@@ -3,7 +3,6 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use weir_group::Refusal;
 use weir_pool::TargetPool;
 use weir_proto::history::{
     ChangeNames, EndedRequest, EndedTransactions, HistoryBegin, HistoryBegun, HistoryComparison,
@@ -25,10 +24,6 @@ const HOLD: Duration = Duration::from_mins(1);
 /// transactions take.
 const DECIDED_MAX: Duration = Duration::from_secs(1);
 
-fn refused(Status { der, message }: Status) -> Refusal {
-    Refusal { der, object: String::new(), message }
-}
-
 impl Rebuild {
     /// Answers targets that lack data from now on.
     pub(super) fn serve_sources(self: &Rc<Self>) {
@@ -39,8 +34,8 @@ impl Rebuild {
                     let rebuild = weak.upgrade();
                     async move {
                         let stopping = || Status::new(Der::SHUTDOWN, "the engine is stopping");
-                        let $rebuild = rebuild.ok_or_else(stopping).map_err(refused)?;
-                        $body.map_err(refused)
+                        let $rebuild = rebuild.ok_or_else(stopping).map_err(refusal::between_engines)?;
+                        $body.map_err(refusal::between_engines)
                     }
                 };
                 self.admission.pools.engines().serve(opcode::$opcode, handler);

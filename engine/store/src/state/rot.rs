@@ -7,7 +7,9 @@ use core::cell::Cell;
 use core::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::collections::VecDeque;
 use weir_proto::PoolId;
+use weir_proto::history::VersionName;
 
 /// Most findings that are kept one by one, so that a device that rots everywhere doesn't fill the memory. All are
 /// counted up to [`KNOWN_MAX`].
@@ -15,6 +17,10 @@ const FOUND_MAX: usize = 100;
 
 /// Most places that are remembered as known, so that the next pass doesn't count them again.
 const KNOWN_MAX: usize = 100_000;
+
+/// Most versions that wait for somebody who may repair them. What the scrubber finds beyond that counts as rotten at once, and is
+/// found again by its next pass.
+const AWAITED_MAX: usize = 10_000;
 
 /// Something on the device that isn't what was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -66,6 +72,31 @@ pub struct ScrubReport {
     pub found: Vec<Rot>,
 }
 
+/// A version that the scrubber has found damaged, which another target may have.
+#[derive(Clone, Debug)]
+pub struct RottenVersion {
+    /// The pool.
+    pub pool: PoolId,
+    /// The version.
+    pub version: VersionName,
+    /// Where it is damaged.
+    pub(crate) places: Vec<Rot>,
+}
+
+/// Keeps a damaged version for who may repair it. Gives its places back when nobody does.
+pub(crate) fn hand_over(core: &Core, found: RottenVersion) -> Result<(), Vec<Rot>> {
+    let mut awaited = core.scrub.awaited.borrow_mut();
+    match &mut *awaited {
+        Some(awaited) if awaited.len() < AWAITED_MAX => {
+            let version = &found.version;
+            tracing::warn!(pool = %found.pool, %version, "scrub: the data of a version does not match its checksums; it is repaired if another target has it");
+            awaited.push_back(found);
+            Ok(())
+        }
+        _ => Err(found.places),
+    }
+}
+
 /// Counts, keeps and logs a place: once, as long as it stays as it is. What a device refuses that is out of use says nothing of
 /// the place.
 pub(crate) fn report(core: &Core, rot: Rot) {
@@ -108,9 +139,16 @@ pub(crate) struct Scrub {
     known: RefCell<BTreeSet<u64>>,
     /// Where it is; each checkpoint stores it.
     position: Cell<ScrubPosition>,
+    /// Damaged versions for who may repair them; `None`: nobody does.
+    awaited: RefCell<Option<VecDeque<RottenVersion>>>,
 }
 
 impl Scrub {
+    /// The next damaged version. Whoever has asked once is given all that is found from then on.
+    pub(crate) fn take_rotten(&self) -> Option<RottenVersion> {
+        self.awaited.borrow_mut().get_or_insert_default().pop_front()
+    }
+
     pub(crate) fn position(&self) -> ScrubPosition {
         self.position.get()
     }

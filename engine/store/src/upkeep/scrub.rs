@@ -6,7 +6,8 @@
 //! from the root of that checkpoint, and counts a value that doesn't match as damaged only if the index still refers to it.
 //!
 //! It writes damaged metadata again if the store has another copy: nodes that are in memory, the superblock with its two
-//! copies, bitmaps and headers, of which each checkpoint writes others. So the next open doesn't meet this damage.
+//! copies, bitmaps and headers, of which each checkpoint writes others. So the next open doesn't meet this damage. Damaged data it
+//! leaves to whoever can get it from another target ([`crate::Store::take_rotten`]).
 
 mod fixed;
 
@@ -23,8 +24,8 @@ use crate::state::config::ScrubConfig;
 use crate::state::core::Core;
 use crate::state::pace::PIECE;
 use crate::state::rot;
-use crate::state::rot::Rot;
-use crate::state::subject::subject_of;
+use crate::state::rot::{Rot, RottenVersion};
+use crate::state::subject::{subject_of, version_of};
 use core::time::Duration;
 use std::rc::Rc;
 use weir_runtime::Instant;
@@ -231,15 +232,31 @@ async fn check_values(core: &Rc<Core>, entries: &Packed, from: &[u8], budget: &m
             let bad = compare(core, &blocks).await;
             if bad.is_empty() || !is_current(core, &key, value).await { Vec::new() } else { bad }
         };
-        for piece in bad {
-            let (pool, subject) = subject_of(&core.catalog.borrow(), &key, value);
-            let location = core.location("data", piece.offset);
-            let BadPiece { len, reason, .. } = piece;
-            rot::report(core, Rot { location, len, pool, subject, reason, renewed: false });
+        if !bad.is_empty() {
+            report_values(core, &key, value, bad);
         }
         budget.spend(core, blocks.runs.iter().map(|run| run.bytes()).sum()).await;
     }
     Some(())
+}
+
+/// Hands a damaged version over to who may repair it, or reports its pieces.
+fn report_values(core: &Core, key: &[u8], value: &[u8], bad: Vec<BadPiece>) {
+    let (pool, subject) = subject_of(&core.catalog.borrow(), key, value);
+    let place = |BadPiece { offset, len, reason }: BadPiece| {
+        let location = core.location("data", offset);
+        Rot { location, len, pool, subject: subject.clone(), reason, renewed: false }
+    };
+    let mut places: Vec<Rot> = bad.into_iter().map(place).collect();
+    if let Some((pool, version)) = version_of(&core.catalog.borrow(), key, value) {
+        match rot::hand_over(core, RottenVersion { pool, version, places }) {
+            Ok(()) => return,
+            Err(back) => places = back,
+        }
+    }
+    for place in places {
+        rot::report(core, place);
+    }
 }
 
 /// Whether the index still says this of a key.

@@ -36,6 +36,7 @@ mod pools;
 mod quota;
 mod real;
 mod records;
+mod repair;
 mod reserve;
 mod reuse;
 mod scrub;

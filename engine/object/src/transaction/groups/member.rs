@@ -17,7 +17,7 @@ use weir_runtime::sync::Gate;
 
 use super::plan::{dkey_of, object_of};
 use super::{Taking, arrived, kept};
-use crate::admission::refusal;
+use crate::admission::refusal::{self, between_engines};
 use crate::groups::{leads, leads_not, serving};
 use crate::transaction::{ASK_LIMIT, AlreadyClaimed, Name, Transactions, may_succeed_anew};
 
@@ -29,10 +29,6 @@ pub(super) const LOOK: Duration = Duration::from_millis(2);
 
 pub(super) fn stopping() -> Status {
     Status::new(Der::SHUTDOWN, "the engine is stopping")
-}
-
-fn refused(Status { der, message }: Status) -> Refusal {
-    Refusal { der, object: String::new(), message }
 }
 
 /// Takes the changes out of a request, or gets them from its sender.
@@ -67,29 +63,29 @@ impl Transactions {
         engines.serve(opcode::TARGET_REPLICA_DECIDE, move |_, request: ReplicaDecision| {
             let service = weak.upgrade();
             async move {
-                let service = service.ok_or_else(|| refused(stopping()))?;
+                let service = service.ok_or_else(|| between_engines(stopping()))?;
                 // The leader's request may be dropped in the middle: the claim is held until it is stored.
                 let rt = service.admission.rt.clone();
                 let stored = rt.spawn(async move { service.store_decision(request).await });
-                stored.await.unwrap_or_else(|_| Err(stopping())).map_err(refused)
+                stored.await.unwrap_or_else(|_| Err(stopping())).map_err(between_engines)
             }
         });
         let weak = Rc::downgrade(self);
         engines.serve(opcode::TARGET_REPLICA_KNOWN, move |_, request: ReplicaKnownRequest| {
             let service = weak.upgrade();
             async move {
-                let service = service.ok_or_else(|| refused(stopping()))?;
-                service.say_what_is_known(request).await.map_err(refused)
+                let service = service.ok_or_else(|| between_engines(stopping()))?;
+                service.say_what_is_known(request).await.map_err(between_engines)
             }
         });
         let weak = Rc::downgrade(self);
         engines.serve(opcode::TARGET_REPLICA_OUTCOME, move |_, request: ReplicaOutcomeRequest| {
             let service = weak.upgrade();
             async move {
-                let service = service.ok_or_else(|| refused(stopping()))?;
+                let service = service.ok_or_else(|| between_engines(stopping()))?;
                 let rt = service.admission.rt.clone();
                 let found = rt.spawn(async move { service.say_outcome(request).await });
-                found.await.unwrap_or_else(|_| Err(stopping())).map_err(refused)
+                found.await.unwrap_or_else(|_| Err(stopping())).map_err(between_engines)
             }
         });
         let weak = Rc::downgrade(self);
@@ -97,8 +93,8 @@ impl Transactions {
             let service = weak.upgrade();
             async move {
                 let ReplicaForgetRequest { pool, container, transaction } = request;
-                let service = service.ok_or_else(|| refused(stopping()))?;
-                let shard = service.admission.pool(pool).map_err(refused)?;
+                let service = service.ok_or_else(|| between_engines(stopping()))?;
+                let shard = service.admission.pool(pool).map_err(between_engines)?;
                 service.forget_here(&shard, (pool, container, transaction)).await;
                 Ok::<_, Refusal>(())
             }

@@ -16,6 +16,7 @@ mod erase;
 mod export;
 mod import;
 mod replace;
+mod versions;
 
 use crate::state::shard::Shard;
 use core::time::Duration;

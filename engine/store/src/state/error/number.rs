@@ -68,7 +68,8 @@ impl UpdateError {
 
 impl FetchError {
     /// Whether bytes of a value are damaged, and nothing else is wrong.
-    pub(crate) const fn is_of_data(&self) -> bool {
+    #[must_use]
+    pub const fn is_of_data(&self) -> bool {
         matches!(self, Self::Corrupt { .. } | Self::Altered { .. })
     }
 
