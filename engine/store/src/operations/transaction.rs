@@ -364,7 +364,7 @@ impl Shard {
     }
 
     /// As [`Shard::commit_transaction`]. The changes of attributes commit in the same record, unless it was committed before. They
-    /// may take [`DECISION_MAX`] bytes of the log with the decision.
+    /// may take `DECISION_MAX` bytes of the log with the decision.
     ///
     /// # Errors
     /// See [`TransactionError`].
