@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
-# Runs the tests that `make test` runs.
+# Runs the tests that `make test` runs, cheapest first.
 #
 #   test.sh              all of them
-#   test.sh rust         those of the Rust crates
-#   test.sh rest         those in virtual machines, of the Go packages, and of the alert rules
 #   test.sh crate NAME   those of one crate (store, fuse, ...) or of one folder of Go packages (operator, csi, charts)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -47,26 +45,12 @@ test_crate() {
     fi
 }
 
-# Runs both beside each other: they wait for most of their time. Cargo lets one of them compile at a time. What the rest prints follows
-# when both have ended.
-test_all() {
-    local status=0
-    log=$(mktemp)
-    # A shell that is interrupted leaves what runs in its background alone.
-    trap 'rm -f "$log"; jobs -p | xargs -r kill' EXIT
-    setup/test.sh rest >"$log" 2>&1 &
-    rest=$!
-    setup/test.sh rust || status=$?
-    wait "$rest" || status=$?
-    cat "$log" >&2
-    ((status == 0)) || fail "tests failed; search the output for FAILED, FAIL and error"
-}
-
 case ${1:-all} in
-    all) test_all ;;
-    rust) test_rust ;;
-    rest) test_rest ;;
+    all)
+        test_rust
+        test_rest
+        ;;
     crate) test_crate "${2:?which crate: test.sh crate NAME}" ;;
-    *) fail "what to test is all, rust, rest, or crate NAME, not $1" ;;
+    *) fail "what to test is all, or crate NAME, not $1" ;;
 esac
 say "test: all passed"
