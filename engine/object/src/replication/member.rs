@@ -54,6 +54,9 @@ impl Replication {
         let pool = self.admission.pool(forward.pool)?;
         let container = pool.container(forward.container).await?;
         self.admission.check_storable(&pool, forward.map_version)?;
+        if self.came_as_history(&pool, leader, epoch) {
+            return Ok(());
+        }
         if let Some(known) = self.unsettled.find(forward.pool, leader, epoch) {
             known.stored.wait().await;
             let failed = || Status::new(Der::AGAIN, "it could not be stored; it is to be sent again");
@@ -110,7 +113,9 @@ impl Replication {
         let ReplicaForward { id, until, forgotten, object, epoch, map_version, .. } = request;
         let marks = Marks { identity: (id.client, id.number), until, forgotten, is_replicated: true };
         let (shard, along) = (pool.shard(), |epoch| marks.along(epoch));
-        let holds = || pool.check_map(map_version).is_ok();
+        // What came with history before it is stored is refused, and found to be here when it is sent again.
+        let came = || self.came_as_history(&pool, pending.leader, epoch);
+        let holds = || pool.check_map(map_version).is_ok() && !came();
         let attempt = async || match &change {
             ForwardedChange::Update { dkey, akeys } => {
                 let chosen = (epoch, &holds as &dyn Fn() -> bool);

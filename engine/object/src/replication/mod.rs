@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use weir_pool::TargetPool;
-use weir_proto::{Der, ObjectId, PoolId};
+use weir_proto::{Der, Epoch, ObjectId, PoolId};
 use weir_rpc::Status;
 use weir_runtime::Instant;
 use weir_runtime::sync::Gate;
@@ -36,6 +36,8 @@ pub(crate) struct Replication {
     floors: Rc<Floors>,
     /// Changes that are being made: one with the same name waits for them.
     running: RefCell<HashMap<(PoolId, Identity), Gate>>,
+    /// Up to which epoch this target has all that another one has stored, since it has caught up.
+    caught_up: RefCell<HashMap<(PoolId, Place), Epoch>>,
     notices: Notices,
     room: Room,
 }
@@ -71,8 +73,9 @@ impl Replication {
         unsettled: Rc<Unsettled>,
         floors: Rc<Floors>,
     ) -> Rc<Self> {
-        let (running, notices, room) = (RefCell::default(), Notices::default(), Room::default());
-        Rc::new(Self { admission, repeats, unsettled, floors, running, notices, room })
+        let (running, caught_up) = (RefCell::default(), RefCell::default());
+        let (notices, room) = (Notices::default(), Room::default());
+        Rc::new(Self { admission, repeats, unsettled, floors, running, caught_up, notices, room })
     }
 
     /// Answers leaders of groups from now on.
@@ -107,6 +110,20 @@ impl Replication {
             Some(Members { version: map.version, others })
         });
         members.ok().flatten()
+    }
+
+    /// Notes that this target has caught up, and has all that each of some targets has stored up to an epoch.
+    pub(crate) fn note_caught_up(&self, pool: PoolId, with: impl Iterator<Item = (Place, Epoch)>) {
+        let mut caught_up = self.caught_up.borrow_mut();
+        caught_up.retain(|(of, _), _| self.admission.pools.get(*of).is_ok());
+        caught_up.extend(with.map(|(place, until)| ((pool, place), until)));
+    }
+
+    /// Whether a change of a leader came with its history. While the shard is being filled it may come both ways, in any order; behind that
+    /// it would stand behind the punches that have ended it. Its name doesn't tell: a client that waits no longer is done with it.
+    fn came_as_history(&self, pool: &TargetPool, leader: Place, epoch: Epoch) -> bool {
+        let until = self.caught_up.borrow().get(&(pool.id(), leader)).copied();
+        until.is_some_and(|until| epoch <= until) && !pool.shard().is_filling()
     }
 
     /// Changes of a pool that this target makes as a leader at this moment: each opens when its change has ended.
