@@ -15,7 +15,7 @@ mod shares;
 mod source;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -78,6 +78,8 @@ pub(crate) struct Rebuild {
     repair: Rc<Repair>,
     /// What is under way, by pool.
     running: RefCell<HashMap<PoolId, RebuildProgress>>,
+    /// Epochs of changes that came with the history of places that a serving target gets, of those that may still be known by a name.
+    gained: RefCell<HashMap<PoolId, BTreeSet<u64>>>,
     /// Pools in which places have moved: what lies here may be in places of others.
     moved: RefCell<HashSet<PoolId>>,
     /// Pools in which that is dropped at this moment.
@@ -112,6 +114,7 @@ impl Rebuild {
             replication,
             repair,
             running,
+            gained: RefCell::default(),
             moved,
             dropping,
             hindered,
@@ -198,6 +201,7 @@ impl Rebuild {
                 self.admission.rt.spawn(async move {
                     rebuild.rebuild(&pool).await;
                     rebuild.running.borrow_mut().remove(&id);
+                    rebuild.gained.borrow_mut().remove(&id);
                     rebuild.moved.borrow_mut().insert(id);
                     rebuild.set_hindrance(&pool, None);
                 });

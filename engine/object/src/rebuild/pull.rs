@@ -45,6 +45,9 @@ const BEGIN_LIMIT: Duration = Duration::from_secs(2);
 /// How long a rebuild lasts in which a fault is planted: as long as one of much data, so that changes come meanwhile.
 const PLANTED_PAUSE: Duration = Duration::from_secs(2);
 
+/// How long before now a change was made at most whose name may still be known, in nanoseconds: names are kept for ten minutes.
+const NAMED_NS: u64 = 11 * 60 * 1_000_000_000;
+
 /// Names of changes that are asked for at once: 1 MiB.
 pub(super) const NAMES_MAX: usize = 32 << 10;
 
@@ -81,6 +84,16 @@ struct Part<'a> {
     container: ContainerId,
     shares: Shares,
     round: Round,
+}
+
+/// The epochs of the changes that have made what is in a page of history.
+fn epochs_of(steps: &[HistoryStep]) -> impl Iterator<Item = u64> {
+    steps.iter().filter_map(|step| match step {
+        HistoryStep::Event { epoch, .. } | HistoryStep::Version(HistoryVersion { epoch, .. }) => {
+            Some(epoch.0)
+        }
+        HistoryStep::Object(_) | HistoryStep::Dkey(_) | HistoryStep::Akey(_) => None,
+    })
 }
 
 /// The versions among those of a page whose data is damaged where they come from.
@@ -131,7 +144,7 @@ impl Rebuild {
         let mut told = HashSet::new();
         for source in &sources {
             // Behind the history: each change that came with it has its name at the source by then.
-            self.take_names(pool, source.place, round.version, &mut told).await?;
+            self.take_names(pool, source.place, round, &mut told).await?;
         }
         self.check_round(pool, round)?;
         if round.serves {
@@ -330,6 +343,12 @@ impl Rebuild {
         for version in unread_versions(container, &told) {
             self.repair.note(pool.id(), version);
         }
+        if part.round.serves {
+            let oldest = part.source.begun.now.0.saturating_sub(NAMED_NS);
+            let mut gained = self.gained.borrow_mut();
+            let epochs = epochs_of(&told.page.steps).filter(|epoch| *epoch >= oldest);
+            gained.entry(pool.id()).or_default().extend(epochs);
+        }
         self.bytes.set(self.bytes.get() + taken.bytes);
         if taken.entries > 0 {
             self.set_hindrance(pool, None);
@@ -369,18 +388,23 @@ impl Rebuild {
         &self,
         pool: &TargetPool,
         (rank, index): Place,
-        map_version: u32,
+        round: Round,
         told: &mut HashSet<Identity>,
     ) -> Result<(), String> {
         let engines = self.admission.pools.engines();
         let mut from = Some(ChangeId { client: 0, number: 0 });
         while let Some(begin) = from {
-            let request = NamesRequest { pool: pool.id(), map_version, from: begin };
+            let request = NamesRequest { pool: pool.id(), map_version: round.version, from: begin };
             let (opcode, room) = (opcode::TARGET_CHANGE_NAMES, usize::try_from(PAGE).map_err(text)?);
             let asked = engines.ask_long((rank, index), opcode, &request, room + PAGE_EXTRA, PAGE_LIMIT);
-            let ChangeNames { names, next } = asked.await.map_err(text)?;
+            let ChangeNames { mut names, next } = asked.await.map_err(text)?;
             if next.is_some_and(|next| (next.client, next.number) <= (begin.client, begin.number)) {
                 return Err("a list of names doesn't go on".to_owned());
+            }
+            if round.serves {
+                // A change of its own places that it lacks is about to be sent to it, and would be taken for stored by its name.
+                let gained = self.gained.borrow();
+                names.retain(|(.., epoch)| gained.get(&pool.id()).is_some_and(|all| all.contains(epoch)));
             }
             self.repeats.take_over(pool, &names).await.map_err(text)?;
             told.extend(names.iter().map(|(id, ..)| (id.client, id.number)));
