@@ -311,7 +311,8 @@ fn joined(extents: impl IntoIterator<Item = Extent>) -> Vec<Extent> {
 fn windows(extents: impl IntoIterator<Item = Extent>, most: u64) -> Vec<Extent> {
     let most = most.max(1);
     let cut = |extent: Extent| {
-        let begins = (0..extent.count).step_by(usize::try_from(most).unwrap_or(usize::MAX));
+        let all = core::iter::successors(Some(0_u64), move |at| at.checked_add(most));
+        let begins = all.take_while(move |at| *at < extent.count);
         begins.map(move |at| Extent { index: extent.index + at, count: most.min(extent.count - at) })
     };
     joined(extents).into_iter().flat_map(cut).collect()
