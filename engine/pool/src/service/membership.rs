@@ -107,6 +107,11 @@ impl PoolService {
             leaving.into_iter().filter(|rank| self.leases.end(*rank) <= now).collect();
         if !ended.is_empty() {
             self.take_out(&ended).await?;
+            // One that is back before the next look is in the map by then, and has had no time to take a lease.
+            let now = self.engines.runtime().now();
+            for rank in ended {
+                self.leases.excuse(rank, now);
+            }
         }
         self.replace_shards(&map, redundancy).await?;
         self.admit_replicas().await?;
@@ -186,7 +191,11 @@ impl PoolService {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::leases::Lease;
+    use crate::service::tests::served_by;
+    use crate::target::tests::POOL;
     use weir_proto::TargetIndex;
+    use weir_proto::lease::LeaseWish;
 
     /// A map of engines with two targets each: in service, `?` in doubt, `-` down, `+` up.
     fn map(engines: &str) -> PoolMap {
@@ -245,6 +254,40 @@ mod tests {
         assert!(!goes("???", 1, &[2]), "it is read before the others");
         assert!(goes("???", 1, &[0]), "it is read behind all others");
         assert!(goes("??", 1, &[0]) && !goes("??", 1, &[1]));
+    }
+
+    #[test]
+    fn who_is_back_before_the_next_look_stays_in_the_map() {
+        let targets = (0..3).map(|id| PoolTarget::serving(id, Rank(id), TargetIndex(0)));
+        let (world, node, _store, service, _pool) = served_by(targets.collect(), 1);
+        let look = || {
+            let service = Rc::clone(&service);
+            world.block_on(&node, async move {
+                let version = service.pool().expect("it has been made").map.version;
+                service.lease(Rank(2), &LeaseWish { pool: POOL, version, held: true });
+                service.look_after_members().await.expect("the store is sound");
+                let targets = service.pool().expect("it is there").map.targets;
+                (version, targets[1].state)
+            })
+        };
+        let mut looks = 0;
+        let (version, _) = loop {
+            world.run_for(LOOK_INTERVAL);
+            let (version, state) = look();
+            if state == TargetState::Down {
+                break (version, state);
+            }
+            looks += 1;
+            assert!(looks < 20, "it takes no lease");
+        };
+        let back = Rc::clone(&service);
+        let told = world.block_on(&node, async move { back.readmit(Rank(1), TargetIndex(0), version).await });
+        told.expect("it is back");
+        world.run_for(LOOK_INTERVAL);
+        assert_eq!(look().1, TargetState::Up);
+        let version = service.pool().expect("it is there").map.version;
+        let lease = service.lease(Rank(1), &LeaseWish { pool: POOL, version, held: false });
+        assert!(matches!(lease, Lease::Granted(_)), "nobody bars it");
     }
 
     #[test]
