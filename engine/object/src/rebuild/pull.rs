@@ -402,7 +402,8 @@ impl Rebuild {
                 return Err("a list of names doesn't go on".to_owned());
             }
             if round.serves {
-                // A change of its own places that it lacks is about to be sent to it, and would be taken for stored by its name.
+                // The target may lack a change of its own places that the leader is still sending. With its name here, the target
+                // would say that it has stored it.
                 let gained = self.gained.borrow();
                 names.retain(|(.., epoch)| gained.get(&pool.id()).is_some_and(|all| all.contains(epoch)));
             }

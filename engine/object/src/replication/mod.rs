@@ -119,8 +119,9 @@ impl Replication {
         caught_up.extend(with.map(|(place, until)| ((pool, place), until)));
     }
 
-    /// Whether a change of a leader came with its history. While the shard is being filled it may come both ways, in any order; behind that
-    /// it would stand behind the punches that have ended it. Its name doesn't tell: a client that waits no longer is done with it.
+    /// Whether a change of a leader came with its history. While the shard is being filled, a change may come both ways, in any order.
+    /// Later, an update that is stored once more is shown although a punch has ended it. The name of a change doesn't tell whether it is
+    /// here: targets forget it when the client waits no longer.
     fn came_as_history(&self, pool: &TargetPool, leader: Place, epoch: Epoch) -> bool {
         let until = self.caught_up.borrow().get(&(pool.id(), leader)).copied();
         until.is_some_and(|until| epoch <= until) && !pool.shard().is_filling()
