@@ -21,6 +21,7 @@ Groups; all of them when none is named:
   store                   a target's store beside raw io_uring and beside other storage libraries
   client                  the C client beside bare requests
   interception            programs that pass a mount, beside DFS and beside the mount
+  redundancy              objects with two copies beside objects with one, and what the loss of an engine costs
   files                   files through a mount beside the local file system
   life                    start, restart with data, connect, memory at rest
 
@@ -42,7 +43,7 @@ TEXT
 }
 
 WEIR_SCRIPT=bench/run.sh
-WEIR_NAMES=' fabric receive receive-simulated not-ready-simulated registration registration-simulated crowd-simulated membership-simulated store client interception files life '
+WEIR_NAMES=' fabric receive receive-simulated not-ready-simulated registration registration-simulated crowd-simulated membership-simulated store client interception redundancy files life '
 WEIR_VALUED=' --scratch --binaries --operations --references --output --small-files --sequential-mib --providers --fabric-part --store-part '
 WEIR_BARE=' --without-instructions '
 # shellcheck source=setup/arguments.sh

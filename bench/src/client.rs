@@ -2,6 +2,7 @@
 //! turns with `weir fabric bench` on the same engine.
 
 mod interception;
+mod redundancy;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,21 +46,32 @@ impl Bare {
     }
 }
 
-/// An engine in memory, and the program that is a client of it.
+/// A system, and the program that is a client of it.
 struct Client {
     weir: PathBuf,
     operations: PathBuf,
-    /// In memory; `weir dev down --wipe` removes it.
+    /// Of the system; `weir dev down --wipe` removes it.
     folder: PathBuf,
 }
 
 impl Client {
+    /// Starts an engine in memory.
     fn start(binaries: &Path, operations: &Path) -> Result<Self, BenchError> {
-        let absolute = |path: &Path| path.canonicalize().map_err(BenchError::file("find", path));
         let folder = PathBuf::from(format!("/dev/shm/weir-bench-{}", std::process::id()));
+        Self::start_in(folder, &["--engines", "1", "--size", "1GiB"], binaries, operations)
+    }
+
+    /// Starts engines of one target each.
+    fn start_in(
+        folder: PathBuf,
+        engines: &[&str],
+        binaries: &Path,
+        operations: &Path,
+    ) -> Result<Self, BenchError> {
+        let absolute = |path: &Path| path.canonicalize().map_err(BenchError::file("find", path));
         let client =
             Self { weir: absolute(binaries)?.join("weir"), operations: absolute(operations)?, folder };
-        client.dev("up", &["--detach", "--engines", "1", "--targets", "1", "--size", "1GiB"])?;
+        client.dev("up", &[&["--detach", "--targets", "1"], engines].concat())?;
         Ok(client)
     }
 
@@ -70,9 +82,14 @@ impl Client {
 
     /// A figure of the client.
     fn own(&self, figure: &str) -> Result<f64, BenchError> {
+        self.figure(figure, TURN, "S1")
+    }
+
+    /// A figure of the client with objects of a class.
+    fn figure(&self, figure: &str, seconds: &str, class: &str) -> Result<f64, BenchError> {
         let mut command = Command::new(&self.operations);
-        let printed =
-            output(command.args(["tank", figure, TURN]).env("WEIR_ATTACH", self.folder.join("client.json")))?;
+        command.args(["tank", figure, seconds, class]).env("WEIR_ATTACH", self.folder.join("client.json"));
+        let printed = output(&mut command)?;
         printed.trim().parse().map_err(|_| unexpected(figure, &printed))
     }
 
@@ -142,6 +159,16 @@ pub fn measure_interception(
     report: &mut Report,
 ) -> Result<(), BenchError> {
     measure_by(interception::rows, binaries, operations, report)
+}
+
+/// Measures objects with two copies beside objects with one, and adds the rows.
+pub fn measure_redundancy(
+    binaries: &Path,
+    operations: &Path,
+    scratch: &Path,
+    report: &mut Report,
+) -> Result<(), BenchError> {
+    redundancy::measure(binaries, operations, scratch, report)
 }
 
 fn measure_by(

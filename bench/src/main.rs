@@ -55,6 +55,8 @@ enum Group {
     Client,
     /// Programs that pass a mount, beside DFS and beside the mount.
     Interception,
+    /// Objects with two copies beside objects with one, and what the loss of an engine costs.
+    Redundancy,
     /// Files through a mount beside the local file system.
     Files,
     /// Start, restart with data, connect, memory at rest.
@@ -206,6 +208,11 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     }
     if wanted(Group::Interception) {
         client::measure_interception(&arguments.binaries, &arguments.operations, &mut report)?;
+        report.save(&arguments.output)?;
+    }
+    if wanted(Group::Redundancy) {
+        let Arguments { binaries, operations, scratch, .. } = arguments;
+        client::measure_redundancy(binaries, operations, scratch, &mut report)?;
         report.save(&arguments.output)?;
     }
     if !wanted(Group::Files) && !wanted(Group::Life) {

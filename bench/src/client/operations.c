@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One figure of the C client: operations POOL FIGURE SECONDS prints a number, in operations a second unless the figure says another
- * unit. bench/src/client.rs runs it by turns with a bare request. Instead of a pool, figures of POSIX calls take a file, which needs
- * no client. */
+/* One figure of the C client: operations POOL FIGURE SECONDS [CLASS] prints a number, in operations a second unless the figure says
+ * another unit. bench/src/client.rs runs it by turns with a bare request, bench/src/client/redundancy.rs with another system. Instead of a
+ * pool, figures of POSIX calls take a file, which needs no client. */
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -26,6 +26,9 @@
 #define THREADS 64
 /* Operations that are timed one by one, at most. */
 #define SAMPLES 200000
+/* Arrays that give every engine something to hold, and MiB of each. */
+#define FILLED 32
+#define FILLED_BLOCKS 32
 
 #define OK(call) \
 	do { \
@@ -44,6 +47,8 @@ static char *block;
 static size_t bytes = BLOCK;
 static int descriptor;
 static double seconds;
+/* Class of the key-value object and of the arrays. */
+static daos_oclass_id_t class = OC_S1;
 
 static double
 now(void)
@@ -195,6 +200,24 @@ middle_one(operation *run)
 	return 1 / took[done / 2];
 }
 
+/* Seconds of the operation that took longest, one at a time. */
+static double
+longest_one(operation *run)
+{
+	double began = now(), before = began, longest = 0;
+
+	for (uint64_t number = 0; before - began < seconds; number++) {
+		double after;
+
+		run(number, 0, NULL);
+		after = now();
+		if (after - before > longest)
+			longest = after - before;
+		before = after;
+	}
+	return longest;
+}
+
 /* Operations a second, several at a time; a poll waits, or looks and comes back at once. */
 static double
 many(operation *run, int in_flight, int64_t timeout)
@@ -301,6 +324,39 @@ queue_seconds(void)
 	return made;
 }
 
+/* Containers opened and closed a second. */
+static double
+opened(void)
+{
+	double began = now();
+	uint64_t done = 0;
+
+	for (; now() - began < seconds; done++) {
+		daos_handle_t another;
+
+		OK(daos_cont_open(poh, LABEL, DAOS_COO_RO, &another, NULL, NULL));
+		OK(daos_cont_close(another, NULL));
+	}
+	return (double)done / (now() - began);
+}
+
+/* Containers made and destroyed a second. */
+static double
+created(void)
+{
+	double began = now();
+	uint64_t done = 0;
+
+	for (; now() - began < seconds; done++) {
+		char label[32];
+
+		snprintf(label, sizeof(label), "made-%lu", (unsigned long)done);
+		OK(daos_cont_create_with_label(poh, label, NULL, NULL, NULL));
+		OK(daos_cont_destroy(poh, label, 0, NULL));
+	}
+	return (double)done / (now() - began);
+}
+
 /* Opens the container of the figures; the first process makes it. */
 static void
 open_container(const char *pool)
@@ -318,15 +374,22 @@ open_container(const char *pool)
 }
 
 static void
+open_array(uint64_t number)
+{
+	daos_obj_id_t oid = {.lo = number};
+
+	OK(daos_array_generate_oid(coh, &oid, false, class, 0, 0));
+	OK(daos_array_open_with_attr(coh, oid, DAOS_TX_NONE, DAOS_OO_RW, 1, BLOCK, &array, NULL));
+}
+
+static void
 open_values(void)
 {
 	daos_obj_id_t oid = {.lo = 1};
 
-	OK(daos_obj_generate_oid(coh, &oid, DAOS_OT_KV_HASHED, OC_S1, 0, 0));
+	OK(daos_obj_generate_oid(coh, &oid, DAOS_OT_KV_HASHED, class, 0, 0));
 	OK(daos_kv_open(coh, oid, DAOS_OO_RW, &kv, NULL));
-	oid = (daos_obj_id_t){.lo = 2};
-	OK(daos_array_generate_oid(coh, &oid, false, OC_S1, 0, 0));
-	OK(daos_array_open_with_attr(coh, oid, DAOS_TX_NONE, DAOS_OO_RW, 1, BLOCK, &array, NULL));
+	open_array(2);
 	OK(daos_eq_create(&queue));
 	bytes_fill();
 }
@@ -349,6 +412,18 @@ fill(operation *write, uint64_t count)
 		write(number, 0, NULL);
 }
 
+/* MiB written to many arrays. */
+static double
+filled(void)
+{
+	for (uint64_t number = 0; number < FILLED; number++) {
+		OK(daos_array_close(array, NULL));
+		open_array(100 + number);
+		fill(write_array, FILLED_BLOCKS);
+	}
+	return FILLED * FILLED_BLOCKS;
+}
+
 static double
 figure_of(const char *pool, const char *name)
 {
@@ -369,6 +444,12 @@ figure_of(const char *pool, const char *name)
 		return with_threads(false);
 	if (strcmp(name, "queue-seconds") == 0)
 		return queue_seconds();
+	if (strcmp(name, "opened") == 0)
+		return opened();
+	if (strcmp(name, "created") == 0)
+		return created();
+	if (strcmp(name, "filled-mib") == 0)
+		return filled();
 	for (size_t at = 0; at < sizeof(loads) / sizeof(loads[0]); at++) {
 		size_t len = strlen(loads[at].name);
 		const char *way = name + len;
@@ -379,14 +460,18 @@ figure_of(const char *pool, const char *name)
 			open_file(pool);
 		if (loads[at].fills != NULL)
 			fill(loads[at].fills, loads[at].count);
-		if (strcmp(way, ":small") == 0)
+		if (strncmp(way, ":small", strlen(":small")) == 0) {
 			bytes = SMALL;
+			way += strlen(":small");
+		}
 		if (strcmp(way, ":wait") == 0)
 			return many(loads[at].run, IN_FLIGHT, DAOS_EQ_WAIT);
 		if (strcmp(way, ":poll") == 0)
 			return many(loads[at].run, IN_FLIGHT, DAOS_EQ_NOWAIT);
 		if (strcmp(way, ":middle") == 0)
 			return middle_one(loads[at].run);
+		if (strcmp(way, ":longest") == 0)
+			return longest_one(loads[at].run);
 		return one_by_one(loads[at].run);
 	}
 	fprintf(stderr, "no figure %s\n", name);
@@ -416,8 +501,12 @@ main(int argc, char **argv)
 {
 	double began = now();
 
-	if (argc != 4) {
-		fprintf(stderr, "usage: operations POOL FIGURE SECONDS\n");
+	if (argc != 4 && argc != 5) {
+		fprintf(stderr, "usage: operations POOL FIGURE SECONDS [CLASS]\n");
+		return 1;
+	}
+	if (argc == 5 && (class = (daos_oclass_id_t)daos_oclass_name2id(argv[4])) == OC_UNKNOWN) {
+		fprintf(stderr, "no object class is called %s\n", argv[4]);
 		return 1;
 	}
 	seconds = strtod(argv[3], NULL);
