@@ -202,19 +202,7 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
         store::measure(&arguments.scratch, &arguments.references, &arguments.store_part, &mut report)?;
         report.save(&arguments.output)?;
     }
-    if wanted(Group::Client) {
-        client::measure(&arguments.binaries, &arguments.operations, &mut report)?;
-        report.save(&arguments.output)?;
-    }
-    if wanted(Group::Interception) {
-        client::measure_interception(&arguments.binaries, &arguments.operations, &mut report)?;
-        report.save(&arguments.output)?;
-    }
-    if wanted(Group::Redundancy) {
-        let Arguments { binaries, operations, scratch, .. } = arguments;
-        client::measure_redundancy(binaries, operations, scratch, &mut report)?;
-        report.save(&arguments.output)?;
-    }
+    clients(arguments, wanted, &mut report)?;
     if !wanted(Group::Files) && !wanted(Group::Life) {
         report.print();
         return Ok(());
@@ -229,4 +217,26 @@ fn run(arguments: &Arguments) -> Result<(), BenchError> {
     system.stop()?;
     report.print();
     report.save(&arguments.output)
+}
+
+/// The groups that are measured by clients on systems of their own.
+fn clients(
+    arguments: &Arguments,
+    wanted: impl Fn(Group) -> bool,
+    report: &mut Report,
+) -> Result<(), BenchError> {
+    let Arguments { binaries, operations, scratch, output, .. } = arguments;
+    if wanted(Group::Client) {
+        client::measure(binaries, operations, report)?;
+        report.save(output)?;
+    }
+    if wanted(Group::Interception) {
+        client::measure_interception(binaries, operations, report)?;
+        report.save(output)?;
+    }
+    if wanted(Group::Redundancy) {
+        client::measure_redundancy(binaries, operations, scratch, report)?;
+        report.save(output)?;
+    }
+    Ok(())
 }

@@ -47,14 +47,14 @@ pub fn measure(
         Client::start_in(folder, &engines, binaries, operations)
     };
     let replicated = start("1")?;
-    let measured = start("0").and_then(|plain| {
-        let systems = Systems { replicated, plain };
-        let measured = systems.rows(&scratch, report);
-        let stopped = systems.plain.dev("down", &["--wipe"]);
-        let stopped = systems.replicated.dev("down", &["--wipe"]).and(stopped);
-        measured.and(stopped.map(drop))
-    });
-    measured
+    let plain = match start("0") {
+        Ok(plain) => plain,
+        Err(error) => return replicated.dev("down", &["--wipe"]).and(Err(error)),
+    };
+    let systems = Systems { replicated, plain };
+    let measured = systems.rows(&scratch, report);
+    let stopped = [systems.plain, systems.replicated].map(|system| system.dev("down", &["--wipe"]).map(drop));
+    stopped.into_iter().fold(measured, Result::and)
 }
 
 impl Systems {
@@ -70,7 +70,8 @@ impl Systems {
             let pairs = self.turns(figure, ["RP_2G1", "S1"])?;
             pairs.rate(report, &format!("redundancy: {name}"), unit, "one copy", Some(goal));
         }
-        for (name, figure) in [("open and close a container", "opened"), ("make and destroy one", "created")] {
+        for (name, figure) in [("open and close a container", "opened"), ("make and destroy one", "created")]
+        {
             let pairs = self.turns(figure, ["RP_2G1", "S1"])?;
             pairs.time(report, &format!("redundancy: {name}"), "one replica of the service", None);
         }
@@ -92,9 +93,7 @@ impl Systems {
 
     /// The longest read and write while an engine is killed, which starts again at once.
     fn stalls(&self, report: &mut Report) -> Result<(), BenchError> {
-        for (name, figure, goal) in
-            [("read", "get:longest", "<= 2"), ("write", "put:longest", "<= 10")]
-        {
+        for (name, figure, goal) in [("read", "get:longest", "<= 2"), ("write", "put:longest", "<= 10")] {
             let longest = std::thread::scope(|scope| {
                 let loaded = scope.spawn(|| self.replicated.figure(figure, KILL_TURN, "RP_2GX"));
                 std::thread::sleep(KILL_AFTER);
@@ -102,7 +101,12 @@ impl Systems {
                 let longest = loaded.join().map_err(|_| unexpected(figure, "a panic"))?;
                 killed.and(longest)
             })?;
-            report.figure(&format!("redundancy: longest {name} while an engine is killed"), longest, "s", Some(goal));
+            report.figure(
+                &format!("redundancy: longest {name} while an engine is killed"),
+                longest,
+                "s",
+                Some(goal),
+            );
             self.replicated.awaits("Healthy")?;
         }
         Ok(())
@@ -114,7 +118,13 @@ impl Systems {
         self.replicated.dev("lose", &[RANK])?;
         self.replicated.awaits("Degraded")?;
         let pairs = self.turns("read", ["RP_2GX", "SX"])?;
-        pairs.rate(report, "redundancy: array read 1 MiB without an engine", "MiB/s", "one copy", Some(">= 0.5"));
+        pairs.rate(
+            report,
+            "redundancy: array read 1 MiB without an engine",
+            "MiB/s",
+            "one copy",
+            Some(">= 0.5"),
+        );
         self.replicated.dev("return", &[RANK])?;
         self.replicated.awaits("Rebuilding")?;
         let began = Instant::now();
@@ -123,7 +133,13 @@ impl Systems {
         let share = filled * 2.0 / 3.0;
         let rate = share / began.elapsed().as_secs_f64();
         let raw = raw_write(&scratch.join("redundancy-raw"), share)?;
-        report.beside("redundancy: an engine's data rebuilt", rate, "MiB/s", ("raw file", raw), Some(">= 0.5"));
+        report.beside(
+            "redundancy: an engine's data rebuilt",
+            rate,
+            "MiB/s",
+            ("raw file", raw),
+            Some(">= 0.5"),
+        );
         Ok(())
     }
 }
@@ -132,7 +148,10 @@ impl Client {
     /// The condition of the pool "tank".
     fn condition(&self) -> Result<String, BenchError> {
         let mut command = Command::new(&self.weir);
-        command.arg("--attach").arg(self.folder.join("client.json")).args(["--json", "pool", "query", "tank"]);
+        command
+            .arg("--attach")
+            .arg(self.folder.join("client.json"))
+            .args(["--json", "pool", "query", "tank"]);
         let printed = output(&mut command)?;
         serde_json::from_str::<Value>(&printed)
             .ok()
