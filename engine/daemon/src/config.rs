@@ -3,6 +3,7 @@
 mod cache;
 mod memory;
 mod probes;
+mod rebuild;
 mod spdk;
 mod wrong;
 
@@ -160,6 +161,9 @@ pub struct Flags {
     /// Seconds that a transfer of a target's device may take before the target is out of service until it ends.
     #[arg(long, env = "WEIR_STALL_LIMIT")]
     pub stall_limit: Option<u64>,
+    /// Least part of its time, in percent, that a target works for rebuilds, however long clients wait; 100: it never waits for them.
+    #[arg(long, env = "WEIR_REBUILD_FLOOR")]
+    pub rebuild_floor: Option<u32>,
     /// What is logged: a level (error, warn, info, debug, trace) or directives as in `info,weir_rpc=debug`.
     #[arg(long, env = "WEIR_LOG")]
     pub log: Option<String>,
@@ -249,6 +253,7 @@ struct File {
     scrub_rate: Option<String>,
     scrub_interval: Option<u64>,
     stall_limit: Option<u64>,
+    rebuild_floor: Option<u32>,
     log: Option<String>,
     log_format: Option<String>,
     tls: Option<FileTls>,
@@ -353,6 +358,8 @@ pub struct Config {
     pub scrub: Option<ScrubConfig>,
     /// How long a transfer of a device may take before the device counts as faulty until it ends.
     pub stall_limit: Duration,
+    /// Least part of its time that a target works for rebuilds, above 0 and up to 1.
+    pub rebuild_floor: f64,
     /// What is logged.
     pub log: String,
     /// How.
@@ -397,6 +404,7 @@ impl Config {
         let targets = flags.targets.or(file.targets).or(listed.map(|engine| engine.targets));
         let targets = required(targets, "targets", "--targets or WEIR_TARGETS")?;
         let management = flags.management_listen.clone().or(file.management_listen);
+        let management = management.as_deref().unwrap_or("0.0.0.0:10001");
         let metrics = flags.metrics_listen.clone().or(file.metrics_listen);
         let provider = flags.provider.clone().or(file.provider).unwrap_or_else(|| "tcp".to_owned());
         let device = flags.fabric_device.clone().or(file.fabric_device);
@@ -430,10 +438,7 @@ impl Config {
             fabric_port,
             probes: probes::parse(if flags.probes.is_empty() { &file.probes } else { &flags.probes })?,
             targets,
-            management_listen: address(
-                "management_listen",
-                management.as_deref().unwrap_or("0.0.0.0:10001"),
-            )?,
+            management_listen: address("management_listen", management)?,
             metrics_listen: address("metrics_listen", metrics.as_deref().unwrap_or("0.0.0.0:10002"))?,
             data: flags.data.clone().or(file.data).unwrap_or_else(|| "/var/lib/weir".into()),
             devices: if flags.devices.is_empty() { file.devices } else { flags.devices.clone() },
@@ -446,6 +451,7 @@ impl Config {
                 flags.scrub_interval.or(file.scrub_interval).unwrap_or(SCRUB_INTERVAL_DEFAULT),
             )?,
             stall_limit: stall_limit(flags.stall_limit.or(file.stall_limit))?,
+            rebuild_floor: rebuild::floor(flags.rebuild_floor.or(file.rebuild_floor))?,
             log: flags.log.clone().or(file.log).unwrap_or_else(|| "info".to_owned()),
             log_format: parse_format(flags.log_format.as_deref().or(file.log_format.as_deref()))?,
             tls: TlsFiles { ca: folder.join(tls.ca), cert: folder.join(tls.cert), key: folder.join(tls.key) },

@@ -254,6 +254,7 @@ impl Engine {
                         .unwrap_or(usize::MAX),
                     ..StoreConfig::default()
                 },
+                rebuild_floor: config.rebuild_floor,
                 processor,
             };
             let sender = sender.clone();

@@ -3,6 +3,7 @@
 
 mod fabric;
 mod membership;
+mod rebuild;
 mod scrub;
 mod transactions;
 
@@ -165,6 +166,7 @@ impl Collector for Exporter {
         metrics.extend(self.capabilities());
         metrics.extend(self.health());
         metrics.extend(self.scrub());
+        metrics.extend(self.rebuild());
         metrics.extend(self.fabric());
         metrics.extend(self.membership());
         metrics.extend(self.group());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weir_fabric::Capabilities;
 use weir_group::Roster;
 use weir_media::health::DeviceHealth;
-use weir_object::LatencyCounts;
+use weir_object::{IoService, LatencyCounts};
 use weir_pool::{OPERATIONS, PoolService, TargetPool};
 use weir_proto::group::MemberState;
 use weir_proto::{ContainerId, Der, Epoch};
@@ -122,6 +122,8 @@ pub struct TargetFigures {
     pub scrub: ScrubReport,
     /// Damaged versions that were repaired with another replica's data, and those that could not be so far.
     pub repairs: (u64, u64),
+    /// Data that it gets from others, or gives them.
+    pub rebuild: RebuildFigures,
     /// Places found rotten, by pool label; empty for what belongs to the target as a whole.
     pub rotten: BTreeMap<String, u64>,
     /// RPC counters by name.
@@ -134,6 +136,28 @@ pub struct TargetFigures {
     pub served: Vec<ServedPool>,
     /// Which engines are alive; only target 0 knows.
     pub membership: Option<MembershipFigures>,
+}
+
+/// Data that a target gets from others, or gives them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RebuildFigures {
+    /// Pools of which it gets data at this moment.
+    pub running: u64,
+    /// Times that it has got all that it lacked of a pool.
+    pub ended: u64,
+    /// Bytes of data that it has got.
+    pub bytes: u64,
+    /// Most of its time that it works for rebuilds, by how long its clients wait, in percent.
+    pub share_percent: u64,
+}
+
+impl RebuildFigures {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of 1 in percent")]
+    fn of(io: &IoService) -> Self {
+        let (running, ended) = io.rebuilds();
+        let share_percent = (io.rebuild_share() * 100.0).round() as u64;
+        Self { running: running.len() as u64, ended, bytes: io.rebuilt_bytes(), share_percent }
+    }
 }
 
 /// What target 0 knows of the other engines.
@@ -207,6 +231,7 @@ pub async fn take(target: &Target) -> TargetFigures {
         health: target.store.device_health().unwrap_or_default(),
         scrub: target.store.scrub(),
         repairs: target.io.repairs(),
+        rebuild: RebuildFigures::of(&target.io),
         rpc: target.rpc.metrics().all().into_iter().collect(),
         endpoint: target.rpc.endpoint().counters().all().into_iter().collect(),
         fabric: Some(target.rpc.endpoint().capabilities().clone()),

@@ -75,6 +75,8 @@ pub struct Settings {
     pub started: u64,
     /// How its store behaves.
     pub store: StoreConfig,
+    /// The least part of its time that it works for rebuilds where there are any, above 0 and up to 1.
+    pub rebuild_floor: f64,
     /// Where else the engine is measured.
     pub probes: Vec<ProbeListener>,
     /// The processor to stay on.
@@ -284,6 +286,7 @@ async fn start(executor: &Executor, settings: Settings) -> Result<Rc<Target>, Th
         started: settings.started,
     };
     let served = Target::start(context).await.map_err(|source| ThreadError::Start { target, source })?;
+    served.io().set_rebuild_floor(settings.rebuild_floor);
     weir_probe::announce(served.rpc(), &settings.probes);
     Ok(served)
 }

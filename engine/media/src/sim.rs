@@ -13,7 +13,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 use weir_runtime::random::Random;
-use weir_runtime::{Handle, nanos};
+use weir_runtime::{Handle, Instant, nanos};
 
 /// What a disk writes atomically, in bytes: the smallest logical block of today's disks.
 pub const SECTOR: usize = 512;
@@ -35,6 +35,8 @@ pub struct SimDiskOptions {
     pub stall: Duration,
     /// How probable it is that a read, write or flush fails.
     pub error_probability: f64,
+    /// Bytes that are read or written in a second, one transfer after another; 0: none waits for another one.
+    pub bytes_per_second: u64,
 }
 
 impl Default for SimDiskOptions {
@@ -48,6 +50,7 @@ impl Default for SimDiskOptions {
             stall_probability: 0.0,
             stall: Duration::from_millis(300),
             error_probability: 0.0,
+            bytes_per_second: 0,
         }
     }
 }
@@ -93,6 +96,8 @@ struct State {
     unwritable: Vec<Range<u64>>,
     /// Bits that the next read of their byte gets flipped.
     misread: Vec<(u64, u8)>,
+    /// When the last transfer of those that wait for each other ends.
+    busy_until: Instant,
     stats: DeviceStats,
 }
 
@@ -125,6 +130,7 @@ impl SimDisk {
             unreadable: Vec::new(),
             unwritable: Vec::new(),
             misread: Vec::new(),
+            busy_until: Instant::from_nanos(0),
             stats: DeviceStats::default(),
         };
         Self {
@@ -272,6 +278,16 @@ impl SimDisk {
         self.transfer_delay() + self.delay(min, max)
     }
 
+    /// Time until a transfer ends that begins now, behind those before it.
+    fn queue_delay(&self, now: Instant, len: usize) -> Duration {
+        let rate = self.options.borrow().bytes_per_second;
+        let took = (len as u64).saturating_mul(1_000_000_000).checked_div(rate);
+        let Some(took) = took.map(Duration::from_nanos) else { return Duration::ZERO };
+        let busy = &mut self.state.borrow_mut().busy_until;
+        *busy = now.max(*busy) + took;
+        busy.saturating_duration_since(now)
+    }
+
     fn fails(&self) -> bool {
         let probability = self.options.borrow().error_probability;
         probability > 0.0 && self.random.chance(probability)
@@ -369,6 +385,7 @@ impl SimDevice {
     fn start_write(&self, offset: u64, data: &[Slice], stable: bool) -> IoFuture<()> {
         let bytes: Vec<u8> = data.iter().map(|slice| &**slice).collect::<Vec<_>>().concat();
         let len = bytes.len() as u64;
+        let queued = self.disk.queue_delay(self.handle.now(), bytes.len());
         if let Err(error) = self.check(offset, bytes.len()) {
             return Box::pin(core::future::ready(Err(error)));
         }
@@ -384,7 +401,7 @@ impl SimDevice {
         let fails = self.disk.fails() || touches(&self.disk.state.borrow().unwritable, offset, len);
         let error = fails.then(|| self.failed("write", offset, len));
         let delay = if stable { self.disk.stable_delay() } else { self.disk.transfer_delay() };
-        self.after(delay, move |state| {
+        self.after(queued + delay, move |state| {
             // A failed write stays in flight: whatever part of it may or may not reach the media.
             if let Some(error) = error {
                 return Err(error);
@@ -421,7 +438,8 @@ impl Device for SimDevice {
         }
         let fails = self.disk.fails() || touches(&self.disk.state.borrow().unreadable, offset, len as u64);
         let error = fails.then(|| self.failed("read", offset, len as u64));
-        self.after(self.disk.transfer_delay(), move |state| {
+        let queued = self.disk.queue_delay(self.handle.now(), len);
+        self.after(queued + self.disk.transfer_delay(), move |state| {
             if let Some(error) = error {
                 return Err(error);
             }
@@ -501,6 +519,29 @@ mod tests {
         let disk = SimDisk::new("sim", 1 << 20, seed, SimDiskOptions::default());
         let device = disk.attach(&world.node("n").handle());
         (world, disk, device)
+    }
+
+    #[test]
+    fn transfers_of_a_slow_disk_wait_for_each_other() {
+        let (world, disk, device) = world(1);
+        let none = Duration::ZERO;
+        let (transfer_min, transfer_max, bytes_per_second) = (none, none, 4_096_000);
+        disk.set_options(SimDiskOptions {
+            transfer_min,
+            transfer_max,
+            bytes_per_second,
+            ..SimDiskOptions::default()
+        });
+        let engine = world.node("n");
+        let rt = engine.handle();
+        let waited = world.block_on(&engine, async move {
+            let began = rt.now();
+            let (first, second) = (device.write(0, block(1)), device.write(4096, block(2)));
+            second.await.expect("a healthy disk");
+            first.await.expect("a healthy disk");
+            rt.now() - began
+        });
+        assert_eq!(waited, Duration::from_millis(2));
     }
 
     #[test]

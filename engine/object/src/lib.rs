@@ -15,7 +15,7 @@ mod transaction;
 mod unsettled;
 
 pub use admission::{BOUNDS_US, IoMetrics, LatencyCounts};
-pub use rebuild::RebuildProgress;
+pub use rebuild::{REBUILD_FLOOR_DEFAULT, RebuildProgress};
 pub use service::IoService;
 #[doc(hidden)]
 pub use unsettled::PlantedBug;

@@ -110,6 +110,17 @@ impl IoService {
         (self.rebuild.progress(), self.rebuild.ended())
     }
 
+    /// Which part of its time the target works for rebuilds at most, its own and others', by how long its clients wait.
+    #[must_use]
+    pub fn rebuild_share(&self) -> f64 {
+        self.rebuild.pace().share()
+    }
+
+    /// The least such part from now on, from 0.01 to 1, however long clients wait.
+    pub fn set_rebuild_floor(&self, floor: f64) {
+        self.rebuild.pace().set_floor(floor);
+    }
+
     /// Changes of objects with replicas that aren't known to be at all members of their groups, and the epoch of the oldest one.
     #[must_use]
     pub fn unsettled(&self) -> (u64, Option<Epoch>) {

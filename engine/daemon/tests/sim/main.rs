@@ -24,6 +24,7 @@ mod lists;
 mod maps;
 mod members;
 mod moving;
+mod pacing;
 mod rebuild;
 mod replicas;
 mod saturation;
@@ -321,6 +322,11 @@ fn replicated_services_outlive_the_engines_that_run_them() {
     for (engines, redundancy) in [(3, 1), (5, 2)] {
         for_each_seed(SEEDS / 30, |seed| services::outlive_their_engines(seed, engines, redundancy));
     }
+}
+
+#[test]
+fn a_rebuild_yields_to_clients_and_ends() {
+    for_each_seed(1, pacing::yields_to_clients);
 }
 
 #[test]

@@ -26,6 +26,37 @@ impl LatencyCounts {
         self.buckets[BOUNDS_US.partition_point(|bound| *bound < us)] += 1;
         self.sum_ns = self.sum_ns.saturating_add(nanos(duration));
     }
+
+    /// How many were counted.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    /// What was counted since the same counts were `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let bucket = |index: usize| self.buckets[index].saturating_sub(earlier.buckets[index]);
+        Self { buckets: core::array::from_fn(bucket), sum_ns: self.sum_ns.saturating_sub(earlier.sum_ns) }
+    }
+
+    /// The duration that a part of those counted, from 0 to 1, did not pass: as if those in a bucket were spread evenly over it. Zero
+    /// where nothing was counted; what is beyond all bounds counts as the last one.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "an estimate between two bounds")]
+    pub fn quantile(&self, part: f64) -> Duration {
+        let rank = part * self.count() as f64;
+        let (mut below, mut lower) = (0.0, 0.0);
+        for (count, upper) in self.buckets.iter().zip(BOUNDS_US) {
+            let (count, upper) = (*count as f64, upper as f64);
+            if count > 0.0 && below + count >= rank {
+                let us = lower + (upper - lower) * ((rank - below) / count).clamp(0.0, 1.0);
+                return Duration::from_secs_f64(us / 1e6);
+            }
+            (below, lower) = (below + count, upper);
+        }
+        Duration::from_secs_f64(if below < rank { lower / 1e6 } else { 0.0 })
+    }
 }
 
 /// What a target's I/O service has done since it started.
@@ -53,6 +84,16 @@ impl IoMetrics {
         cell.set(counts);
     }
 
+    /// Times of all operations together.
+    pub(crate) fn all(&self) -> LatencyCounts {
+        let mut all = LatencyCounts::default();
+        for counts in self.latency() {
+            all.buckets.iter_mut().zip(counts.buckets).for_each(|(sum, count)| *sum += count);
+            all.sum_ns = all.sum_ns.saturating_add(counts.sum_ns);
+        }
+        all
+    }
+
     /// Times from a request's arrival to its reply, by [`Operation`].
     #[must_use]
     pub fn latency(&self) -> [LatencyCounts; OPERATIONS] {
@@ -63,6 +104,26 @@ impl IoMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_quantile_is_between_the_bounds_of_its_bucket() {
+        let mut counts = LatencyCounts::default();
+        assert_eq!((counts.count(), counts.quantile(0.99)), (0, Duration::ZERO));
+        (0..98).for_each(|_| counts.record(Duration::from_micros(200)));
+        let earlier = counts;
+        (0..2).for_each(|_| counts.record(Duration::from_micros(900)));
+        let us = |part| counts.quantile(part).as_micros();
+        assert!(
+            (100..=250).contains(&us(0.5)) && (500..=1000).contains(&us(0.99)),
+            "{} {}",
+            us(0.5),
+            us(0.99)
+        );
+        assert_eq!(counts.since(&earlier).count(), 2);
+        let mut slow = LatencyCounts::default();
+        slow.record(Duration::from_secs(100));
+        assert_eq!(slow.quantile(0.99), Duration::from_secs(5), "beyond all bounds");
+    }
 
     #[test]
     fn a_duration_falls_into_the_bucket_whose_bound_it_does_not_pass() {

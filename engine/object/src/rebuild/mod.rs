@@ -9,6 +9,7 @@
 //! The room calls the store's shard, transactions, the names of executed changes, and other targets; the service starts it.
 
 mod give;
+mod pace;
 mod progress;
 mod pull;
 mod shares;
@@ -30,6 +31,8 @@ use crate::repeats::Repeats;
 use crate::replication::Replication;
 use crate::transaction::Transactions;
 use crate::unsettled::{Place, PlantedBug, Unsettled};
+pub use pace::FLOOR_DEFAULT as REBUILD_FLOOR_DEFAULT;
+use pace::Pace;
 pub use progress::RebuildProgress;
 use pull::Round;
 
@@ -76,6 +79,8 @@ pub(crate) struct Rebuild {
     replication: Rc<Replication>,
     /// Told of versions that are damaged where they come from.
     repair: Rc<Repair>,
+    /// How much of the target's time its own rebuilds get, and those of others that it has data for.
+    pace: Pace,
     /// What is under way, by pool.
     running: RefCell<HashMap<PoolId, RebuildProgress>>,
     /// Epochs of changes that came with the history of places that a serving target gets, of those that may still be known by a name.
@@ -106,6 +111,7 @@ impl Rebuild {
         let (running, ended, bytes) = (RefCell::default(), Cell::new(0), Cell::new(0));
         let (told, moved, dropping) = (Cell::new(None), RefCell::default(), RefCell::default());
         let hindered = RefCell::default();
+        let pace = Pace::new(admission.rt.clone(), Rc::clone(&admission.metrics));
         Rc::new(Self {
             admission,
             repeats,
@@ -113,6 +119,7 @@ impl Rebuild {
             transactions,
             replication,
             repair,
+            pace,
             running,
             gained: RefCell::default(),
             moved,
@@ -133,6 +140,11 @@ impl Rebuild {
     /// The rebuilds that are under way.
     pub(crate) fn progress(&self) -> Vec<(PoolId, RebuildProgress)> {
         self.running.borrow().iter().map(|(pool, progress)| (*pool, *progress)).collect()
+    }
+
+    /// How much of the target's time rebuilds get.
+    pub(crate) const fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     /// Rebuilds that have ended since the start.

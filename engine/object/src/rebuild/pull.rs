@@ -18,6 +18,7 @@ use weir_runtime::sync::Semaphore;
 use weir_store::{HeldHistory, Replacement};
 
 use super::shares::Shares;
+use super::source::HOLD;
 use super::{Obstacle, Rebuild};
 use crate::admission::refusal::ErrorSite;
 use crate::operations::within_quota;
@@ -38,6 +39,9 @@ const PAGES_MAX: usize = 4;
 
 /// Longest wait for a page: what it takes the leader to read it, behind what clients ask for.
 const PAGE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Longest time between the beginnings of two pages of a part. The sender keeps aggregation from its history for longer than that.
+const PAGES_APART_MAX: Duration = Duration::from_secs(HOLD.as_secs() - 2 * PAGE_LIMIT.as_secs());
 
 /// Longest wait until a leader can begin: it waits for transactions.
 const BEGIN_LIMIT: Duration = Duration::from_secs(2);
@@ -129,6 +133,9 @@ impl Rebuild {
     pub(super) async fn pull(&self, pool: &Rc<TargetPool>, round: Round) -> Result<(), Obstacle> {
         // Which changes come from where isn't known before all have begun.
         pool.shard().fill(Epoch::MAX);
+        // What came before, by another map, says nothing of how long this takes.
+        let now = self.admission.rt.now();
+        self.note(pool, |progress| *progress = super::RebuildProgress::begun(now));
         let sources = self.begin(pool, round.version).await?;
         let newest = sources.iter().map(|source| source.begun.now).max();
         let oldest = sources.iter().map(|source| source.begun.now).min();
@@ -246,8 +253,15 @@ impl Rebuild {
     async fn pull_part(&self, pool: &Rc<TargetPool>, part: &Part<'_>) -> Result<(), Obstacle> {
         let (mut from, mut most, mut full) = (Vec::new(), PAGE, None);
         let wanted = |object: ObjectId, dkey: Option<&Key>| part.shares.has(object, dkey);
+        let mut asked = self.admission.rt.now();
         loop {
             self.check_round(pool, part.round)?;
+            if self.admission.rt.now().saturating_duration_since(asked) > PAGES_APART_MAX {
+                return Err("the last page is so long ago that its sender may have aggregated since"
+                    .to_owned()
+                    .into());
+            }
+            asked = self.admission.rt.now();
             let held = pool.shard().held_history(part.container, &from, &wanted).await.map_err(text)?;
             let told = self.ask_for_page(pool, part, (&from, most), &held).await?;
             let HistoryDifference { page, .. } = &told;
@@ -334,6 +348,7 @@ impl Rebuild {
         let is_shared = |object| part.shares.is_shared(object);
         let replacement = Replacement { bound, holds: &holds, is_shared: &is_shared };
         let bytes = told.page.data.len() as u64;
+        let _turn = self.pace.turn().await;
         let attempt = async || pool.shard().replace_history(container, &held, &told, &replacement).await;
         let taken = within_quota((pool, &known), bytes, &place, attempt).await;
         let taken = taken.map_err(|status| {

@@ -18,7 +18,7 @@ use super::shares::Shares;
 use crate::admission::refusal::{self, ErrorSite};
 
 /// How long history stays as it is after it was asked for: the time between two pages, many times.
-const HOLD: Duration = Duration::from_mins(1);
+pub(super) const HOLD: Duration = Duration::from_mins(1);
 
 /// How long a target that is about to give data waits for decisions: within the asker's patience, and longer than what most
 /// transactions take.
@@ -103,6 +103,9 @@ impl Rebuild {
         let label = container.to_string();
         let place = ErrorSite { pools: &self.admission.pools, pool: pool.id(), container: &label };
         let most = most.min(PAGE_MAX);
+        let _turn = self.pace.turn().await;
+        // Whoever waits for its turn goes by the map that is known then.
+        self.pool_by(pool.id(), map_version)?;
         let page = pool.shard().history(container, (&from, &until), most, &wanted, &here).await;
         page.map_err(|error| refusal::fetch(&error, &place))
     }

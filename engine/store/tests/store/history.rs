@@ -228,6 +228,28 @@ proptest! {
 }
 
 #[test]
+fn aggregation_stands_still_while_history_comes_or_goes() {
+    run(1, async |handle| {
+        let pair = Pair::new(&handle).await;
+        let (store, shard) = (&pair.leader.0, &pair.leader.1);
+        for (epoch, byte) in [(11, 1), (12, 2)] {
+            write(shard, 1, epoch, 0, &[byte; 8192]).await.expect("stored");
+        }
+        let dropped = async || {
+            shard.aggregate(CONTAINER, Epoch(20)).await.expect("aggregated");
+            store.stats().aggregated
+        };
+        shard.hold_history(Duration::from_mins(1));
+        assert_eq!(dropped().await, 0, "it is being read out");
+        handle.sleep(Duration::from_secs(61)).await;
+        shard.fill(Epoch::MAX);
+        assert_eq!(dropped().await, 0, "it is being taken in");
+        shard.end_fill();
+        assert_eq!(dropped().await, 1);
+    });
+}
+
+#[test]
 fn large_values_keep_their_bytes_and_checksums() {
     run(1, async |handle| {
         let pair = Pair::new(&handle).await;
