@@ -13,6 +13,7 @@ use weir_pool::{
 use weir_proto::group::MemberState;
 use weir_proto::limits::{PROTOCOL_MAX, PROTOCOL_MIN};
 use weir_proto::pool::{ContainerCreateRequest, EngineReport, ForwardReply, ForwardRequest};
+use weir_proto::system::SystemState;
 use weir_proto::{Capability, ContainerId, Der, PoolId, Rank, Rights, TargetIndex, TenantId, opcode};
 use weir_rpc::membership::Membership;
 use weir_runtime::{Either, join_all, race};
@@ -335,7 +336,20 @@ impl Management {
             }
         }
         let (system, viewed_by_rank) = (self.system.clone(), engines.own_rank().0);
-        v1::SystemQueryResponse { system, engines: states, viewed_by_rank }
+        let list_ranks = self.list_ranks().await;
+        v1::SystemQueryResponse { system, engines: states, viewed_by_rank, list_ranks }
+    }
+
+    /// The engines that keep the list of pools, first the one that answers for it; none: nobody says so.
+    async fn list_ranks(&self) -> Vec<u32> {
+        let engines = self.pools.engines();
+        let Ok(keeper) = self.pools.find_keeper().await else { return Vec::new() };
+        let (to, opcode) = (TargetIndex(0), opcode::SYSTEM_STATE);
+        let asked = engines.ask::<_, SystemState>(keeper, to, opcode, &(), REPORT_LIMIT).await;
+        let mut ranks: Vec<u32> =
+            asked.map_or_else(|_| vec![keeper.0], |state| state.members.iter().map(|rank| rank.0).collect());
+        ranks.sort_unstable_by_key(|rank| (*rank != keeper.0, *rank));
+        ranks
     }
 
     async fn directory(&self) -> Result<Rc<Directory>, Failure> {

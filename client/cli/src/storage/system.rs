@@ -167,9 +167,15 @@ async fn query(system: &System) -> Result<Answer, CliError> {
             })
         })
         .collect();
-    let response =
-        json!({"system": reply.system, "viewed_by_rank": reply.viewed_by_rank, "members": members});
-    Ok(Answer::new(response, table(&rows)))
+    let response = json!({
+        "system": reply.system,
+        "viewed_by_rank": reply.viewed_by_rank,
+        "list_ranks": reply.list_ranks,
+        "members": members,
+    });
+    let keepers: Vec<String> = reply.list_ranks.iter().map(u32::to_string).collect();
+    let keepers = if keepers.is_empty() { "no rank says so".to_owned() } else { keepers.join(", ") };
+    Ok(Answer::new(response, format!("{}\nList of pools kept by: {keepers}\n", table(&rows))))
 }
 
 fn state_name(engine: &EngineState) -> &'static str {

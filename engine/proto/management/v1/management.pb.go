@@ -591,7 +591,9 @@ type SystemQueryResponse struct {
 	System  string                 `protobuf:"bytes,1,opt,name=system,proto3" json:"system,omitempty"`
 	Engines []*EngineState         `protobuf:"bytes,2,rep,name=engines,proto3" json:"engines,omitempty"`
 	// Rank of the engine that answered: membership is as it sees it.
-	ViewedByRank  uint32 `protobuf:"varint,3,opt,name=viewed_by_rank,json=viewedByRank,proto3" json:"viewed_by_rank,omitempty"`
+	ViewedByRank uint32 `protobuf:"varint,3,opt,name=viewed_by_rank,json=viewedByRank,proto3" json:"viewed_by_rank,omitempty"`
+	// Ranks that keep the list of pools, first the one that answers for it; empty: none says that it does.
+	ListRanks     []uint32 `protobuf:"varint,4,rep,packed,name=list_ranks,json=listRanks,proto3" json:"list_ranks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -645,6 +647,13 @@ func (x *SystemQueryResponse) GetViewedByRank() uint32 {
 		return x.ViewedByRank
 	}
 	return 0
+}
+
+func (x *SystemQueryResponse) GetListRanks() []uint32 {
+	if x != nil {
+		return x.ListRanks
+	}
+	return nil
 }
 
 // An engine's answer on a tenant.
@@ -3549,11 +3558,13 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\n" +
 	"management\x18\x05 \x01(\tR\n" +
 	"management\"\x14\n" +
-	"\x12SystemQueryRequest\"\x8e\x01\n" +
+	"\x12SystemQueryRequest\"\xad\x01\n" +
 	"\x13SystemQueryResponse\x12\x16\n" +
 	"\x06system\x18\x01 \x01(\tR\x06system\x129\n" +
 	"\aengines\x18\x02 \x03(\v2\x1f.weir.management.v1.EngineStateR\aengines\x12$\n" +
-	"\x0eviewed_by_rank\x18\x03 \x01(\rR\fviewedByRank\"r\n" +
+	"\x0eviewed_by_rank\x18\x03 \x01(\rR\fviewedByRank\x12\x1d\n" +
+	"\n" +
+	"list_ranks\x18\x04 \x03(\rR\tlistRanks\"r\n" +
 	"\fTenantEngine\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x1a\n" +
 	"\banswered\x18\x02 \x01(\bR\banswered\x12\x18\n" +
