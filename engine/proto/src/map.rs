@@ -257,16 +257,25 @@ pub struct PoolMap {
     /// Version of the map since which groups whose members are about to change take no changes, so that nothing of theirs is unsettled
     /// when they do; 0: none are.
     pub handing: u32,
+    /// Engines that replicate the pool's service, at most [`SERVICE_RANKS_MAX`]; none: those that follow from the engines that the pool
+    /// was made with.
+    pub service: Vec<Rank>,
 }
 
+/// Most engines that a map names as those of the pool's service: five, and one that is about to take the place of one of them.
+pub const SERVICE_RANKS_MAX: usize = 6;
+
 impl fmt::Debug for PoolMap {
-    /// Without what a map doesn't say that hands nothing over: recorded messages are compared by this.
+    /// Without what a map doesn't say that hands nothing over and names no engines of the service: recorded messages are compared by this.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { version, targets, engines, handing } = self;
+        let Self { version, targets, engines, handing, service } = self;
         let mut all = f.debug_struct("PoolMap");
         all.field("version", version).field("targets", targets).field("engines", engines);
         if *handing > 0 {
             all.field("handing", handing);
+        }
+        if !service.is_empty() {
+            all.field("service", service);
         }
         all.finish()
     }
@@ -276,7 +285,7 @@ impl PoolMap {
     /// A map without places of engines.
     #[must_use]
     pub const fn new(version: u32, targets: Vec<PoolTarget>) -> Self {
-        Self { version, targets, engines: Vec::new(), handing: 0 }
+        Self { version, targets, engines: Vec::new(), handing: 0, service: Vec::new() }
     }
 
     /// The engines of its targets, ascending.
@@ -370,6 +379,9 @@ type Drains = Vec<u32>;
 /// What is said behind that: the ids of targets that have joined the pool later, and in which version of the map.
 type Joins = Vec<(u32, u32)>;
 
+/// What is said behind that: the engines that replicate the pool's service, where they aren't those that it was made with.
+type ServiceRanks = Vec<Rank>;
+
 /// A list of a map's tail; nothing for an empty one.
 fn list<T: Serialize>(entries: &[T]) -> Option<Vec<u8>> {
     (!entries.is_empty()).then(|| codec::encode(&entries))
@@ -399,8 +411,15 @@ impl PoolMap {
             self.targets.iter().filter(|target| target.draining).map(|target| target.id).collect();
         let joined = self.targets.iter().filter(|target| target.joined > 0);
         let joins: Joins = joined.map(|target| (target.id, target.joined)).collect();
-        let lists =
-            [list(&doubts), list(&leavings), list(&exclusions), list(&handing), list(&drains), list(&joins)];
+        let lists = [
+            list(&doubts),
+            list(&leavings),
+            list(&exclusions),
+            list(&handing),
+            list(&drains),
+            list(&joins),
+            list(&self.service),
+        ];
         // What has nothing to say and nothing behind it that has is left out, as by earlier releases.
         let said = lists.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         for list in lists.into_iter().take(said) {
@@ -424,7 +443,8 @@ impl PoolMap {
         let (exclusions, behind) = next_list::<Exclusions>(behind)?;
         let (handing, behind) = next_list::<Handing>(behind)?;
         let (drains, behind) = next_list::<Drains>(behind)?;
-        let (joins, _later) = next_list::<Joins>(behind)?;
+        let (joins, behind) = next_list::<Joins>(behind)?;
+        let (service, _later) = next_list::<ServiceRanks>(behind)?;
         for (target, (since, out)) in self.targets.iter_mut().zip(tail.marks) {
             (target.since, target.out) = (since, out);
         }
@@ -454,6 +474,12 @@ impl PoolMap {
                 return Err(codec::DecodeError { what, bytes, source });
             }
         };
+        let is_one_of = |rank: &Rank| self.targets.iter().any(|target| target.rank == *rank);
+        if service.len() > SERVICE_RANKS_MAX || !service.iter().all(is_one_of) {
+            let (what, source) = ("pool map whose service is on its engines", postcard::Error::SerdeDeCustom);
+            return Err(codec::DecodeError { what, bytes, source });
+        }
+        self.service = service;
         self.engines = tail.engines;
         self.engines.sort_unstable_by_key(|engine| engine.rank);
         Ok(self)
@@ -520,7 +546,7 @@ mod tests {
         newest.targets[3].excluded = true;
         let mut later: MapWire = newest.clone().into();
         // All lists that are known here, and what is behind them.
-        later.tail.extend([0, 0, 0, 1, 2, 3]);
+        later.tail.extend([0, 0, 0, 0, 1, 2, 3]);
         assert_eq!(PoolMap::try_from(later).expect("a later map"), newest);
         let mut damaged: MapWire = map().into();
         damaged.tail.truncate(3);
@@ -546,6 +572,19 @@ mod tests {
             map.targets[2].enter(TargetState::Up, 8) && !map.targets[2].in_doubt,
             "it is known what it is"
         );
+    }
+
+    #[test]
+    fn a_map_says_which_engines_replicate_the_service_where_others_do_than_at_first() {
+        let mut map = map();
+        let plain = map.tail();
+        map.service = vec![Rank(1), Rank(0)];
+        assert!(map.tail().starts_with(&plain) && map.tail().len() > plain.len());
+        assert_eq!(codec::decode::<PoolMap>(&codec::encode(&map)), Ok(map.clone()));
+        for wrong in [vec![Rank(7)], vec![Rank(0); SERVICE_RANKS_MAX + 1]] {
+            map.service = wrong;
+            codec::decode::<PoolMap>(&codec::encode(&map)).expect_err("no such engines, or too many");
+        }
     }
 
     #[test]

@@ -213,6 +213,10 @@ opcodes! {
     TARGET_CONTAINER_SET_BY_LEADER = 0x0423,
     /// Engine → replica of a pool's service: [`crate::pool::TargetPool`] → empty, of the one that leads. Engines only.
     POOL_LEADER = 0x0424,
+    /// Engine → engine of a pool: [`crate::pool::TargetPool`] → [`crate::pool::ServiceRanks`], from memory. Engines only.
+    POOL_SERVICE_RANKS = 0x042c,
+    /// Leader of a replicated pool service → engine that is to replicate it, too: [`crate::pool::ServiceJoin`] → empty. Engines only.
+    POOL_SERVICE_JOIN = 0x042d,
     /// Engine → engine: [`crate::pool::ForwardRequest`] → [`crate::pool::ForwardReply`]: a management request on its
     /// way to where it is answered. Engines only.
     MANAGEMENT_FORWARD = 0x0501,

@@ -10,7 +10,7 @@ use crate::replica::ChangeId;
 use crate::tenant::TenantId;
 use crate::{Capability, ContainerId, Epoch, PoolId, PoolSecret, Rank, Rights, TargetIndex};
 
-pub use crate::map::{PoolEngine, PoolMap, PoolTarget, TargetState};
+pub use crate::map::{PoolEngine, PoolMap, PoolTarget, SERVICE_RANKS_MAX, TargetState};
 
 /// Connects to a pool. Sent to any engine; an engine that does not run the pool's service answers with
 /// [`crate::Der::NOTLEADER`] and the service's rank in the message's `rank` field, or `NONEXIST`.
@@ -463,6 +463,24 @@ pub struct ContainerStateByLeader {
 pub struct ConnectTail {
     /// Ranks that replicate the pool's service, any of which may run it; none: it is not replicated.
     pub replicas: Vec<Rank>,
+}
+
+/// Which engines replicate the service of a pool, as far as an engine of the pool knows.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ServiceRanks {
+    /// Version of the pool map that says so.
+    pub version: u32,
+    /// The engines; one: it isn't replicated.
+    pub replicas: Vec<Rank>,
+}
+
+/// Leader of a replicated pool service → an engine of the pool that has no replica of it: it is to begin one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ServiceJoin {
+    /// The pool.
+    pub pool: PoolId,
+    /// The replicas that take part.
+    pub members: Vec<Rank>,
 }
 
 /// What stands behind a request to a replicated pool service.

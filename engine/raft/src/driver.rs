@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChange, ConfChangeV2, Entry, EntryType, Message, MessageType};
-use raft::{Config, RawNode, Ready, SnapshotStatus, StateRole};
+use raft::{Config, ProgressState, RawNode, Ready, SnapshotStatus, StateRole};
 use weir_group::Engines;
 use weir_proto::Rank;
 use weir_runtime::{Handle, race};
@@ -154,6 +154,7 @@ impl Driver {
                 }
                 Input::Propose { term, id, command, answer } => self.propose(term, id, command, answer),
                 Input::Change { term, change, answer } => self.propose_change(term, change, answer),
+                Input::HandOver(to) => self.raw.transfer_leader(to),
                 Input::Confirm { term, answer } if self.leads_in(term) => confirming.push(answer),
                 Input::Confirm { answer, .. } => reply(answer, Err(self.not_leader())),
             }
@@ -371,6 +372,22 @@ impl Driver {
         }
     }
 
+    /// Takes note of the members that have all of the log, where this one leads. What was known under an earlier leadership counts no more.
+    fn note_current(&self, leads: bool, is_new: bool) {
+        let mut current = self.shared.current.borrow_mut();
+        if is_new || !leads {
+            current.clear();
+        }
+        if leads {
+            let (own, known) = (self.raw.raft.id, self.raw.raft.prs());
+            let has_all = |id: u64, state: ProgressState| id == own || state == ProgressState::Replicate;
+            // One that takes part again has nothing at first.
+            current.retain(|rank| known.get(id_of(*rank)).is_some());
+            let members = known.iter().filter(|(id, one)| has_all(**id, one.state));
+            current.extend(members.filter_map(|(id, _)| rank_of(*id)));
+        }
+    }
+
     /// Makes known who leads.
     fn publish(&mut self) {
         let raft = &self.raw.raft;
@@ -380,6 +397,7 @@ impl Driver {
             _ => Leadership { term, since: self.rt.now() },
         });
         let leader = rank_of(raft.leader_id);
+        self.note_current(leadership.is_some(), leadership != before);
         if leadership == before && leader == self.shared.leader.get() {
             return;
         }

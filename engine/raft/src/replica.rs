@@ -1,7 +1,7 @@
 //! A replica as its service sees it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use raft::eraftpb::{ConfChange, ConfChangeType, Message};
@@ -59,6 +59,8 @@ pub(crate) enum Input {
         change: ConfChange,
         answer: Answer<Outcome>,
     },
+    /// Another member is to lead.
+    HandOver(u64),
 }
 
 /// What a replica and its driver have in common.
@@ -69,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) leadership: Cell<Option<Leadership>>,
     pub(crate) leader: Cell<Option<Rank>>,
     pub(crate) members: RefCell<Vec<Rank>>,
+    /// Of a leader: the members that have had all of the log at some moment since it leads.
+    pub(crate) current: RefCell<BTreeSet<Rank>>,
     pub(crate) changed: Notify,
     pub(crate) done: RefCell<Done>,
     pub(crate) failed: RefCell<Option<String>>,
@@ -84,6 +88,7 @@ impl Shared {
             leadership: Cell::new(None),
             leader: Cell::new(None),
             members: RefCell::new(members),
+            current: RefCell::default(),
             changed: Notify::new(),
             done: RefCell::new(done),
             failed: RefCell::default(),
@@ -153,6 +158,19 @@ impl Replica {
     #[must_use]
     pub fn members(&self) -> Vec<Rank> {
         self.shared.members.borrow().clone()
+    }
+
+    /// Of the members those that have had all of the log at some moment since this replica leads, and so count for what the group can do
+    /// without; none where it doesn't lead.
+    #[must_use]
+    pub fn current_members(&self) -> Vec<Rank> {
+        let current = self.shared.current.borrow();
+        self.shared.members.borrow().iter().copied().filter(|rank| current.contains(rank)).collect()
+    }
+
+    /// Has another member lead, as soon as it has all of the log. Where it doesn't within the time of an election, this one goes on.
+    pub fn hand_over(&self, to: Rank) {
+        self.shared.give(Input::HandOver(id_of(to)));
     }
 
     /// Has an engine's replica take part, or no more. One change is made at a time: [`Replica::members`] says whether it was this one.

@@ -228,10 +228,15 @@ impl Pool {
 
     /// Where the pool's service is to be asked.
     pub(crate) fn reach(&self, context: &Context) -> Reach {
-        if self.0.replicas.is_empty() {
+        // The newest map says so where others replicate it than at connect.
+        let map = context.known_map(self.id());
+        let named = map.as_ref().map(|map| map.service.as_slice()).filter(|named| !named.is_empty());
+        let replicas = named.unwrap_or(&self.0.replicas);
+        if replicas.is_empty() {
             return Reach::Rank(self.0.service);
         }
-        context.learn_replicas(self.id(), &self.0.replicas, self.0.service);
+        context.learn_replicas(self.id(), replicas, self.0.service);
+        context.keep_handle(&self.0.capability);
         Reach::Service(self.id())
     }
 

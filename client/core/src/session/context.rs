@@ -11,7 +11,7 @@ use weir_fabric::{Buffer, Endpoint};
 use weir_layout::{Layout, LayoutCache, LayoutError};
 use weir_proto::group::EngineInfo;
 use weir_proto::pool::PoolMap;
-use weir_proto::{ContainerId, Epoch, ObjectId, PoolId, Rank};
+use weir_proto::{Capability, ContainerId, Epoch, ObjectId, PoolId, Rank};
 use weir_rpc::{Keys, Peer, Rpc, RpcConfig};
 use weir_runtime::{Handle, Instant, real};
 
@@ -99,6 +99,8 @@ struct Inner {
     looked: RefCell<HashMap<PoolId, Instant>>,
     /// Replicas of pool services, the one first that has answered last.
     services: RefCell<HashMap<PoolId, Vec<Rank>>>,
+    /// A handle on each of these pools, to ask for its map with.
+    pool_handles: RefCell<HashMap<PoolId, Capability>>,
     /// Names of changes of objects with replicas.
     changes: Rc<Changes>,
     oids: RefCell<HashMap<ContainerId, Range<u64>>>,
@@ -168,6 +170,7 @@ impl Context {
             layouts: RefCell::default(),
             looked: RefCell::default(),
             services: RefCell::default(),
+            pool_handles: RefCell::default(),
             oids: RefCell::default(),
             traffic: Cell::default(),
             lender: RefCell::default(),
@@ -361,13 +364,32 @@ impl Context {
         self.0.services.borrow().get(&pool).cloned().unwrap_or_default()
     }
 
-    /// Takes note of the replicas of a pool's service, of which one runs it as far as is known.
-    pub(crate) fn learn_replicas(&self, pool: PoolId, replicas: &[Rank], leader: Rank) {
-        if self.0.services.borrow().contains_key(&pool) {
-            return;
+    /// The engines in service of a pool, by the newest map that this context knows.
+    pub(crate) fn engines_of(&self, pool: PoolId) -> Vec<Rank> {
+        self.known_map(pool).map_or_else(Vec::new, |map| map.in_service().collect())
+    }
+
+    /// A handle on a pool whose service is replicated.
+    pub(crate) fn handle_of(&self, pool: PoolId) -> Option<Capability> {
+        self.0.pool_handles.borrow().get(&pool).cloned()
+    }
+
+    /// Takes note of a handle on a pool.
+    pub(crate) fn keep_handle(&self, handle: &Capability) {
+        let mut handles = self.0.pool_handles.borrow_mut();
+        if handles.get(&handle.pool) != Some(handle) {
+            handles.insert(handle.pool, handle.clone());
+        }
+    }
+
+    /// Takes note of the replicas of a pool's service, of which one runs it as far as is known. Whether they are others than before.
+    pub(crate) fn learn_replicas(&self, pool: PoolId, replicas: &[Rank], leader: Rank) -> bool {
+        if self.0.services.borrow().get(&pool).is_some_and(|known| is_same_set(known, replicas)) {
+            return false;
         }
         self.0.services.borrow_mut().insert(pool, replicas.to_vec());
         self.learn_leader(pool, leader);
+        true
     }
 
     /// Takes note of the replica of a pool's service that has answered.
@@ -386,6 +408,11 @@ impl Context {
     pub(crate) fn keep_oids(&self, container: ContainerId, range: Range<u64>) {
         self.0.oids.borrow_mut().insert(container, range);
     }
+}
+
+/// Whether two lists have the same ranks, whatever their order.
+fn is_same_set(one: &[Rank], other: &[Rank]) -> bool {
+    one.len() == other.len() && one.iter().all(|rank| other.contains(rank))
 }
 
 /// Has a context give back memory whenever it has sent nothing for a while, until it is gone.

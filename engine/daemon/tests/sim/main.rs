@@ -31,6 +31,7 @@ mod saturation;
 mod seeds;
 mod services;
 mod snapshots;
+mod successors;
 mod tenants;
 mod transactions;
 mod workload;
@@ -327,6 +328,26 @@ fn replicated_services_outlive_the_engines_that_run_them() {
 #[test]
 fn a_rebuild_yields_to_clients_and_ends() {
     for_each_seed(1, pacing::yields_to_clients);
+}
+
+#[test]
+fn a_pool_that_has_grown_goes_on_with_a_full_service_when_those_are_lost_that_it_was_made_with() {
+    for_each_seed(SEEDS / 100, successors::stand_in_for_the_first_ones);
+}
+
+#[test]
+fn an_engine_that_is_drained_has_another_one_run_the_service() {
+    for_each_seed(SEEDS / 60, successors::stand_in_for_who_is_drained);
+}
+
+#[test]
+fn a_service_that_one_engine_runs_gets_replicas_when_its_pool_grows() {
+    for_each_seed(SEEDS / 60, successors::stand_beside_the_only_one);
+}
+
+#[test]
+fn the_list_of_a_system_that_began_with_one_engine_is_kept_by_three() {
+    for_each_seed(2, successors::keep_the_list_of_a_system_that_grows);
 }
 
 #[test]

@@ -26,7 +26,7 @@ const AGAIN_MAX_US: u64 = 4_000_000;
 const PAUSE_MAX_US: u64 = 900_000;
 
 /// Has the service of the pool do something, again when its leader is lost meanwhile.
-fn ask(cluster: &Cluster, work: impl AsyncFn(&PoolService) -> Result<(), Failed> + 'static) {
+pub fn ask(cluster: &Cluster, work: impl AsyncFn(&PoolService) -> Result<(), Failed> + 'static) {
     let work = Rc::new(work);
     for _ in 0..100 {
         let Some((leader, service)) = service(cluster) else {

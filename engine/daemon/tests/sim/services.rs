@@ -90,7 +90,7 @@ struct Told {
     running: Rc<Cell<usize>>,
 }
 
-fn properties(label: &str) -> ContainerProperties {
+pub fn properties(label: &str) -> ContainerProperties {
     ContainerProperties {
         label: label.to_owned(),
         kind: ContainerType::Object,

@@ -35,9 +35,9 @@ use weir_proto::pool::{
     ContainerKeepRequest, ContainerOpenReply, ContainerOpenRequest, ContainerProperties, ContainerRequest,
     ContainerStateByLeader, ContainerType, DeviceNotice, EngineReport, EngineSeal, ForwardReply,
     ForwardRequest, GrantRequest, PoolEngine, PoolExtension, PoolMap, PoolQueryReply, PoolRequest, PoolSum,
-    QuotaRequest, ResolveReply, ResolveRequest, SealedRequest, ServiceTail, SnapshotChange, SnapshotRequest,
-    TargetContainer, TargetContainerState, TargetContainerUsage, TargetPool, TargetPoolCreate,
-    TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
+    QuotaRequest, ResolveReply, ResolveRequest, SealedRequest, ServiceJoin, ServiceRanks, ServiceTail,
+    SnapshotChange, SnapshotRequest, TargetContainer, TargetContainerState, TargetContainerUsage, TargetPool,
+    TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
 };
 use weir_proto::probe::ProbeListener;
 use weir_proto::raft::{RaftBatch, RaftEntry, RaftMessage, RaftSnapshot};
@@ -239,6 +239,8 @@ types![
     ContainerStateByLeader,
     ConnectTail,
     ServiceTail,
+    ServiceRanks,
+    ServiceJoin,
     ProbeListener,
     PoolSecret,
     Rights,

@@ -17,7 +17,7 @@ use super::plan::check_places;
 use super::{Directory, STEP_LIMIT};
 use crate::error::Failed;
 use crate::record::{DirectoryEntry, EntryState, STAYS_AS_IT_IS};
-use crate::target::ask_leader;
+use crate::target::{ask_leader, newest_replicas};
 
 /// Longest wait for the pool's service: it waits for the shards of all that join, and may have to be found first.
 const EXTEND_LIMIT: Duration = STEP_LIMIT;
@@ -158,7 +158,8 @@ impl Directory {
             engines: infos.iter().map(|info| (info.rank, info.targets)).collect(),
             places: places.cloned().collect(),
         };
-        let (replicas, opcode) = (entry.pool.replicas(), opcode::POOL_EXTEND);
+        let replicas = newest_replicas(&self.engines, &entry.pool, &entry.ranks).await;
+        let opcode = opcode::POOL_EXTEND;
         ask_leader(&self.engines, (&replicas, None), opcode, &extension, EXTEND_LIMIT).await.1
     }
 

@@ -1,6 +1,7 @@
 //! This engine's part in the system service: it keeps the list of pools alone, as one of several replicas, or not at all.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use weir_proto::pool::{ResolveReply, ResolveRequest, TargetPoolCreate};
 use weir_proto::system::{SystemJoin, SystemState};
 use weir_proto::{Der, Rank, opcode};
 use weir_raft::Replica;
-use weir_runtime::race;
 use weir_runtime::sync::{Notify, Semaphore};
+use weir_runtime::{Instant, race};
 use weir_store::Shard;
 
 use super::{Directory, origin};
@@ -36,6 +37,8 @@ pub struct Keeper {
     /// The list, where this engine answers for it.
     current: RefCell<Option<Rc<Directory>>>,
     pub(super) replica: RefCell<Option<Rc<Replica>>>,
+    /// Since when engines that keep the list, too, don't say what they have, where this one answers for it.
+    pub(super) silent_since: RefCell<BTreeMap<Rank, Instant>>,
     /// One thing at a time becomes of what this engine keeps.
     pub(super) turn: Semaphore,
     pub(super) changed: Notify,
@@ -53,6 +56,7 @@ impl Keeper {
             spread,
             current: RefCell::default(),
             replica: RefCell::default(),
+            silent_since: RefCell::default(),
             turn: Semaphore::new(1),
             changed: Notify::new(),
         });

@@ -8,7 +8,7 @@ use weir_group::AskError;
 use weir_proto::group::EngineInfo;
 use weir_proto::system::{SystemJoin, SystemState};
 use weir_proto::{Rank, TargetIndex, opcode};
-use weir_runtime::join_all;
+use weir_runtime::{Instant, join_all};
 
 use super::keeper::{Keeper, SYSTEM_POOL_SIZE};
 use super::{Directory, Led};
@@ -26,6 +26,10 @@ const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Longest wait for an engine to begin a replica: a few writes to its log.
 const JOIN_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long an engine that keeps the list may be away before another one takes its place: longer than restarts and maintenance, as with
+/// the data of pools.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// How many engines keep the list.
 const fn wanted(engines: usize) -> usize {
@@ -64,22 +68,41 @@ impl Keeper {
         self.open_replica(shard).await
     }
 
-    /// Has replicas take part no more whose engines have lost them, or aren't of the system any more, or aren't needed. What a lost
-    /// one has voted for and stored is known to the others: with the change itself they have all that was committed.
+    /// Has replicas take part no more whose engines have lost them, or aren't of the system any more, or aren't needed, or have been away
+    /// for long while another engine can take their place. What a lost one has voted for and stored is known to the others: with the
+    /// change itself they have all that was committed.
     async fn dismiss_replicas(&self, led: &Led) -> Result<(), Failed> {
         let (own, members) = (self.engines.own_rank(), led.replica.members());
         let others: Vec<Rank> = members.iter().copied().filter(|rank| *rank != own).collect();
         let states = join_all(others.iter().map(|rank| self.state_of(*rank))).await;
+        let given_up = self.stays_away(&others, &states);
         let is_lost = |(rank, state): &(&Rank, Result<SystemState, AskError>)| {
             self.engines.get(**rank).is_none() || state.as_ref().is_ok_and(|state| !state.holds)
         };
-        let lost = others.iter().zip(states).find(is_lost).map(|(rank, _)| *rank);
+        let mut lost = others.iter().zip(states).find(is_lost).map(|(rank, _)| *rank);
+        if lost.is_none() && given_up.is_some() && !self.candidates(&members).await.is_empty() {
+            lost = given_up;
+        }
         let is_needed = members.len() <= wanted(self.engines.all().len());
         let leaving = lost.or_else(|| others.last().copied().filter(|_| !is_needed));
         let Some(leaving) = leaving else { return Ok(()) };
         tracing::warn!(rank = %leaving, "an engine keeps the list of pools no more");
         let changed = led.replica.change_member(led.leadership.term, leaving, false).await;
         changed.map_err(|_| Failed::NoKeeper("this one has ceased to lead them"))
+    }
+
+    /// The first of some engines that keep the list, too, which has not said for a long time what it has.
+    fn stays_away(&self, others: &[Rank], states: &[Result<SystemState, AskError>]) -> Option<Rank> {
+        let now = self.engines.runtime().now();
+        let mut silent = self.silent_since.borrow_mut();
+        let is_silent =
+            |rank: &Rank| others.iter().zip(states).any(|(other, state)| other == rank && state.is_err());
+        silent.retain(|rank, _| is_silent(rank));
+        for rank in others.iter().filter(|rank| is_silent(rank)) {
+            silent.entry(*rank).or_insert(now);
+        }
+        let is_over = |since: &Instant| now.saturating_duration_since(*since) >= PATIENCE;
+        others.iter().copied().find(|rank| silent.get(rank).is_some_and(is_over))
     }
 
     /// Has another engine take part when there are fewer than wanted.

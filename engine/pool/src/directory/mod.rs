@@ -36,7 +36,7 @@ use weir_store::{AttributeChange, Shard};
 use crate::error::Failed;
 use crate::record::{self, DirectoryEntry, EntryState, PoolRecord, SCOPE_DIRECTORY, SYSTEM_POOL};
 use crate::service::{Led, Made};
-use crate::target::ask_leader;
+use crate::target::{ask_leader, newest_replicas};
 use absent::Absent;
 use plan::{SHARE_MIN, compare, share_of};
 
@@ -176,8 +176,18 @@ impl Directory {
         self.confirm().await?;
         match Uuid::try_parse(name).map(PoolId) {
             Ok(pool) if self.absent.is_remnant(pool) => Err(Failed::Remnant(pool)),
-            _ => self.resolve(name),
+            _ => self.find_service(name).await,
         }
+    }
+
+    /// The same as [`Directory::resolve`], but for an engine that is away: then it is one of those that replicate the service now.
+    async fn find_service(&self, name: &str) -> Result<ResolveReply, Failed> {
+        let found = self.resolve(name)?;
+        let entry = self.find(name).filter(|_| self.spread.is_dead(found.service));
+        let Some(entry) = entry else { return Ok(found) };
+        let replicas = newest_replicas(&self.engines, &entry.pool, &entry.ranks).await;
+        let service = replicas.into_iter().find(|rank| !self.spread.is_dead(*rank)).unwrap_or(found.service);
+        Ok(ResolveReply { service, ..found })
     }
 
     /// Every pool, by identity.
@@ -317,7 +327,7 @@ impl Directory {
         let request = TargetPoolDestroy { pool: entry.pool.pool, only_if_empty };
         if only_if_empty {
             let opcode = opcode::TARGET_POOL_DESTROY;
-            let replicas = entry.pool.replicas();
+            let replicas = newest_replicas(&self.engines, &entry.pool, &entry.ranks).await;
             let (_, asked) =
                 ask_leader::<_, ()>(&self.engines, (&replicas, None), opcode, &request, STEP_LIMIT).await;
             match asked {

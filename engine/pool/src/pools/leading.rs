@@ -3,7 +3,8 @@
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use weir_proto::pool::TargetPool as PoolName;
+use weir_group::AskError;
+use weir_proto::pool::{PoolMap, SERVICE_RANKS_MAX, ServiceJoin, ServiceRanks, TargetPool as PoolName};
 use weir_proto::{PoolId, Rank, opcode};
 use weir_raft::Replica;
 use weir_runtime::race;
@@ -11,9 +12,12 @@ use weir_store::Shard;
 
 use super::TargetPools;
 use crate::error::Failed;
-use crate::record::{self, PoolRecord};
+use crate::record::{self, NAME_MAP, PoolRecord, SCOPE_SERVICE};
 use crate::service::{Led, PoolService};
-use crate::target::{TargetPool, ask_leader};
+use crate::target::{TargetPool, ask_leader, newest_replicas};
+
+/// How often it is looked whether this engine takes part in other services than before.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Pause before a service that could not be started is started again.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
@@ -31,12 +35,8 @@ impl TargetPools {
         record: &PoolRecord,
         shard: &Shard,
     ) -> Result<Option<Rc<Replica>>, Failed> {
-        let is_replicated = record.replicas().len() > 1;
-        let Some(replicas) =
-            self.replicas.as_ref().filter(|_| is_replicated && weir_raft::is_prepared(shard))
-        else {
-            return Ok(None);
-        };
+        let takes_part = weir_raft::is_prepared(shard) && !self.is_dismissed(record, shard);
+        let Some(replicas) = self.replicas.as_ref().filter(|_| takes_part) else { return Ok(None) };
         let scopes = Rc::new(record::scopes_of_service);
         Ok(Some(replicas.open(shard.clone(), scopes).await?))
     }
@@ -56,6 +56,116 @@ impl TargetPools {
         Ok(())
     }
 
+    /// Whether this engine's replica of a pool's service takes part no more: the newest map here doesn't name the engine, and is newer than
+    /// what the replica knows. One that takes part knows each map before it counts.
+    fn is_dismissed(&self, record: &PoolRecord, shard: &Shard) -> bool {
+        let known = || {
+            let stored = shard.attribute(SCOPE_SERVICE, NAME_MAP);
+            let map = stored.and_then(|bytes| record::decode::<PoolMap>(record.pool, &bytes).ok());
+            map.map_or(0, |map| map.version)
+        };
+        !record.replicas().contains(&self.engines().own_rank()) && record.map.version > known()
+    }
+
+    /// Takes part in the services of pools, or no more, as the newest maps here say.
+    async fn follow_services(self: &Rc<Self>) {
+        let Some(replicas) = &self.replicas else { return };
+        for pool in self.leased() {
+            let id = pool.id();
+            if !weir_raft::is_prepared(pool.shard()) {
+                self.look_for_others(&pool).await;
+                continue;
+            }
+            let is_open = replicas.get(id).is_some();
+            let is_dismissed = self.is_dismissed(&pool.record.borrow(), pool.shard());
+            if is_open && is_dismissed {
+                tracing::info!(pool = pool.label(), "this engine replicates the service of a pool no more");
+                if let Some(service) = self.own_service(id) {
+                    service.end();
+                }
+                self.services.borrow_mut().remove(&id);
+                replicas.close(id);
+            } else if !is_open
+                && !is_dismissed
+                && let Err(error) = self.take_part(&pool).await
+            {
+                tracing::error!(pool = pool.label(), %error, "the replica of a pool's service can't be read");
+            }
+        }
+    }
+
+    /// Has others replicate the service of a pool that runs here alone, where it is time for that.
+    async fn look_for_others(self: &Rc<Self>, pool: &Rc<TargetPool>) {
+        let Some(replicas) = &self.replicas else { return };
+        let Some(service) = self.own_service(pool.id()).filter(|service| service.wants_others()) else {
+            return;
+        };
+        let _turn = self.creating.acquire().await;
+        // It may have been destroyed meanwhile.
+        if self.get(pool.id()).is_err() {
+            return;
+        }
+        match service.begin_group(replicas).await {
+            Ok(replica) => self.attend(pool, &replica),
+            Err(error) => {
+                tracing::warn!(pool = pool.label(), %error, "one engine goes on to run a pool's service alone");
+            }
+        }
+    }
+
+    /// Opens the replica that was prepared here, if it isn't open and was not dismissed.
+    async fn take_part(self: &Rc<Self>, pool: &Rc<TargetPool>) -> Result<(), Failed> {
+        let _turn = self.creating.acquire().await;
+        // It may have been destroyed meanwhile, or opened.
+        if self.get(pool.id()).is_err() || self.replica(pool.id()).is_some() {
+            return Ok(());
+        }
+        let record = pool.record.borrow().clone();
+        if let Some(replica) = self.open_replica(&record, pool.shard()).await? {
+            self.attend(pool, &replica);
+        }
+        Ok(())
+    }
+
+    /// Begins a replica of a pool's service here, which the one that leads takes in afterwards. An engine that has one keeps it.
+    async fn join_service(self: &Rc<Self>, ServiceJoin { pool, members }: ServiceJoin) -> Result<(), Failed> {
+        self.in_service()?;
+        let known = self.get(pool)?;
+        let Some(replicas) =
+            self.replicas.as_ref().filter(|_| (1..=SERVICE_RANKS_MAX).contains(&members.len()))
+        else {
+            let reason = format!("{} replicas begin no other one here", members.len());
+            return Err(Failed::Invalid { object: format!("pool {}", known.label()), reason });
+        };
+        let _turn = self.creating.acquire().await;
+        weir_raft::prepare_again(known.shard(), &members).await?;
+        if self.get(pool).is_ok() && replicas.get(pool).is_none() {
+            // Whoever joins is named by the next map, and not by the one that is known here.
+            let replica = replicas.open(known.shard().clone(), Rc::new(record::scopes_of_service)).await?;
+            self.attend(&known, &replica);
+        }
+        Ok(())
+    }
+
+    /// Answers from now on who replicates services, and whoever has this engine do so.
+    pub(super) fn serve_services(self: &Rc<Self>) {
+        let stopping = || Failed::NoPool("of a stopping engine".to_owned());
+        let pools = Rc::downgrade(self);
+        self.engines().serve(opcode::POOL_SERVICE_RANKS, move |_: Rank, request: PoolName| {
+            let pools = pools.upgrade();
+            async move {
+                let known = pools.ok_or_else(stopping)?.get(request.pool)?;
+                let record = known.record.borrow();
+                Ok::<_, Failed>(ServiceRanks { version: record.map.version, replicas: record.replicas() })
+            }
+        });
+        let pools = Rc::downgrade(self);
+        self.engines().serve(opcode::POOL_SERVICE_JOIN, move |_: Rank, request: ServiceJoin| {
+            let pools = pools.upgrade();
+            async move { pools.ok_or_else(stopping)?.join_service(request).await }
+        });
+    }
+
     /// This engine's replica of a pool's service.
     #[must_use]
     pub fn replica(&self, pool: PoolId) -> Option<Rc<Replica>> {
@@ -65,9 +175,9 @@ impl TargetPools {
     /// The rank that runs a pool's service, as far as is known here.
     #[must_use]
     pub fn service_rank(&self, pool: &TargetPool) -> Option<Rank> {
-        match self.replica(pool.id()) {
-            Some(replica) => replica.leader(),
-            None => Some(pool.service()),
+        match self.replica(pool.id()).map(|replica| replica.leader()) {
+            Some(leader) => leader,
+            None => pool.service(),
         }
     }
 
@@ -77,21 +187,33 @@ impl TargetPools {
     /// When none does.
     pub async fn find_leader(&self, record: &PoolRecord) -> Result<Rank, Failed> {
         let replicas = record.replicas();
-        if replicas.len() == 1 {
-            return Ok(record.service);
+        if let [only] = replicas[..] {
+            return Ok(only);
         }
         if self.own_service(record.pool).is_some() {
             return Ok(self.engines().own_rank());
         }
-        let known = self.get(record.pool).ok().and_then(|pool| self.service_rank(&pool));
-        let request = PoolName { pool: record.pool };
-        let opcode = opcode::POOL_LEADER;
-        let (rank, answer) =
-            ask_leader::<_, ()>(self.engines(), (&replicas, known), opcode, &request, LEADER_LIMIT).await;
-        answer.map(|()| rank).map_err(|error| {
+        let held = self.get(record.pool).ok();
+        let known = held.as_ref().and_then(|pool| self.service_rank(pool));
+        let mut found = self.ask_who_leads(record.pool, (&replicas, known)).await;
+        if found.is_err() && held.is_none() {
+            // Who has no part of the pool isn't told of its maps.
+            let newest = newest_replicas(self.engines(), record, &record.map.ranks()).await;
+            if newest != replicas {
+                found = self.ask_who_leads(record.pool, (&newest, None)).await;
+            }
+        }
+        found.map_err(|error| {
             tracing::debug!(pool = %record.pool, %error, "no replica of a pool's service leads");
             Failed::Leaderless(record.pool)
         })
+    }
+
+    async fn ask_who_leads(&self, pool: PoolId, replicas: (&[Rank], Option<Rank>)) -> Result<Rank, AskError> {
+        let (request, opcode) = (PoolName { pool }, opcode::POOL_LEADER);
+        let (rank, answer) =
+            ask_leader::<_, ()>(self.engines(), replicas, opcode, &request, LEADER_LIMIT).await;
+        answer.map(|()| rank)
     }
 
     /// Answers whether the service of a pool runs here, and no other replica has led since.
@@ -124,6 +246,22 @@ impl TargetPools {
             self.services.borrow_mut().insert(pool.id(), service);
         }
         Ok(())
+    }
+}
+
+/// Takes part in services as maps say, for as long as the engine's pools are served. Replicas are on its first target.
+pub(super) fn start(pools: &Rc<TargetPools>) {
+    if pools.replicas.is_some() {
+        pools.engines().runtime().spawn(look_around(Rc::downgrade(pools)));
+    }
+}
+
+async fn look_around(pools: Weak<TargetPools>) {
+    loop {
+        let Some(rt) = pools.upgrade().map(|pools| pools.engines().runtime().clone()) else { return };
+        rt.sleep(LOOK_INTERVAL).await;
+        let Some(pools) = pools.upgrade() else { return };
+        pools.follow_services().await;
     }
 }
 

@@ -48,7 +48,7 @@ async fn hold(pools: Weak<TargetPools>) {
 
 impl TargetPools {
     /// Pools whose maps are leased.
-    fn leased(&self) -> impl Iterator<Item = Rc<TargetPool>> {
+    pub(super) fn leased(&self) -> impl Iterator<Item = Rc<TargetPool>> {
         self.all().into_iter().filter(|pool| pool.is_leased())
     }
 
@@ -64,12 +64,26 @@ impl TargetPools {
             // What target 0 has told is as good as what the service tells.
             if self.engines().own_index().0 == 0 || !pool.holds_lease(now) {
                 // Of several replicas of a service the one that leads grants it.
-                for rank in pool.record.borrow().replicas() {
+                let replicas = pool.record.borrow().replicas();
+                let stray = self.stray(&pool, &replicas, now);
+                for rank in replicas.into_iter().chain(stray) {
                     wishes.entry(rank).or_default().push(self.wish(&pool));
                 }
             }
         }
         join_all(wishes.into_iter().map(|(rank, wishes)| self.ask_for_leases(rank, wishes))).await;
+    }
+
+    /// One more engine of a pool that is asked where this one holds no lease, another one each time: it shows its map where that is newer.
+    /// While this engine was away the whole service may have gone to others.
+    fn stray(&self, pool: &TargetPool, replicas: &[Rank], now: Instant) -> Option<Rank> {
+        let may = !pool.holds_lease(now) && replicas.len() > 1;
+        let others: Vec<Rank> =
+            pool.with_map(|map| map.ranks().into_iter().filter(|rank| !replicas.contains(rank)).collect());
+        let strayed = self.strayed.get();
+        let rank = others.get(strayed.checked_rem(others.len())?).copied().filter(|_| may)?;
+        self.strayed.set(strayed.wrapping_add(1));
+        (rank != self.engines().own_rank()).then_some(rank)
     }
 
     fn wish(&self, pool: &TargetPool) -> LeaseWish {
@@ -119,7 +133,7 @@ impl TargetPools {
                     Err(_) => Lease::Refused,
                 },
                 None if from == self.engines().own_rank() => self.pass_on(wish, now),
-                None => Lease::Refused,
+                None => self.show_newer(wish),
             };
             match lease {
                 Lease::Granted(lasts) => {
@@ -140,7 +154,16 @@ impl TargetPools {
             Some((until, version)) if wish.version >= version && until > now => {
                 Lease::Granted(until.saturating_duration_since(now))
             }
-            _ if wish.version < pool.with_map(|map| map.version) => Lease::Other(pool.with_map(Clone::clone)),
+            _ => self.show_newer(wish),
+        }
+    }
+
+    /// No lease, but the map that is known here, where that is newer than what the sender goes by.
+    fn show_newer(&self, wish: &LeaseWish) -> Lease {
+        match self.get(wish.pool) {
+            Ok(pool) if wish.version < pool.with_map(|map| map.version) => {
+                Lease::Other(pool.with_map(Clone::clone))
+            }
             _ => Lease::Refused,
         }
     }

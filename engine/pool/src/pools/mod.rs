@@ -52,6 +52,8 @@ pub struct TargetPools {
     telling: RefCell<BTreeSet<Rank>>,
     /// There is a lease to ask for.
     leasing: Notify,
+    /// How often others than the replicas of a service were asked for leases.
+    strayed: Cell<usize>,
     /// Who answered for the list of pools last.
     keeper: Cell<Option<Rank>>,
 }
@@ -86,6 +88,7 @@ impl TargetPools {
             contradicted: RefCell::default(),
             telling: RefCell::default(),
             leasing: Notify::new(),
+            strayed: Cell::new(0),
             keeper: Cell::new(None),
         });
         for summary in pools.store.pools() {
@@ -103,6 +106,7 @@ impl TargetPools {
         }
         pools.answer_engines();
         leases::start(&pools);
+        leading::start(&pools);
         Ok(pools)
     }
 
@@ -188,8 +192,8 @@ impl TargetPools {
 
     async fn start(self: &Rc<Self>, mut record: PoolRecord, shard: Shard) -> Result<Rc<TargetPool>, Failed> {
         let replica = self.open_replica(&record, &shard).await?;
-        let is_whole = record.replicas().len() == 1;
-        let here = is_whole && record.service == self.engines.own_rank() && self.engines.own_index().0 == 0;
+        let is_alone = record.replicas() == [self.engines.own_rank()] && !weir_raft::is_prepared(&shard);
+        let here = is_alone && self.engines.own_index().0 == 0;
         let map_backup = here.then(|| Rc::clone(&self.map_backup));
         // Of two maps of one version, the device has the one whose write failed.
         if here
@@ -316,6 +320,7 @@ impl TargetPools {
     fn answer_engines(self: &Rc<Self>) {
         if self.engines.own_index().0 == 0 {
             self.serve_leases();
+            self.serve_services();
         }
         macro_rules! answer {
             ($opcode:ident, |$pools:ident, $from:pat_param, $request:ident: $kind:ty| $body:expr) => {{

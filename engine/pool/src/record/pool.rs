@@ -45,29 +45,40 @@ impl PoolRecord {
         self.map.version >= other.map.version && *self == Self { map: self.map.clone(), ..other.clone() }
     }
 
-    /// The ranks that replicate the pool's service, of which the first leads first; one alone: it isn't replicated. They are
-    /// 2 *F* + 1 for a redundancy factor of *F*, as far apart in the failure domains as can be, and an odd number of them: one more
-    /// would survive no more. They depend on nothing that changes while the pool lives: engines that join it later run none.
+    /// The ranks that replicate the pool's service, one alone: it isn't replicated. The map says which, once others do than at first.
     #[must_use]
     pub fn replicas(&self) -> Vec<Rank> {
+        if self.map.service.is_empty() { self.first_replicas() } else { self.map.service.clone() }
+    }
+
+    /// The ranks that replicate the service of a new pool, of which the first leads first: those that are as far apart in the failure
+    /// domains as can be. They depend on nothing that changes while the pool lives, so that engines of each release know them.
+    fn first_replicas(&self) -> Vec<Rank> {
         if self.redundancy == 0 {
             return vec![self.service];
         }
         let original = self.map.targets.iter().filter(|target| target.joined == 0).map(|target| target.rank);
         let ranks: BTreeSet<Rank> = original.collect();
-        let wanted = usize::try_from(self.redundancy).map_or(REPLICAS_MAX, |lost| lost.saturating_mul(2) + 1);
-        let most = wanted.min(REPLICAS_MAX).min(ranks.len());
         let mut chosen = vec![self.service];
-        while chosen.len() < most.saturating_sub(1) / 2 * 2 + 1 {
-            let nearness = |rank: &Rank| {
-                let shared = chosen.iter().map(|other| self.shared_domains(*rank, *other)).max();
-                (shared, *rank)
-            };
+        while chosen.len() < self.wanted_replicas(ranks.len()) {
             let open = ranks.iter().copied().filter(|rank| !chosen.contains(rank));
-            let Some(next) = open.min_by_key(nearness) else { break };
+            let Some(next) = open.min_by_key(|rank| self.nearness(*rank, &chosen)) else { break };
             chosen.push(next);
         }
         chosen
+    }
+
+    /// How many engines are to replicate the service of a pool on so many: 2 *F* + 1 for a redundancy factor of *F*, five at most, and
+    /// an odd number of them: one more would survive no more.
+    pub(crate) fn wanted_replicas(&self, engines: usize) -> usize {
+        let wanted = usize::try_from(self.redundancy).map_or(REPLICAS_MAX, |lost| lost.saturating_mul(2) + 1);
+        let most = wanted.min(REPLICAS_MAX).min(engines);
+        most.saturating_sub(1) / 2 * 2 + 1
+    }
+
+    /// By what an engine is chosen beside others: the one with the least shares the smallest failure domains with none of them.
+    pub(crate) fn nearness(&self, rank: Rank, others: &[Rank]) -> (Option<usize>, Rank) {
+        (others.iter().map(|other| self.shared_domains(rank, *other)).max(), rank)
     }
 
     /// How many failure domains, from the largest on, two engines have in common.

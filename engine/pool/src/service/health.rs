@@ -112,16 +112,17 @@ fn condition(map: &PoolMap, is_stuck: bool, gets: impl Fn(&PoolTarget) -> bool) 
     }
 }
 
-/// How many more fault domains may fail: of those that hold data, and of those that hold the pool's service.
-fn survives(map: &PoolMap, redundancy: u32, replicas: &[Rank]) -> u32 {
+/// How many more fault domains may fail: of those that hold data, and of those that hold the pool's service. Of the service's `members` those
+/// work that are `current`, unless their engines are out.
+fn survives(map: &PoolMap, redundancy: u32, (members, current): (&[Rank], &[Rank])) -> u32 {
     let missing = domains_with(map, |target| is_missing(target) || target.in_doubt);
     let data = (redundancy as usize).saturating_sub(missing);
     let is_out = |rank: &Rank| {
         let mut own = map.targets.iter().filter(|target| target.rank == *rank);
         own.all(|target| target.state.is_lost())
     };
-    let lost = replicas.iter().filter(|rank| is_out(rank)).count();
-    let service = (replicas.len().saturating_sub(1) / 2).saturating_sub(lost);
+    let working = current.iter().filter(|rank| !is_out(rank)).count();
+    let service = working.saturating_sub(members.len() / 2 + 1);
     u32::try_from(data.min(service)).expect("no more than the redundancy factor")
 }
 
@@ -180,7 +181,12 @@ impl PoolService {
         let getting = map.targets.iter().filter(|target| self.gets(map, target));
         let getting: Vec<_> = getting.map(|target| (target.rank, target.index)).collect();
         let filling: Vec<_> = getting.iter().map(|place| said(*place)).collect();
-        let survives = if is_stuck { 0 } else { survives(map, record.redundancy, &record.replicas()) };
+        let replica = self.led.get().map(|led| &led.replica);
+        let (members, current) = (
+            replica.map_or_else(Vec::new, |replica| replica.members()),
+            replica.map_or_else(Vec::new, |replica| replica.current_members()),
+        );
+        let survives = if is_stuck { 0 } else { survives(map, record.redundancy, (&members, &current)) };
         let filling = (!filling.is_empty())
             .then(|| Filling { hindrance: self.hindrance(&getting), ..Filling::of(&filling) });
         Ok(Some(Health { condition, survives, filling }))
@@ -206,9 +212,11 @@ mod tests {
 
     #[test]
     fn what_may_fail_is_what_the_data_and_the_service_survive() {
-        let of = |engines, redundancy, replicas: &[u32]| {
-            survives(&map(engines), redundancy, &replicas.iter().copied().map(Rank).collect::<Vec<_>>())
+        let some = |engines, redundancy, members: &[u32], current: &[u32]| {
+            let ranks = |some: &[u32]| some.iter().copied().map(Rank).collect::<Vec<_>>();
+            survives(&map(engines), redundancy, (&ranks(members), &ranks(current)))
         };
+        let of = |engines, redundancy, members: &[u32]| some(engines, redundancy, members, members);
         assert_eq!(of("...", 1, &[0, 1, 2]), 1);
         assert_eq!(of("..-", 1, &[0, 1, 2]), 0);
         assert_eq!(of("..+", 1, &[0, 1, 2]), 0);
@@ -217,6 +225,9 @@ mod tests {
         assert_eq!(of(".....", 2, &[0, 1, 2, 3, 4]), 2);
         assert_eq!(of("....-", 2, &[0, 1, 2, 3, 4]), 1);
         assert_eq!(of("..", 1, &[0]), 0, "one replica of the service can't fail");
+        assert_eq!(some("...", 1, &[0, 1, 2], &[0, 2]), 0, "a replica has not got all yet");
+        assert_eq!(some("....", 1, &[0, 2], &[0, 2]), 0, "one is about to take the place of a lost one");
+        assert_eq!(some("....", 1, &[], &[]), 0, "one engine runs the service");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use weir_group::{AskError, Engines, Spread};
 use weir_proto::pool::{
     ContainerStateByLeader, PoolMap, PoolTarget, TargetContainerState, TargetContainerUsage,
 };
-use weir_proto::{Clock, Rank, TargetIndex, opcode};
+use weir_proto::{Clock, Rank, opcode};
 use weir_raft::{Command, CommandId, Leadership, Lost, Replica};
 use weir_store::AttributeChange;
 
@@ -46,7 +46,7 @@ impl PoolService {
     /// replicated.
     #[must_use]
     pub fn leadership(&self) -> Option<Leadership> {
-        self.led.as_ref().map(|led| led.leadership)
+        self.led.get().map(|led| led.leadership)
     }
 
     /// Ends the service: nothing begins any more.
@@ -62,13 +62,13 @@ impl PoolService {
     /// # Errors
     /// When another replica leads, or may.
     pub async fn confirm(&self) -> Result<(), Failed> {
-        let Some(led) = &self.led else { return Ok(()) };
+        let Some(led) = self.led.get() else { return Ok(()) };
         led.replica.confirm(led.leadership.term).await.map_err(|lost| self.lost(lost))
     }
 
     /// Whether a request of this name has made its change before, by what the replicas remember.
     pub(super) fn has_done(&self, id: Option<CommandId>) -> bool {
-        let led = self.led.as_ref().zip(id);
+        let led = self.led.get().zip(id);
         led.is_some_and(|(led, id)| led.replica.result_of(&id).is_some())
     }
 
@@ -89,20 +89,9 @@ impl PoolService {
         self.change_replica(rank, false).await
     }
 
-    /// Has replicas take part again whose shards were made anew.
-    pub(super) async fn admit_replicas(&self) -> Result<(), Failed> {
-        let record = self.pool()?;
-        let is_there = |target: &PoolTarget| target.index == TargetIndex(0) && target.state.takes_writes();
-        for rank in record.replicas() {
-            if record.map.targets.iter().any(|target| target.rank == rank && is_there(target)) {
-                self.change_replica(rank, true).await?;
-            }
-        }
-        Ok(())
-    }
-
-    async fn change_replica(&self, rank: Rank, takes_part: bool) -> Result<(), Failed> {
-        let Some(led) = &self.led else { return Ok(()) };
+    /// Has the service's replica on an engine take part, or no more.
+    pub(super) async fn change_replica(&self, rank: Rank, takes_part: bool) -> Result<(), Failed> {
+        let Some(led) = self.led.get() else { return Ok(()) };
         let is_done = || led.replica.members().contains(&rank) == takes_part;
         if is_done() {
             return Ok(());
@@ -131,7 +120,7 @@ impl PoolService {
     /// Goes by a new map, which the replicas have before any target is told of it.
     pub(super) async fn put_map(&self, pool: &TargetPool, mut map: PoolMap) -> Result<(), Failed> {
         begin_anew(&pool.record.borrow().map, &mut map);
-        if self.led.is_some() {
+        if self.led.get().is_some() {
             let stored = record::change(SCOPE_SERVICE, NAME_MAP, Some(record::encode(&map)));
             self.commit(&[stored]).await?;
         }
@@ -146,7 +135,7 @@ impl PoolService {
         limit: Duration,
     ) -> Result<TargetContainerUsage, AskError> {
         let (rank, index) = (target.rank, target.index);
-        match &self.led {
+        match self.led.get() {
             None => self.engines.ask(rank, index, opcode::TARGET_CONTAINER_SET, &state, limit).await,
             Some(led) => {
                 let told = ContainerStateByLeader { term: led.leadership.term, state };

@@ -114,7 +114,6 @@ impl PoolService {
             }
         }
         self.replace_shards(&map, redundancy).await?;
-        self.admit_replicas().await?;
         self.resolve_doubt(redundancy).await?;
         self.look_after_moves(redundancy).await
     }

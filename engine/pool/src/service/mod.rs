@@ -21,6 +21,7 @@ mod leases;
 mod membership;
 mod moves;
 mod quota;
+mod replicas;
 mod returns;
 mod settings;
 mod snapshots;
@@ -33,7 +34,7 @@ pub use handles::OpenHandle;
 pub use health::{Condition, Filling, Health};
 pub(crate) use leadership::Led;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::time::Duration;
@@ -59,6 +60,9 @@ use moves::Filled;
 /// How old gathered figures may be that answer a query: volumes are asked for their space far more often than it
 /// changes noticeably.
 const SPACE_AGE_MAX: Duration = Duration::from_secs(1);
+
+/// Most changes of a service that runs alone that are stored at once: more than come.
+const STORING_MAX: usize = 1 << 20;
 
 /// Most handles that are counted for one container. More clients than that share the last count.
 const HANDLES_MAX: usize = 1 << 20;
@@ -161,8 +165,10 @@ pub struct PoolService {
     /// Why targets can't go on with that, and when they have said so last.
     hindered: RefCell<BTreeMap<(Rank, TargetIndex), (Instant, String)>>,
     stopped: Cell<bool>,
-    /// By what this replica leads, when the service is replicated.
-    led: Option<Led>,
+    /// By what this replica leads, when the service is replicated. A service that runs alone may come to be, and then stays so.
+    led: OnceCell<Led>,
+    /// Changes of a service that runs alone have one each; who has all of them makes it a replicated one.
+    storing: Semaphore,
 }
 
 impl PoolService {
@@ -202,7 +208,8 @@ impl PoolService {
             progress: RefCell::default(),
             hindered: RefCell::default(),
             stopped: Cell::new(false),
-            led,
+            led: led.map_or_else(OnceCell::new, OnceCell::from),
+            storing: Semaphore::new(STORING_MAX),
         });
         for (name, bytes) in record::load_scope(&service.shard, SCOPE_CONTAINER) {
             let id = record::container_of(pool.id(), &name)?;
@@ -215,6 +222,7 @@ impl PoolService {
         destroy::start(&service);
         devices::start(&service);
         membership::start(&service);
+        replicas::start(&service);
         snapshots::start(&service);
         Ok(service)
     }
@@ -274,7 +282,7 @@ impl PoolService {
     /// # Errors
     /// When the pool was destroyed.
     pub fn pool(&self) -> Result<PoolRecord, Failed> {
-        let gone = || match self.led {
+        let gone = || match self.led.get() {
             // Another replica may lead, which knows.
             Some(_) => Failed::Deposed(self.shard.id()),
             None => Failed::InTransition(self.shard.id().to_string(), "destroyed"),
@@ -417,7 +425,11 @@ impl PoolService {
         if let Some(reason) = self.shard.failure() {
             return Err(Failed::Frozen { pool: self.label(), rank: self.engines.own_rank(), reason });
         }
-        match &self.led {
+        if let Some(led) = self.led.get() {
+            return self.propose(led, id, changes).await;
+        }
+        let _stored = self.storing.acquire().await;
+        match self.led.get() {
             Some(led) => self.propose(led, id, changes).await,
             None => Ok(self.shard.change_attributes(changes).await?),
         }

@@ -5,15 +5,23 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weir_group::{AskError, Engines};
-use weir_proto::pool::{ContainerStateByLeader, TargetContainerUsage};
-use weir_proto::{Der, Rank, TargetIndex};
+use weir_proto::pool::{ContainerStateByLeader, ServiceRanks, TargetContainerUsage, TargetPool as PoolName};
+use weir_proto::{Der, Rank, TargetIndex, opcode};
+use weir_runtime::join_all;
 
 use super::TargetPool;
 use crate::error::Failed;
+use crate::record::PoolRecord;
 
 /// Longest wait for one replica: a leader answers most requests in some milliseconds, and one that died has a successor within two
 /// seconds.
 const REPLICA_LIMIT: Duration = Duration::from_secs(1);
+
+/// Longest wait for an engine to say which replicas there are: it answers from memory.
+const KNOWN_LIMIT: Duration = Duration::from_millis(500);
+
+/// Engines that are asked that at once.
+const ASKED_AT_ONCE: usize = 16;
 
 /// Pause before the replicas are asked once more.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -55,6 +63,28 @@ pub(crate) async fn ask_leader<Req: Serialize, Rep: DeserializeOwned>(
     }
 }
 
+/// The replicas of a pool's service, for who has no part of the pool and may know an old map of it: as that one of some engines of the pool
+/// says which has the newest.
+pub(crate) async fn newest_replicas(engines: &Engines, record: &PoolRecord, ranks: &[Rank]) -> Vec<Rank> {
+    let request = PoolName { pool: record.pool };
+    // The service of a pool without redundancy stays where it is.
+    let ranks = if record.redundancy > 0 { ranks } else { &[] };
+    for some in ranks.chunks(ASKED_AT_ONCE) {
+        let asked = some.iter().map(|rank| {
+            let (to, opcode) = (TargetIndex(0), opcode::POOL_SERVICE_RANKS);
+            engines.ask::<_, ServiceRanks>(*rank, to, opcode, &request, KNOWN_LIMIT)
+        });
+        let answers = join_all(asked).await;
+        let newest = answers.into_iter().flatten().max_by_key(|said| said.version);
+        if let Some(said) =
+            newest.filter(|said| said.version >= record.map.version && !said.replicas.is_empty())
+        {
+            return said.replicas;
+        }
+    }
+    record.replicas()
+}
+
 impl TargetPool {
     /// Asks the pool's service, whichever replica leads it.
     ///
@@ -76,8 +106,10 @@ impl TargetPool {
     }
 
     /// The rank that runs the pool's service, as far as is known to a target that doesn't replicate it.
-    pub(crate) fn service(&self) -> Rank {
-        self.leader.get().unwrap_or(self.record.borrow().service)
+    pub(crate) fn service(&self) -> Option<Rank> {
+        let replicas = self.record.borrow().replicas();
+        let known = self.leader.get().filter(|rank| replicas.contains(rank));
+        known.or_else(|| replicas.first().copied())
     }
 
     /// Takes note of what the leader of a replicated service says of a container, unless a later leader has said something.

@@ -11,7 +11,7 @@ mod map_backup;
 pub(crate) mod tests;
 
 pub use container::{CounterSet, ErrorCounts, OPERATIONS, Operation, TargetContainer};
-pub(crate) use leader::ask_leader;
+pub(crate) use leader::{ask_leader, newest_replicas};
 pub use map_backup::MapBackup;
 
 use std::cell::{Cell, RefCell};

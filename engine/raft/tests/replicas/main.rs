@@ -151,6 +151,36 @@ fn a_leader_that_others_can_not_reach_confirms_no_read_and_acknowledges_nothing(
 }
 
 #[test]
+fn a_leader_hands_over_and_knows_who_has_all_of_the_log() {
+    for_each_seed(10, |seed| {
+        let group = Group::start(seed, 3);
+        group.await_leader(&[]);
+        assert_eq!(propose(&group, 1), Ok(Outcome::Applied));
+        group.world.run_for(Duration::from_millis(500));
+        let (leader, replica, _) = group.leader().expect("there is one");
+        assert_eq!(replica.current_members().len(), 3, "seed {seed}");
+        let next = (leader + 1) % 3;
+        assert!(
+            group.replica(next).expect("it is up").current_members().is_empty(),
+            "seed {seed}: it follows"
+        );
+        replica.hand_over(weir_proto::Rank(u32::try_from(next).expect("few engines")));
+        group.world.run_for(Duration::from_millis(500));
+        assert_eq!(group.leader().map(|(rank, ..)| rank), Some(next), "seed {seed}");
+        assert_eq!(propose(&group, 2), Ok(Outcome::Applied));
+        // One that is away counts no more to the next leader.
+        drop(replica);
+        group.crash(next);
+        group.await_leader(&[next]);
+        group.world.run_for(Duration::from_millis(500));
+        let (_, replica, _) = group.leader().expect("there is one");
+        assert_eq!(replica.current_members().len(), 2, "seed {seed}");
+        drop(replica);
+        group.bring_back();
+    });
+}
+
+#[test]
 fn a_leader_of_an_earlier_term_proposes_nothing() {
     let group = Group::start(1, 3);
     group.await_leader(&[]);
