@@ -11,6 +11,7 @@ mod repair;
 mod repeats;
 mod replication;
 mod service;
+mod succession;
 mod transaction;
 mod unsettled;
 

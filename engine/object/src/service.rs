@@ -17,6 +17,7 @@ use crate::rebuild::{Rebuild, RebuildProgress};
 use crate::repair::Repair;
 use crate::repeats::Repeats;
 use crate::replication::Replication;
+use crate::succession::Succession;
 use crate::transaction::Transactions;
 use crate::unsettled::{PlantedBug, Unsettled};
 
@@ -42,15 +43,20 @@ impl IoService {
         let rt = pools.engines().runtime().clone();
         let admission = Admission::new(rt.clone(), pools);
         let (repeats, unsettled) = (Rc::new(Repeats::default()), Rc::new(Unsettled::default()));
-        let floors = Rc::new(Floors::default());
+        let (floors, succession) = (Rc::new(Floors::default()), Rc::new(Succession::default()));
         let replication = Replication::new(
             admission.clone(),
             Rc::clone(&repeats),
             Rc::clone(&unsettled),
             Rc::clone(&floors),
+            Rc::clone(&succession),
         );
-        let transactions =
-            Transactions::new(admission.clone(), Rc::clone(&unsettled), floors, Rc::clone(&replication));
+        let transactions = Transactions::new(
+            admission.clone(),
+            Rc::clone(&unsettled),
+            (floors, Rc::clone(&succession)),
+            Rc::clone(&replication),
+        );
         let repair = Repair::new(admission.clone());
         let rebuild = Rebuild::new(
             admission.clone(),
@@ -60,8 +66,12 @@ impl IoService {
             Rc::clone(&replication),
             Rc::clone(&repair),
         );
-        let operations =
-            Operations::new(admission.clone(), repeats, Rc::clone(&unsettled), Rc::clone(&repair));
+        let operations = Operations::new(
+            admission.clone(),
+            repeats,
+            (Rc::clone(&unsettled), succession),
+            Rc::clone(&repair),
+        );
         let service = Rc::new(Self {
             rt,
             operations,

@@ -163,6 +163,19 @@ opcodes! {
     /// Leader of a group of replicas → another member: [`crate::replica::ReplicaReserve`] → [`crate::object::ReserveReply`]. Engines
     /// only.
     TARGET_REPLICA_RESERVE = 0x0426,
+    /// Leader of groups of more than two replicas → another member: [`crate::replica::SettledChanges`] → empty. Engines only.
+    TARGET_REPLICA_SETTLED_CHANGES = 0x0427,
+    /// New leader of groups of more than two replicas → another member: [`crate::replica::LeftRequest`] →
+    /// [`crate::replica::LeftChanges`]. Engines only.
+    TARGET_REPLICA_LEFT = 0x0428,
+    /// New leader of a group of more than two replicas → another member: [`crate::replica::LeftDataRequest`] →
+    /// [`crate::replica::LeftData`]. Engines only.
+    TARGET_REPLICA_LEFT_DATA = 0x0429,
+    /// New leader of a group of more than two replicas → another member: [`crate::replica::TakenForward`] → empty, once it is
+    /// stored. Engines only.
+    TARGET_REPLICA_TAKEN = 0x042a,
+    /// Member of groups of more than two replicas → their new leader: [`crate::replica::LeftNotice`] → empty. Engines only.
+    TARGET_REPLICA_LEFT_NOTICE = 0x042b,
     /// Replica of a pool's service → another one: [`crate::raft::RaftBatch`] → empty. Engines only.
     POOL_RAFT = 0x0422,
     /// Target → pool service: [`crate::lease::RebuiltNotice`] → [`crate::pool::TargetPoolMap`]. Engines only.
@@ -258,6 +271,11 @@ pub const fn is_awaited(opcode: u16) -> bool {
             | TARGET_REPLICA_SETTLED
             | TARGET_REPLICA_ROOM
             | TARGET_REPLICA_RESERVE
+            | TARGET_REPLICA_SETTLED_CHANGES
+            | TARGET_REPLICA_LEFT
+            | TARGET_REPLICA_LEFT_DATA
+            | TARGET_REPLICA_TAKEN
+            | TARGET_REPLICA_LEFT_NOTICE
             | POOL_RAFT
             | TARGET_REPLICA_PREPARE
             | TARGET_REPLICA_TRANSACT

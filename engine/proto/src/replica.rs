@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
 use crate::object::{AkeyUpdate, PunchScope};
-use crate::{ContainerId, Epoch, Key, ObjectId, PoolId, TargetIndex};
+use crate::{ContainerId, Epoch, Key, ObjectId, PoolId, Rank, TargetIndex};
 
 /// Most bytes of an encoded [`ForwardedChange`] with its data that travel in the message. With seal, header and the rest of
 /// a [`ReplicaForward`] they fit [`crate::limits::INLINE_MAX`]; the receiver fetches what is longer.
@@ -135,4 +135,101 @@ pub struct SettledNotice {
     pub pool: PoolId,
     /// Epochs of the changes.
     pub epochs: Vec<Epoch>,
+}
+
+/// Leader of groups of more than two → another member: these changes are stored at all members.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SettledChanges {
+    /// The target that leads, of the engine that has sealed the request.
+    pub leader: TargetIndex,
+    /// The pool.
+    pub pool: PoolId,
+    /// The targets that have chosen the epochs, the leader or those that led before it, and the epochs.
+    pub changes: Vec<(Rank, TargetIndex, Epoch)>,
+    /// All members know that all changes of the leader before this epoch are settled.
+    pub floor: Epoch,
+}
+
+/// New leader of groups → another member: which changes of targets that led before are unsettled there? Answered by
+/// [`LeftChanges`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeftRequest {
+    /// The target that leads, of the engine that has sealed the request.
+    pub leader: TargetIndex,
+    /// The pool.
+    pub pool: PoolId,
+    /// Version of the pool map by which the sender leads. A member with another one refuses.
+    pub map_version: u32,
+    /// Behind which one to begin, by epoch and who has chosen it; `None`: at the first one.
+    pub from: Option<(Epoch, Rank, TargetIndex)>,
+}
+
+/// A change that a leader has left unsettled.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeftChange {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// The target that has chosen it.
+    pub origin: (Rank, TargetIndex),
+    /// The container.
+    pub container: ContainerId,
+    /// The object.
+    pub object: ObjectId,
+    /// Number of the group among those of the object.
+    pub group: u32,
+    /// Its name.
+    pub id: ChangeId,
+    /// Bytes of the encoded [`ForwardedChange`] with its data.
+    pub len: u64,
+}
+
+/// Changes that leaders have left unsettled, in the order of their epochs.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct LeftChanges {
+    /// Those.
+    pub changes: Vec<LeftChange>,
+    /// Whether there are more behind them.
+    pub goes_on: bool,
+}
+
+/// New leader of a group → member that has a [`LeftChange`]: what is it? Answered by [`LeftData`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeftDataRequest {
+    /// The pool.
+    pub pool: PoolId,
+    /// Version of the pool map by which the sender leads. A member with another one refuses.
+    pub map_version: u32,
+    /// The target that has chosen the epoch.
+    pub origin: (Rank, TargetIndex),
+    /// Epoch of the change.
+    pub epoch: Epoch,
+}
+
+/// A change that a leader has left unsettled, as it was forwarded.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeftData {
+    /// Wall time, in nanoseconds since 1970, until which the name is kept.
+    pub until: u64,
+    /// An encoded [`ForwardedChange`], and its data.
+    pub change: ByteBuf,
+}
+
+/// New leader of a group → another member: store this, which a target that led before has left unsettled, unless it is there.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TakenForward {
+    /// The target that has chosen the epoch.
+    pub origin: (Rank, TargetIndex),
+    /// Number of the group among those of the object.
+    pub group: u32,
+    /// The change, as the new leader forwards one of its own.
+    pub forward: ReplicaForward,
+}
+
+/// Member of groups → their new leader: changes that targets which led before have left are unsettled here.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LeftNotice {
+    /// The member, of the engine that has sealed the request.
+    pub member: TargetIndex,
+    /// The pool.
+    pub pool: PoolId,
 }

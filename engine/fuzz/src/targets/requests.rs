@@ -42,8 +42,9 @@ use weir_proto::pool::{
 use weir_proto::probe::ProbeListener;
 use weir_proto::raft::{RaftBatch, RaftEntry, RaftMessage, RaftSnapshot};
 use weir_proto::replica::{
-    ByLeader, ChangeId, ForwardedChange, ReplicaForward, ReplicaReserve, RoomPromise, RoomRequest,
-    SettledNotice,
+    ByLeader, ChangeId, ForwardedChange, LeftChange, LeftChanges, LeftData, LeftDataRequest, LeftNotice,
+    LeftRequest, ReplicaForward, ReplicaReserve, RoomPromise, RoomRequest, SettledChanges, SettledNotice,
+    TakenForward,
 };
 use weir_proto::replica_transaction::{
     GroupName, Known, PreparedChange, ReplicaCommitRequest, ReplicaDecideRequest, ReplicaDecision,
@@ -193,6 +194,14 @@ types![
     RoomRequest,
     RoomPromise,
     ReplicaReserve,
+    SettledChanges,
+    LeftRequest,
+    LeftChange,
+    LeftChanges,
+    LeftDataRequest,
+    LeftData,
+    TakenForward,
+    LeftNotice,
     RaftBatch,
     RaftEntry,
     RaftMessage,

@@ -17,15 +17,21 @@ pub(crate) use reserve::{bytes_of, reserved_dkeys, told_dkeys};
 pub(crate) use update::{UpdateData, check as check_update, pull};
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use weir_proto::codec;
 use weir_proto::object::{Conditions, UpdateReply};
+use weir_proto::{Epoch, codec};
 use weir_rpc::{Body, Request, Status};
 
 use crate::admission::{Admission, Permit, refusal};
 use crate::repair::Repair;
 use crate::repeats::Repeats;
+use crate::succession::Succession;
 use crate::unsettled::Unsettled;
+
+/// How long a target knows at most of changes that they are settled, where another member may not have heard: as long as names of changes
+/// may be asked for, many times.
+const TOLD_KEPT: Duration = Duration::from_hours(1);
 
 /// Performs the operations on objects of one target.
 pub(crate) struct Operations {
@@ -33,18 +39,20 @@ pub(crate) struct Operations {
     repeats: Rc<Repeats>,
     /// What reads of objects with replicas wait for.
     unsettled: Rc<Unsettled>,
+    /// What transactions' reads of them wait for.
+    succession: Rc<Succession>,
     /// Told of damage that reads meet.
     repair: Rc<Repair>,
 }
 
 impl Operations {
-    pub(crate) const fn new(
+    pub(crate) fn new(
         admission: Admission,
         repeats: Rc<Repeats>,
-        unsettled: Rc<Unsettled>,
+        (unsettled, succession): (Rc<Unsettled>, Rc<Succession>),
         repair: Rc<Repair>,
     ) -> Self {
-        Self { admission, repeats, unsettled, repair }
+        Self { admission, repeats, unsettled, succession, repair }
     }
 
     /// Forgets identities whose requests can't come again, and changes that nobody tells of any more.
@@ -53,6 +61,10 @@ impl Operations {
         for pool in &pools {
             self.unsettled.settle_left(pool, (engines.own_rank(), engines.own_index()));
         }
+        let lives = |id| pools.iter().any(|pool| pool.id() == id);
+        let oldest = self.admission.rt.wall_ns().saturating_sub(weir_runtime::nanos(TOLD_KEPT));
+        self.unsettled.forget_old(Epoch(oldest), lives);
+        self.succession.retain(lives);
         self.repeats.sweep(&self.admission.rt, &pools).await;
     }
 

@@ -52,6 +52,14 @@ impl Operations {
         if is_replicated {
             groups::check_read(&access.pool, own, what)?;
         }
+        if reader.is_some() {
+            // What former leaders have left would appear in what the transaction has read already.
+            let name = (access.pool.id(), access.container.id, what.0);
+            let until = (self.admission.rt.now() + WAIT_MAX).min(request.deadline());
+            let (rt, dkeys) = (&self.admission.rt, what.1.map(core::slice::from_ref));
+            let what = (&name, dkeys);
+            self.succession.ready(rt, &self.unsettled, (&access.pool, own), what, until).await?;
+        }
         let found = self.when_decided(request, epoch, &read).await;
         if is_replicated && access.pool.with_map(|map| map.version) != version {
             groups::check_still_read(&access.pool, own, what)?;

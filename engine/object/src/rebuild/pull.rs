@@ -161,7 +161,8 @@ impl Rebuild {
         // Where a name is known that nobody has told of, its change is gone, too.
         self.repeats.roll_back(pool, oldest, &told).await.map_err(text)?;
         // All that was made before is at all members that serve, or gone.
-        self.unsettled.forget(self.own(), pool.id(), oldest);
+        let serving: Vec<Place> = sources.iter().map(|source| source.place).collect();
+        self.unsettled.forget(self.own(), pool.id(), (&serving, oldest));
         let with = sources.iter().map(|source| (source.place, source.begun.now));
         self.replication.note_caught_up(pool.id(), with);
         Ok(self.check_round(pool, round)?)

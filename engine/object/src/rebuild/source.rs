@@ -24,6 +24,9 @@ pub(super) const HOLD: Duration = Duration::from_mins(1);
 /// transactions take.
 const DECIDED_MAX: Duration = Duration::from_secs(1);
 
+/// How long it waits then until changes are settled: with that for decisions within the asker's patience.
+const SETTLED_MAX: Duration = Duration::from_millis(800);
+
 impl Rebuild {
     /// Answers targets that lack data from now on.
     pub(super) fn serve_sources(self: &Rc<Self>) {
@@ -77,10 +80,16 @@ impl Rebuild {
             let message = format!("pool {} has transactions that aren't decided yet", pool.label());
             return Err(Status::new(Der::AGAIN, message));
         }
+        // What is at some members and not at others could be told to one that gets it from here alone.
+        let settled = self.replication.when_all_settled(&pool, SETTLED_MAX).await;
+        let Some(now) = settled else {
+            let message = format!("pool {} has changes that aren't stored at all replicas yet", pool.label());
+            return Err(Status::new(Der::AGAIN, message));
+        };
         let pool = self.pool_by(pool.id(), map_version)?;
         let containers = pool.shard().containers().into_iter().filter(|one| !one.destroying);
         let containers = containers.map(|one| one.container).collect();
-        Ok(HistoryBegun { now: self.admission.epoch(), containers })
+        Ok(HistoryBegun { now, containers })
     }
 
     /// What goes from here to a target.

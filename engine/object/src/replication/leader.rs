@@ -22,6 +22,9 @@ use crate::unsettled::{Pending, Place, PlantedBug, dkeys_of};
 /// Longest wait for a member's answer before it is asked again: it pulls and flushes some MiB.
 const FORWARD_LIMIT: Duration = Duration::from_secs(2);
 
+/// Longest wait until what former leaders have left is settled: behind it the client is told, and comes again.
+const READY_LIMIT: Duration = Duration::from_secs(1);
+
 /// Pause before a member that has refused, or not answered, is asked again.
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -76,11 +79,12 @@ impl Replication {
         let identity = (id.client, id.number);
         let claim = self.claim(permit.pool.id(), identity, request.deadline()).await?;
         let dkeys = Some(vec![update.dkey.clone()]);
+        self.when_ready(&permit, (update.object, dkeys.as_deref()), request.deadline()).await?;
         if let Some(executed) = self.executed(&permit.pool, identity) {
             return self.answer_again(&permit, executed, (update.object, dkeys), request.deadline()).await;
         }
         let access = self.admission.reach(permit, update.map_version, request.deadline()).await?;
-        let group = self.led_group(&access.pool, update.object, dkeys.as_deref())?;
+        let group = self.led_group(&access, update.object, dkeys.as_deref())?;
         let counted = self.admission.counted(Operation::Update, &access, async |place| {
             if access.container.is_short_of_room() {
                 let check = async || access.pool.shard().check_room_for(access.container.id, len);
@@ -93,7 +97,7 @@ impl Replication {
             let room = self.find_room(&access, (update.object, group), needed, place).await?;
             // Asking may have taken as long as it takes to lose the lead, and the lease.
             self.admission.check_placed(&access.pool, update.map_version)?;
-            self.led_group(&access.pool, update.object, dkeys.as_deref())?;
+            self.led_group(&access, update.object, dkeys.as_deref())?;
             let data = if inline.len() as u64 == len {
                 OwnData::Inline(inline.into())
             } else {
@@ -119,11 +123,12 @@ impl Replication {
         let identity = (id.client, id.number);
         let claim = self.claim(permit.pool.id(), identity, request.deadline()).await?;
         let dkeys = dkeys_of(&punch.scope);
+        self.when_ready(&permit, (punch.object, dkeys.as_deref()), request.deadline()).await?;
         if let Some(executed) = self.executed(&permit.pool, identity) {
             return self.answer_again(&permit, executed, (punch.object, dkeys), request.deadline()).await;
         }
         let access = self.admission.reach(permit, punch.map_version, request.deadline()).await?;
-        let group = self.led_group(&access.pool, punch.object, dkeys.as_deref())?;
+        let group = self.led_group(&access, punch.object, dkeys.as_deref())?;
         let counted = self.admission.counted(Operation::Punch, &access, async |_| {
             let marks = self.marks(&access.pool, (identity, acked), request.deadline());
             let object = punch.object;
@@ -194,11 +199,8 @@ impl Replication {
         leader: Place,
     ) -> Result<usize, Status> {
         let found = pool.with_layout(object, |layout, map| {
-            if layout.replicas != 2 {
-                return Err(refusal::invalid(format!(
-                    "objects with {} replicas are not served",
-                    layout.replicas
-                )));
+            if layout.replicas < 2 {
+                return Err(refusal::invalid("an object without replicas has no group with a leader"));
             }
             let several = || refusal::invalid("the change concerns several groups of replicas");
             if let Some(dkeys) = dkeys {
@@ -222,8 +224,29 @@ impl Replication {
         found.map_err(refusal::invalid)?
     }
 
+    /// Waits until this target may go by what it has, where it leads a group: what former leaders have left may be the change that comes
+    /// again, or decide its conditions.
+    async fn when_ready(
+        &self,
+        permit: &Permit,
+        (object, dkeys): (ObjectId, Option<&[Key]>),
+        deadline: Instant,
+    ) -> Result<(), Status> {
+        let rt = &self.admission.rt;
+        let name = (permit.pool.id(), permit.container, object);
+        let until = deadline.min(rt.now() + READY_LIMIT);
+        let here = (&*permit.pool, self.own());
+        self.succession.ready(rt, &self.unsettled, here, (&name, dkeys), until).await
+    }
+
     /// The same, where this target leads it.
-    fn led_group(&self, pool: &TargetPool, object: ObjectId, dkeys: Option<&[Key]>) -> Result<usize, Status> {
+    fn led_group(&self, access: &Access, object: ObjectId, dkeys: Option<&[Key]>) -> Result<usize, Status> {
+        let pool = &access.pool;
+        let name = (pool.id(), access.container.id, object);
+        // It may lead since it was ready.
+        if !self.succession.is_ready(&self.unsettled, (pool, self.own()), (&name, dkeys)) {
+            return Err(crate::succession::not_yet(pool));
+        }
         let group = Self::group_of(pool, object, dkeys, self.own())?;
         if self.members(pool, object, group).is_none() {
             return Err(self.leads_not(pool));
@@ -267,7 +290,8 @@ impl Replication {
         self.unsettled.settle(&pending);
         if let Some(members) = self.members(&access.pool, *object, led.group) {
             let (pool, epoch) = (access.pool.id(), pending.epoch);
-            members.others.into_iter().for_each(|member| self.tell(pool, epoch, member));
+            let change = (self.own(), epoch);
+            members.others.into_iter().for_each(|member| self.tell((pool, *object), change, member));
         }
         made
     }
@@ -344,7 +368,6 @@ impl Replication {
         let (change, data) = led.change.forwarded();
         let encoded = codec::encode(&change);
         let is_long = encoded.len() + data.len() > FORWARD_INLINE_MAX;
-        let mut done: Vec<Place> = Vec::new();
         loop {
             // It is gone when this target was out of the map meanwhile, and has caught up.
             if pending.is_withdrawn() {
@@ -360,7 +383,8 @@ impl Replication {
                 self.unsettled.withdraw(pending);
                 return;
             };
-            let left: Vec<Place> = members.others.into_iter().filter(|one| !done.contains(one)).collect();
+            let mut left = members.others;
+            left.retain(|one| !pending.stored_at.borrow().contains(one));
             if left.is_empty() {
                 break;
             }
@@ -370,13 +394,13 @@ impl Replication {
             let asked = left.iter().map(|member| self.ask(*member, &request, is_long.then_some(parts)));
             for (member, stored) in left.iter().zip(join_all(asked).await) {
                 match stored {
-                    Ok(()) => done.push(*member),
+                    Ok(()) => pending.stored_at.borrow_mut().push(*member),
                     Err(error) => {
                         tracing::debug!(rank = %member.0, target = %member.1, error, "a replica has not stored a change");
                     }
                 }
             }
-            if left.iter().any(|member| !done.contains(member)) {
+            if left.iter().any(|member| !pending.stored_at.borrow().contains(member)) {
                 self.admission.rt.sleep(PAUSE).await;
             }
         }

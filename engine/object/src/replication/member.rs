@@ -6,14 +6,14 @@ use weir_media::Slice;
 use weir_pool::{TargetContainer, TargetPool};
 use weir_proto::object::PunchScope;
 use weir_proto::replica::{ForwardedChange, ReplicaForward};
-use weir_proto::{Der, Rank, codec, opcode};
+use weir_proto::{Der, Epoch, Rank, codec, opcode};
 use weir_rpc::{Request, Status};
 
 use super::{OwnData, Replication};
 use crate::admission::refusal::{self, ErrorSite};
 use crate::operations::within_quota;
-use crate::repeats::Marks;
-use crate::unsettled::{Pending, PlantedBug, dkeys_of};
+use crate::repeats::{Identity, Marks};
+use crate::unsettled::{Kept, Pending, Place, PlantedBug, dkeys_of, has_many_members};
 
 /// A change as it came.
 struct Forwarded {
@@ -23,6 +23,24 @@ struct Forwarded {
     change: ForwardedChange,
     data: OwnData,
     pending: Rc<Pending>,
+}
+
+/// Who has made a change that comes.
+#[derive(Clone, Copy)]
+pub(super) struct Maker {
+    /// The target that has chosen the epoch.
+    pub(super) origin: Place,
+    /// The target that leads the group now.
+    pub(super) leader: Place,
+    /// Number of the group, where a former leader has made it.
+    pub(super) group: Option<u32>,
+}
+
+impl Maker {
+    /// Version of the map by which the one that has chosen the epoch led, as far as that matters: see [`Pending::new`].
+    fn version(self, map_version: u32) -> u32 {
+        if self.group.is_none() { map_version } else { 0 }
+    }
 }
 
 impl Replication {
@@ -48,25 +66,60 @@ impl Replication {
         forward: ReplicaForward,
         request: &Rc<Request>,
     ) -> Result<(), Status> {
-        let (leader, epoch) = ((rank, forward.leader), forward.epoch);
-        let observed = self.admission.pools.clock().observe(epoch, self.admission.rt.wall_ns());
+        let leader = (rank, forward.leader);
+        self.follow_maker(Maker { origin: leader, leader, group: None }, forward, request).await
+    }
+
+    /// Stores a change, unless it is here.
+    pub(super) async fn follow_maker(
+        self: &Rc<Self>,
+        maker: Maker,
+        forward: ReplicaForward,
+        request: &Rc<Request>,
+    ) -> Result<(), Status> {
+        let observed = self.admission.pools.clock().observe(forward.epoch, self.admission.rt.wall_ns());
         observed.map_err(|skew| Status::new(Der::HLC_SYNC, skew.to_string()))?;
         let pool = self.admission.pool(forward.pool)?;
         let container = pool.container(forward.container).await?;
         self.admission.check_storable(&pool, forward.map_version)?;
-        if self.came_as_history(&pool, leader, epoch) {
-            return Ok(());
-        }
-        if let Some(known) = self.unsettled.find(forward.pool, leader, epoch) {
-            known.stored.wait().await;
-            let failed = || Status::new(Der::AGAIN, "it could not be stored; it is to be sent again");
-            return if known.is_withdrawn() { Err(failed()) } else { Ok(()) };
-        }
-        let identity = (forward.id.client, forward.id.number);
-        if self.repeats.executed_as(&pool, identity).is_some_and(|known| known.epoch == Some(epoch)) {
+        let id = (forward.id.client, forward.id.number);
+        if self.is_here(&pool, maker.origin, (forward.epoch, id)).await? {
             return Ok(());
         }
         let bytes = Self::fetch_change(&forward, request).await?;
+        self.store_change(maker, (pool, container), forward, bytes).await
+    }
+
+    /// Whether a change is here, also when it is about to be.
+    ///
+    /// # Errors
+    /// When it was about to be, and could not be stored.
+    pub(super) async fn is_here(
+        &self,
+        pool: &TargetPool,
+        origin: Place,
+        (epoch, identity): (Epoch, Identity),
+    ) -> Result<bool, Status> {
+        if self.came_as_history(pool, origin, epoch) || self.unsettled.is_told(pool.id(), origin, epoch) {
+            return Ok(true);
+        }
+        if let Some(known) = self.unsettled.find(pool.id(), origin, epoch) {
+            known.stored.wait().await;
+            let failed = || Status::new(Der::AGAIN, "it could not be stored; it is to be sent again");
+            return if known.is_withdrawn() { Err(failed()) } else { Ok(true) };
+        }
+        Ok(self.repeats.executed_as(pool, identity).is_some_and(|known| known.epoch == Some(epoch)))
+    }
+
+    /// Stores a change that isn't here.
+    pub(super) async fn store_change(
+        self: &Rc<Self>,
+        maker: Maker,
+        (pool, container): (Rc<TargetPool>, Rc<TargetContainer>),
+        forward: ReplicaForward,
+        bytes: OwnData,
+    ) -> Result<(), Status> {
+        let epoch = forward.epoch;
         let (change, data) =
             codec::decode_prefix::<ForwardedChange>(bytes.bytes()).map_err(refusal::malformed)?;
         let start = bytes.bytes().len() - data.len();
@@ -80,13 +133,21 @@ impl Replication {
             return Ok(());
         }
         // Another request may have come with the same meanwhile.
-        if self.unsettled.find(forward.pool, leader, epoch).is_some() {
+        if self.unsettled.find(forward.pool, maker.origin, epoch).is_some() {
             return Err(Status::new(Der::AGAIN, "it is being stored; it is to be sent again"));
         }
         let object = (forward.pool, forward.container, forward.object);
-        let group = Self::group_of(&pool, forward.object, dkeys.as_deref(), leader)?;
-        let led = (leader, forward.map_version, group);
-        let pending = Pending::new(object, epoch, led, (is_punch, dkeys));
+        let group = match maker.group {
+            Some(group) => usize::try_from(group).map_err(refusal::invalid)?,
+            None => Self::group_of(&pool, forward.object, dkeys.as_deref(), maker.leader)?,
+        };
+        let led = (maker.origin, maker.version(forward.map_version), group);
+        let kept = if has_many_members(forward.object) {
+            Some(Kept::new(forward.id, forward.until, bytes.whole()?))
+        } else {
+            None
+        };
+        let pending = Pending::keeping(object, epoch, led, (is_punch, dkeys), kept);
         self.unsettled.add(&pending);
         let forwarded = Forwarded { pool, container, request: forward, change, data, pending };
         // The request may be dropped in the middle: what has begun ends all the same.
@@ -150,6 +211,17 @@ fn judged(scope: &PunchScope) -> PunchScope {
 }
 
 impl OwnData {
+    /// All of it.
+    fn whole(&self) -> Result<Slice, Status> {
+        match self {
+            Self::Inline(bytes) => {
+                let (len, owner) = (bytes.len(), Rc::new(Rc::clone(bytes)));
+                Slice::new(owner, 0..len).ok_or_else(|| refusal::invalid("a change has no such data"))
+            }
+            Self::Pulled(slice) => Ok(slice.clone()),
+        }
+    }
+
     /// What is behind the first bytes.
     fn part(&self, start: usize) -> Result<Self, Status> {
         let outside = || refusal::invalid("a change has no such data");
@@ -157,20 +229,7 @@ impl OwnData {
             Self::Inline(bytes) => {
                 bytes.get(start..).map(|rest| Self::Inline(rest.into())).ok_or_else(outside)
             }
-            Self::Pulled(slice) => {
-                let len = slice.len();
-                let owner: Rc<dyn AsRef<[u8]>> = Rc::new(SliceOwner(slice.clone()));
-                Slice::new(owner, start..len).map(Self::Pulled).ok_or_else(outside)
-            }
+            Self::Pulled(slice) => slice.part(start..slice.len()).map(Self::Pulled).ok_or_else(outside),
         }
-    }
-}
-
-/// A slice as the owner of its parts.
-struct SliceOwner(Slice);
-
-impl AsRef<[u8]> for SliceOwner {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
     }
 }

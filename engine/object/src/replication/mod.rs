@@ -2,13 +2,15 @@
 //! docs/explanation/replication.md.
 //!
 //! The room judges and stores a change by the operations' means, forwards it to the other members by sealed requests, and keeps
-//! the table of what isn't settled. The service hands it the requests of clients.
+//! the table of what isn't settled. A new leader takes over what the one before it has left. The service hands it the requests of
+//! clients.
 
 mod leader;
 mod member;
 mod notices;
 mod reserve;
 mod room;
+mod takeover;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -24,9 +26,11 @@ use crate::admission::Admission;
 use crate::groups::Floors;
 use crate::operations::UpdateData;
 use crate::repeats::{Identity, Repeats};
+use crate::succession::Succession;
 use crate::unsettled::{Place, PlantedBug, Unsettled};
 use notices::Notices;
 use room::Room;
+use takeover::Takeover;
 
 /// Replicates the changes that reach one target.
 pub(crate) struct Replication {
@@ -34,12 +38,14 @@ pub(crate) struct Replication {
     repeats: Rc<Repeats>,
     unsettled: Rc<Unsettled>,
     floors: Rc<Floors>,
+    succession: Rc<Succession>,
     /// Changes that are being made: one with the same name waits for them.
     running: RefCell<HashMap<(PoolId, Identity), Gate>>,
     /// Up to which epoch this target has all that another one has stored, since it has caught up.
     caught_up: RefCell<HashMap<(PoolId, Place), Epoch>>,
     notices: Notices,
     room: Room,
+    takeover: Takeover,
 }
 
 /// The right to make a change of a name, until it is dropped.
@@ -72,10 +78,22 @@ impl Replication {
         repeats: Rc<Repeats>,
         unsettled: Rc<Unsettled>,
         floors: Rc<Floors>,
+        succession: Rc<Succession>,
     ) -> Rc<Self> {
         let (running, caught_up) = (RefCell::default(), RefCell::default());
-        let (notices, room) = (Notices::default(), Room::default());
-        Rc::new(Self { admission, repeats, unsettled, floors, running, caught_up, notices, room })
+        let (notices, room, takeover) = (Notices::default(), Room::default(), Takeover::default());
+        Rc::new(Self {
+            admission,
+            repeats,
+            unsettled,
+            floors,
+            succession,
+            running,
+            caught_up,
+            notices,
+            room,
+            takeover,
+        })
     }
 
     /// Answers leaders of groups from now on.
@@ -84,6 +102,7 @@ impl Replication {
         self.serve_notices();
         self.serve_room();
         self.serve_reserve();
+        self.serve_takeover();
     }
 
     /// Plants a fault, for tests of the harness that looks for it.

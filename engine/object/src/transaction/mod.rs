@@ -31,6 +31,7 @@ use crate::admission::refusal::ErrorSite;
 use crate::groups::Floors;
 use crate::operations::within_quota;
 use crate::replication::Replication;
+use crate::succession::Succession;
 use crate::unsettled::Unsettled;
 use participant::WatchedTransactions;
 
@@ -122,6 +123,7 @@ pub(crate) struct Transactions {
     /// What is judged for groups of replicas waits for.
     unsettled: Rc<Unsettled>,
     floors: Rc<Floors>,
+    succession: Rc<Succession>,
     /// Tells other members what is settled.
     replication: Rc<Replication>,
 }
@@ -130,11 +132,11 @@ impl Transactions {
     pub(crate) fn new(
         admission: Admission,
         unsettled: Rc<Unsettled>,
-        floors: Rc<Floors>,
+        (floors, succession): (Rc<Floors>, Rc<Succession>),
         replication: Rc<Replication>,
     ) -> Rc<Self> {
         let (claimed, watched) = (ClaimedTransactions::default(), WatchedTransactions::default());
-        Rc::new(Self { admission, claimed, watched, unsettled, floors, replication })
+        Rc::new(Self { admission, claimed, watched, unsettled, floors, succession, replication })
     }
 
     /// Puts the target's clock behind an epoch that a client names, which is no further ahead than what its messages may say

@@ -10,7 +10,7 @@ use weir_proto::replica_transaction::{
     ReplicaKnownRequest, ReplicaOutcomeRequest, ReplicaPrepareRequest,
 };
 use weir_proto::transaction::{Change, Declined, Outcome};
-use weir_proto::{Der, Epoch, PoolId, Rank, codec, opcode};
+use weir_proto::{ContainerId, Der, Epoch, PoolId, Rank, codec, opcode};
 use weir_rpc::{Request, Status};
 use weir_runtime::Instant;
 use weir_runtime::sync::Gate;
@@ -23,6 +23,10 @@ use crate::transaction::{ASK_LIMIT, AlreadyClaimed, Name, Transactions, may_succ
 
 /// How long a member waits with its part for an earlier transaction that its leader has decided already.
 pub(super) const BEHIND_MAX: Duration = Duration::from_millis(500);
+
+/// How long it waits until what former leaders have left is settled: other members may refuse that as long as they have the transaction
+/// prepared.
+const READY_MAX: Duration = Duration::from_millis(100);
 
 /// Pause between two looks at that.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
@@ -146,7 +150,7 @@ impl Transactions {
         Self::check_rolled_back(&pool)?;
         let judged: Vec<bool> = changes.iter().map(|prepared| prepared.is_judged).collect();
         let changes: Vec<Change> = changes.into_iter().map(|prepared| prepared.change).collect();
-        self.check_judge(&pool, &changes, &judged, epoch)?;
+        self.check_judge((&pool, container), &changes, &judged, epoch).await?;
         let name = (id, container, transaction);
         let along = [kept(name, Some(&taking))];
         let holds = || pool.check_map(map_version).is_ok() && pool.has_rolled_back();
@@ -179,9 +183,9 @@ impl Transactions {
     }
 
     /// Refuses to judge changes of groups that this target doesn't lead, or may not order yet.
-    fn check_judge(
+    async fn check_judge(
         &self,
-        pool: &TargetPool,
+        (pool, container): (&TargetPool, ContainerId),
         changes: &[Change],
         judged: &[bool],
         epoch: Epoch,
@@ -195,6 +199,10 @@ impl Transactions {
                 continue;
             }
             crate::groups::check_reader(pool, self.own(), (object, dkey_of(change)))?;
+            let name = (pool.id(), container, object);
+            let (until, here) = (self.admission.rt.now() + READY_MAX, (pool, self.own()));
+            let what = (&name, dkey_of(change).map(core::slice::from_ref));
+            self.succession.ready(&self.admission.rt, &self.unsettled, here, what, until).await?;
             self.floors.check(pool, epoch, self.admission.rt.wall_ns()).map_err(|status| {
                 // The same epoch will never do.
                 Status::new(Der::TX_RESTART, status.message)

@@ -79,7 +79,8 @@ impl Transactions {
         let (pool, container, _) = led.name;
         let done = led.pool.shard().commit_transaction_with(container, id, &[kept(led.name, None)]).await;
         done.map_err(|error| failed(&error))?;
-        self.replication.tell(pool, led.epoch, other);
+        let object = led.plan.groups[0].object;
+        self.replication.tell((pool, object), (own, led.epoch), other);
         drop(claim);
         Ok(led.epoch)
     }

@@ -14,9 +14,6 @@ use crate::admission::refusal;
 use crate::groups::{check_kept, members};
 use crate::unsettled::Place;
 
-/// Replicas of the groups that are served.
-const REPLICAS: usize = 2;
-
 /// What each target has to prepare, by one version of the map.
 pub(super) struct Plan {
     pub(super) version: u32,
@@ -38,12 +35,6 @@ impl Plan {
                 std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
                 std::collections::hash_map::Entry::Vacant(new) => {
                     let layout = pool.with_map(|map| Layout::of(object, map)).map_err(refusal::invalid)?;
-                    if !matches!(layout.replicas, 1 | REPLICAS) {
-                        let count = layout.replicas;
-                        return Err(refusal::invalid(format!(
-                            "objects with {count} replicas are not served"
-                        )));
-                    }
                     new.insert(layout)
                 }
             };
