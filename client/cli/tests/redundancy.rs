@@ -484,8 +484,13 @@ fn a_pool_has_the_redundancy_that_its_engines_allow() {
     let system = DevSystem::absent();
     let class =
         |container: &str| system.json(&["container", "query", "tank", container])["object_class"].clone();
-    let refused = up(&system, &["--redundancy", "2"]).expect_err("two losses are not served");
-    assert!(refused.contains("serves redundancy factors up to 1"), "{refused}");
+    let refused =
+        up(&system, &["--redundancy", "6", "--engines", "7"]).expect_err("six losses are not served");
+    assert!(refused.contains("serves redundancy factors up to 5"), "{refused}");
+    up(&system, &["--redundancy", "2", "--engines", "3"]).expect("three engines");
+    assert_eq!(class("home"), json!("RP_3GX"));
+    system.run(&["dev", "down", "--wipe"]);
+    fs::create_dir_all(system.folder()).expect("made");
     up(&system, &["--engines", "1"]).expect("one engine");
     assert_eq!(class("home"), json!("SX"));
     system.run(&["dev", "down", "--wipe"]);
@@ -498,12 +503,14 @@ fn a_pool_has_the_redundancy_that_its_engines_allow() {
     assert_eq!(class("wide"), json!("RP_2GX"));
     let (_, error) = system.fails(&["container", "create", "tank", "none", "--redundancy-factor", "0"]);
     assert!(error.contains("the pool has redundancy factor 1; name a class with more replicas"), "{error}");
-    let (_, error) = system.fails(&["container", "create", "tank", "more", "--redundancy-factor", "2"]);
-    assert!(error.contains("this release serves redundancy factors up to 1"), "{error}");
+    let (_, error) = system.fails(&["container", "create", "tank", "more", "--redundancy-factor", "6"]);
+    assert!(error.contains("this release serves redundancy factors up to 5"), "{error}");
     let (_, error) = system.fails(&["container", "create", "tank", "single", "--oclass", "S1"]);
     assert!(error.contains("the pool has redundancy factor 1; name a class with more replicas"), "{error}");
+    let (_, error) = system.fails(&["container", "create", "tank", "eight", "--oclass", "RP_8GX"]);
+    assert!(error.contains("RP_8GX stores data with 8 replicas, which is not supported yet"), "{error}");
     let (_, error) = system.fails(&["container", "create", "tank", "three", "--oclass", "RP_3GX"]);
-    assert!(error.contains("RP_3GX stores data with 3 replicas, which is not supported yet"), "{error}");
+    assert!(error.contains("RP_3GX needs 3 fault domains, the pool has 2"), "{error}");
     system.run(&["dev", "down"]);
     let refused = up(&system, &["--redundancy", "0"]).expect_err("the system has another factor");
     assert!(refused.contains("redundancy 1"), "{refused}");

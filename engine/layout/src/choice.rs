@@ -90,7 +90,6 @@ fn sizes(map: &PoolMap) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::class::serve_replicas_here;
     use weir_proto::pool::PoolTarget;
     use weir_proto::{Rank, TargetIndex};
 
@@ -107,7 +106,6 @@ mod tests {
 
     #[test]
     fn the_containers_class_and_hints_choose() {
-        serve_replicas_here();
         let (small, large) = (map(3, 2), map(100, 16));
         for (class, is_flat, bits, expected) in [
             ("SX", true, 0, "SX"),
@@ -142,7 +140,6 @@ mod tests {
 
     #[test]
     fn a_pool_with_one_domain_has_no_replicas() {
-        serve_replicas_here();
         let one = map(1, 4);
         assert_eq!(chosen("SX", true, 4, &one).as_deref(), Ok("SX"));
         let error = chosen("RP_2GX", true, 0, &one).expect_err("two domains are needed");

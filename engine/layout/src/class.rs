@@ -54,23 +54,22 @@ const ERASURE: [(u8, u16, u16); 11] = [
     (42, 16, 3),
 ];
 
-/// Most replicas of a group that are served: what a leader does for a second other member, and what a new leader has to send to
-/// the rest, isn't there. Layouts are computed for all.
-pub const REPLICAS_SERVED: usize = 2;
+/// Most replicas of a group that are served: a leader sends each change to all others by itself. Layouts are computed for all.
+pub const REPLICAS_SERVED: usize = 6;
 
 thread_local! {
-    /// Whether this thread serves all of them all the same.
+    /// Whether this thread serves objects with replicas in any pool.
     static SERVES_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has all engines and clients of this thread take objects with any number of replicas from now on: for simulated tests of what
-/// isn't served to users.
+/// Has all engines and clients of this thread take objects with replicas in pools without redundancy, too, from now on: for simulated
+/// tests of the changes of such objects alone.
 #[doc(hidden)]
 pub fn serve_replicas_here() {
     SERVES_HERE.set(true);
 }
 
-/// Whether this thread serves objects with any number of replicas, in any pool.
+/// Whether this thread serves objects with replicas in any pool.
 #[must_use]
 pub fn serves_all_replicas() -> bool {
     SERVES_HERE.get()
@@ -89,7 +88,7 @@ pub fn served_factors() -> RangeInclusive<u32> {
 }
 
 /// The classes that are served, for messages.
-const SERVED_CLASSES: &str = "S1, S2, S4, S6, S8, S12, S16, S32 or SX, or with two replicas RP_2G1, RP_2G2, RP_2G4, RP_2G6, RP_2G8, RP_2G12, RP_2G16, RP_2G32 or RP_2GX";
+const SERVED_CLASSES: &str = "S1, S2, S4, S6, S8, S12, S16, S32 or SX, or with two to six replicas RP_2G1, RP_2G2, RP_2G4, RP_2G6, RP_2G8, RP_2G12, RP_2G16, RP_2G32 or RP_2GX, and so to RP_6GX";
 
 /// Why an object class can't be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -174,7 +173,7 @@ impl ObjectClass {
     /// # Errors
     /// For classes with erasure coding, and with more than [`REPLICAS_SERVED`] replicas.
     pub fn ensure_supported(self) -> Result<Self, ClassError> {
-        if self.replicas() > REPLICAS_SERVED && !serves_all_replicas() {
+        if self.replicas() > REPLICAS_SERVED {
             return Err(ClassError::NotSupported(self));
         }
         self.ensure_placed()
@@ -352,13 +351,10 @@ mod tests {
     }
 
     #[test]
-    fn more_than_two_replicas_are_served_where_a_test_says_so() {
+    fn up_to_six_replicas_are_served() {
         let is_served = |name: &str| ObjectClass::parse_supported(name).is_ok();
-        assert!(is_served("RP_2G1") && is_served("RP_2GX"));
-        assert!(!is_served("RP_3G1") && !is_served("RP_6GX"));
-        assert_eq!(served_factors(), 0..=1);
-        serve_replicas_here();
-        assert!(is_served("RP_3G1") && is_served("RP_6GX"));
+        assert!(is_served("RP_2G1") && is_served("RP_2GX") && is_served("RP_3G1") && is_served("RP_6GX"));
+        assert!(!is_served("RP_8G1") && !is_served("RP_128GX"));
         assert_eq!(served_factors(), 0..=5);
     }
 
@@ -404,9 +400,9 @@ mod tests {
     #[test]
     fn what_is_not_served_is_refused_by_name() {
         let refused = |name: &str| ObjectClass::parse_supported(name).expect_err(name).to_string();
-        let replicas = refused("RP_3G1");
+        let replicas = refused("RP_8G1");
         assert!(
-            replicas.contains("RP_3G1 stores data with 3 replicas, which is not supported yet"),
+            replicas.contains("RP_8G1 stores data with 8 replicas, which is not supported yet"),
             "{replicas}"
         );
         assert!(replicas.contains("RP_2GX"), "{replicas}");

@@ -89,7 +89,7 @@ type PoolSpec struct {
 	// +kubebuilder:validation:items:Maximum=127
 	Ranks []int32 `json:"ranks,omitempty"`
 	// objectClass of new containers, for example SX (all targets) or S1 (one target). Absent means the class of redundancyFactor:
-	// SX for 0, RP_2GX for 1. With a factor above 0 the class has to keep as many copies.
+	// SX for 0, RP_2GX for 1, RP_3GX for 2 and so on. With a factor above 0 the class has to keep as many copies.
 	// +optional
 	// +kubebuilder:validation:MinLength=2
 	// +kubebuilder:validation:MaxLength=32

@@ -20,7 +20,6 @@ use clap::{Args, Subcommand};
 use rustix::process::Signal;
 use serde::Deserialize;
 use serde_json::json;
-use weir_client::served_factors;
 use weir_fuse::mountinfo;
 use weir_management::v1::{
     ContainerCreateRequest, ContainerType, PoolCreateRequest, PoolInfo, SystemQueryResponse,
@@ -41,9 +40,9 @@ const READY_LINE: &str = "weir dev is up";
 
 /// Engines of a system that neither arguments nor a manifest describe.
 const ENGINES: u32 = 3;
-/// Redundancy factor of the default pool, unless another one is asked for: the greatest one that is served and that the engines allow.
+/// Redundancy factor of the default pool, unless another one is asked for: 1, or 0 with one engine.
 fn default_redundancy(engines: u32) -> u32 {
-    engines.saturating_sub(1).min(*served_factors().end())
+    engines.saturating_sub(1).min(1)
 }
 
 /// How long `down` waits for the supervisor, which gives engines time to write a checkpoint.

@@ -193,10 +193,10 @@ fn impossible_requests_are_refused_with_the_reason() {
                 "object class \"S3\" is unknown",
             ),
             (
-                with(|p| p.object_class = "RP_3G1".to_owned()),
+                with(|p| p.object_class = "RP_8G1".to_owned()),
                 Code::InvalidArgument,
                 Der::NOTSUPPORTED,
-                "RP_3G1 stores data with 3 replicas",
+                "RP_8G1 stores data with 8 replicas",
             ),
         ];
         for (request, code, der, text) in cases {

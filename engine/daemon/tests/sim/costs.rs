@@ -54,13 +54,13 @@ impl Changed {
     }
 }
 
-/// The cost of changing each of some dkeys of an object with two replicas, one after the other, by updates or by transactions.
-pub fn of_changes(cluster: &Cluster, by_transactions: bool) -> Cost {
+/// The cost of changing each of some dkeys of an object of a class, one after the other, by updates or by transactions.
+pub fn of_changes(cluster: &Cluster, class: &'static str, by_transactions: bool) -> Cost {
     let context = cluster.context(cluster.admin(), Duration::from_secs(10));
     let changed = cluster.world.block_on(cluster.admin(), async move {
         let container = make_container(&context, "tank", "box", 0).await.expect("no faults");
         let oid = container.new_object_id(&context, kind::MULTI_HASHED, None).await.expect("no faults");
-        let oid = "RP_2G1"
+        let oid = class
             .parse::<weir_client::ObjectClass>()
             .expect("a registered name")
             .encode(oid, kind::MULTI_HASHED);

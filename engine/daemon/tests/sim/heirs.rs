@@ -39,6 +39,19 @@ pub fn start(seed: u64) -> Cluster {
     cluster
 }
 
+/// The same with five engines, two of which may be lost.
+pub fn start_of_three(seed: u64) -> Cluster {
+    let cluster = Cluster::start_drifting(seed, Shape { engines: 5, ..SHAPE }, 45_000);
+    cluster.create_redundant_pool("tank", 2);
+    cluster
+}
+
+/// A class that survives as many losses as the pool, of at most so many groups.
+pub fn class(cluster: &Cluster, groups: u32) -> ObjectClass {
+    let replicas = if cluster.shape.engines > SHAPE.engines { 3 } else { 2 };
+    format!("RP_{replicas}G{groups}").parse().expect("a registered name")
+}
+
 /// The service of the pool, where it is led.
 pub fn service(cluster: &Cluster) -> Option<(u32, Rc<PoolService>)> {
     let mut up = (0..cluster.shape.engines).filter(|rank| cluster.is_up(*rank) && cluster.is_serving(*rank));
@@ -65,14 +78,16 @@ pub fn wait_for(cluster: &Cluster, most: Duration, what: &str, is_so: impl Fn() 
 
 /// Whether all targets that are up have an engine's targets in a state.
 pub fn all_see(cluster: &Cluster, victim: u32, state: TargetState) -> bool {
-    let up = (0..SHAPE.engines).filter(|rank| *rank != victim && cluster.is_up(*rank));
-    up.flat_map(|rank| (0..SHAPE.targets as usize).map(move |index| (rank, index))).all(|(rank, index)| {
-        cluster.target(rank, index).pools().find("tank").is_some_and(|pool| {
-            pool.with_map(|map| {
-                map.targets.iter().filter(|one| one.rank == Rank(victim)).all(|one| one.state == state)
+    let up = (0..cluster.shape.engines).filter(|rank| *rank != victim && cluster.is_up(*rank));
+    up.flat_map(|rank| (0..cluster.shape.targets as usize).map(move |index| (rank, index))).all(
+        |(rank, index)| {
+            cluster.target(rank, index).pools().find("tank").is_some_and(|pool| {
+                pool.with_map(|map| {
+                    map.targets.iter().filter(|one| one.rank == Rank(victim)).all(|one| one.state == state)
+                })
             })
-        })
-    })
+        },
+    )
 }
 
 pub fn condition(cluster: &Cluster) -> Option<Condition> {
@@ -91,7 +106,8 @@ fn lose_for_good(cluster: &Cluster, victim: u32) {
     });
     if cluster.world.rng().below(3) == 0 {
         cluster.world.run_for(below(cluster, 1_000_000));
-        let others: Vec<u32> = (0..SHAPE.engines).filter(|rank| *rank != victim && *rank != leader).collect();
+        let others: Vec<u32> =
+            (0..cluster.shape.engines).filter(|rank| *rank != victim && *rank != leader).collect();
         let which = usize::try_from(cluster.world.rng().below(others.len() as u64)).expect("few engines");
         cluster.crash(others[which], CrashKeeps::Any);
         cluster.world.run_for(below(cluster, 3_000_000));
@@ -109,8 +125,7 @@ fn lose_for_good(cluster: &Cluster, victim: u32) {
 /// An engine is lost for good, others get its places, and then another one is lost: nothing is.
 pub fn outlast_one_loss_after_the_other(cluster: &Cluster) {
     let seed = cluster.world.seed();
-    let class = if cluster.world.rng().below(2) == 0 { "RP_2G2" } else { "RP_2G4" };
-    let class: ObjectClass = class.parse().expect("a registered name");
+    let class = class(cluster, if cluster.world.rng().below(2) == 0 { 2 } else { 4 });
     let run = workload::start_in(cluster, "tank", Mix::Slow, Some(class));
     cluster.world.run_for(below(cluster, MOMENT_MAX_US));
     let (leader, leading) = service(cluster).expect("all are up");
@@ -123,11 +138,11 @@ pub fn outlast_one_loss_after_the_other(cluster: &Cluster) {
     // What the last of them have changed is told to all members.
     cluster.world.run_for(Duration::from_secs(1));
     rebuild::assert_equal_among(cluster, leader, Epoch::MAX);
-    // Two of the service's three replicas have to stay.
+    // Most of the service's replicas have to stay.
     let may_go = |rank: &u32| {
         *rank != leader && *rank != first && !(replicas.contains(&first) && replicas.contains(rank))
     };
-    if let Some(second) = (0..SHAPE.engines).find(may_go) {
+    if let Some(second) = (0..cluster.shape.engines).find(may_go) {
         cluster.crash(second, CrashKeeps::Any);
         wait_for(cluster, OUT_MAX, "the second stays in the map", || {
             all_see(cluster, second, TargetState::Down)
@@ -144,7 +159,8 @@ pub fn start_again_while_a_replica_is_away(cluster: &Cluster) {
     let (leader, leading) = service(cluster).expect("all are up");
     let replicas = leading.pool().expect("it lives").replicas();
     let away = replicas.iter().map(|rank| rank.0).find(|rank| *rank != leader).expect("there are three");
-    let again = (0..SHAPE.engines).find(|rank| ![leader, away].contains(rank)).expect("there are four");
+    let again =
+        (0..cluster.shape.engines).find(|rank| ![leader, away].contains(rank)).expect("there are four");
     cluster.crash(away, CrashKeeps::Any);
     wait_for(cluster, OUT_MAX, "it stays in the map", || all_see(cluster, away, TargetState::Down));
     cluster.crash(again, CrashKeeps::Any);

@@ -21,6 +21,7 @@ mod history;
 mod kept;
 mod learning;
 mod lists;
+mod many;
 mod maps;
 mod members;
 mod moving;
@@ -124,16 +125,80 @@ fn a_change_of_one_group_takes_few_requests_and_log_records() {
         // A change is forwarded, and said to be settled, by one request each. Both members store it by one record, and a leader that
         // has to commit or give it up by two. Targets do something beside.
         let beside = costs::CHANGES / 2;
-        let update = costs::of_changes(cluster, false);
+        let update = costs::of_changes(cluster, "RP_2G1", false);
         assert!(update.requests <= 2 * costs::CHANGES + beside, "{update:?}");
         assert!(update.records <= 2 * costs::CHANGES + beside, "{update:?}");
     });
     for_each_pool(1, costs::SHAPE, |cluster| {
         let beside = costs::CHANGES / 2;
-        let transaction = costs::of_changes(cluster, true);
+        let transaction = costs::of_changes(cluster, "RP_2G1", true);
         assert!(transaction.requests <= 2 * costs::CHANGES + beside, "{transaction:?}");
         assert!(transaction.records <= 3 * costs::CHANGES + beside, "{transaction:?}");
     });
+}
+
+#[test]
+fn a_change_of_a_group_of_three_takes_a_request_there_and_a_notice_for_each_other_member() {
+    for_each_pool(1, costs::SHAPE, |cluster| {
+        let beside = costs::CHANGES / 2;
+        let update = costs::of_changes(cluster, "RP_3G1", false);
+        assert!(update.requests <= 4 * costs::CHANGES + beside, "{update:?}");
+        assert!(update.records <= 3 * costs::CHANGES + beside, "{update:?}");
+    });
+}
+
+#[test]
+fn members_of_groups_of_three_that_lose_their_leaders_agree_on_what_those_have_left() {
+    for (seeds, mix) in [(SEEDS / 3, Mix::All), (SEEDS / 6, Mix::Conditional)] {
+        for_each_pool(seeds, many::SHAPE, |cluster| many::lose_leaders(cluster, mix));
+    }
+}
+
+#[test]
+fn new_leaders_that_take_nothing_over_are_found() {
+    let shows = |seed: u64| {
+        let cluster = Cluster::start(seed, many::SHAPE);
+        cluster.create_pool("tank");
+        many::shows(&cluster, PlantedBug::NothingTakenOver)
+    };
+    assert!((1..=SEEDS).any(shows), "nothing of {SEEDS} seeds shows it");
+}
+
+#[test]
+fn transactions_of_groups_of_three_are_serializable_whoever_is_lost() {
+    for_each_pool(SEEDS / 6, many::SHAPE, |cluster| {
+        let ledger = many::lose_leaders_of_transactions(cluster);
+        assert!(ledger.len() > 40, "only {} were answered", ledger.len());
+        ledger.check(cluster.world.seed());
+    });
+}
+
+#[test]
+fn engines_of_a_pool_that_outlasts_two_are_lost_and_histories_are_linearizable() {
+    for_each_seed(SEEDS / 10, |seed| many::lose_engines(&many::start(seed)));
+}
+
+#[test]
+fn engines_of_a_pool_that_outlasts_two_come_back_and_have_all_that_the_others_have() {
+    for_each_seed(SEEDS / 10, |seed| many::come_back(&many::start_four(seed)));
+}
+
+#[test]
+fn engines_of_a_pool_that_outlasts_two_start_again_and_have_all_that_the_others_have() {
+    for_each_seed(SEEDS / 10, |seed| many::start_again(&many::start(seed)));
+}
+
+#[test]
+fn transactions_of_groups_of_three_go_on_while_engines_come_back() {
+    for_each_seed(SEEDS / 15, |seed| many::transactions_come_back(&many::start(seed)));
+}
+
+#[test]
+fn places_in_groups_of_three_go_to_others_and_back() {
+    for_each_seed(SEEDS / 60, |seed| heirs::outlast_one_loss_after_the_other(&heirs::start_of_three(seed)));
+    for_each_seed(SEEDS / 60, |seed| moving::give_places_back(&heirs::start_of_three(seed)));
+    for_each_seed(SEEDS / 60, |seed| moving::drain_and_take_back(&heirs::start_of_three(seed)));
+    for_each_seed(SEEDS / 60, |seed| moving::move_under_transactions(&heirs::start_of_three(seed)));
 }
 
 #[test]
@@ -158,7 +223,7 @@ fn an_engine_of_a_pool_with_redundancy_is_lost_and_histories_are_linearizable() 
 /// A change of who is a member of a pool with redundancy, and the run of a seed that checks what becomes of it.
 type Change = (&'static str, fn(u64));
 
-const CHANGES: [Change; 13] = [
+const CHANGES: [Change; 21] = [
     ("lost", |seed| members::lose_an_engine(&members::start(seed)).check(seed)),
     ("cut off", |seed| members::cut_an_engine_off(&members::start(seed)).check(seed)),
     ("restarted", |seed| members::restart_engines(&members::start(seed)).check(seed)),
@@ -172,6 +237,18 @@ const CHANGES: [Change; 13] = [
     ("given up, back", |seed| moving::give_places_back(&heirs::start(seed))),
     ("drained", |seed| moving::drain_and_take_back(&heirs::start(seed))),
     ("given up, transactions", |seed| moving::move_under_transactions(&heirs::start(seed))),
+    ("three members: lost", |seed| many::lose_engines(&many::start(seed))),
+    ("three members: back", |seed| many::come_back(&many::start(seed))),
+    ("three members: restarted", |seed| many::start_again(&many::start_four(seed))),
+    ("three members: back, transactions", |seed| many::transactions_come_back(&many::start(seed))),
+    ("three members: given up", |seed| {
+        heirs::outlast_one_loss_after_the_other(&heirs::start_of_three(seed));
+    }),
+    ("three members: given up, back", |seed| moving::give_places_back(&heirs::start_of_three(seed))),
+    ("three members: drained", |seed| moving::drain_and_take_back(&heirs::start_of_three(seed))),
+    ("three members: given up, transactions", |seed| {
+        moving::move_under_transactions(&heirs::start_of_three(seed));
+    }),
 ];
 
 /// The one test of which many runs add up: `make sim TEST=histories SEEDS=<n> FROM=<n>`. The others run the first seeds of each change.

@@ -10,7 +10,7 @@ use weir_proto::pool::TargetState;
 use weir_proto::{Epoch, Rank};
 
 use crate::cluster::Cluster;
-use crate::heirs::{HEALED_MAX, OUT_MAX, RUN_MAX, SHAPE, all_see, condition, service, wait_for};
+use crate::heirs::{HEALED_MAX, OUT_MAX, RUN_MAX, SHAPE, all_see, class, condition, service, wait_for};
 use crate::rebuild;
 use crate::replicas::below;
 use crate::transactions;
@@ -81,7 +81,8 @@ fn wait_healthy(cluster: &Cluster) {
 fn disturb(cluster: &Cluster) {
     for _ in 0..cluster.world.rng().below(3) {
         cluster.world.run_for(below(cluster, AGAIN_MAX_US));
-        let rank = u32::try_from(cluster.world.rng().below(u64::from(SHAPE.engines))).expect("few engines");
+        let rank =
+            u32::try_from(cluster.world.rng().below(u64::from(cluster.shape.engines))).expect("few engines");
         cluster.crash(rank, CrashKeeps::Any);
         cluster.world.run_for(below(cluster, 2 * AGAIN_MAX_US));
         cluster.restart(rank);
@@ -90,7 +91,7 @@ fn disturb(cluster: &Cluster) {
 }
 
 fn engine(cluster: &Cluster) -> u32 {
-    u32::try_from(cluster.world.rng().below(u64::from(SHAPE.engines))).expect("few engines")
+    u32::try_from(cluster.world.rng().below(u64::from(cluster.shape.engines))).expect("few engines")
 }
 
 /// Loses an engine of the pool: all is there without it.
@@ -99,16 +100,15 @@ fn outlast(cluster: &Cluster, rank: u32) {
     wait_for(cluster, OUT_MAX, "the next one stays in the map", || all_see(cluster, rank, TargetState::Down));
 }
 
-fn pairs(cluster: &Cluster) -> ObjectClass {
-    let class = ["RP_2G1", "RP_2G2", "RP_2G4"][usize::try_from(cluster.world.rng().below(3)).expect("small")];
-    class.parse().expect("a registered name")
+fn some_class(cluster: &Cluster) -> ObjectClass {
+    class(cluster, [1, 2, 4][usize::try_from(cluster.world.rng().below(3)).expect("small")])
 }
 
 /// An engine is taken out, returns with old data or with none, and gets its places back, while clients work and engines start again. Then
 /// another one is lost.
 pub fn give_places_back(cluster: &Cluster) {
     let seed = cluster.world.seed();
-    let class = pairs(cluster);
+    let class = some_class(cluster);
     let run = workload::start_in(cluster, "tank", Mix::Long, Some(class));
     cluster.world.run_for(below(cluster, MOMENT_MAX_US));
     let victim = 1 + u32::try_from(cluster.world.rng().below(3)).expect("small");
@@ -126,7 +126,7 @@ pub fn give_places_back(cluster: &Cluster) {
     cluster.world.run_for(Duration::from_secs(2));
     rebuild::assert_equal_among(cluster, victim, Epoch::MAX);
     rebuild::assert_nothing_elsewhere(cluster, victim);
-    let next = (0..SHAPE.engines).find(|rank| *rank != victim && *rank != 0).expect("four engines");
+    let next = (0..cluster.shape.engines).find(|rank| *rank != victim && *rank != 0).expect("four engines");
     outlast(cluster, next);
     run.finish(cluster).check(seed);
 }
@@ -134,7 +134,7 @@ pub fn give_places_back(cluster: &Cluster) {
 /// An engine is drained, in the end or until it is wanted back, while clients work and engines start again. Then it is taken back in.
 pub fn drain_and_take_back(cluster: &Cluster) {
     let seed = cluster.world.seed();
-    let class = pairs(cluster);
+    let class = some_class(cluster);
     let run = workload::start_in(cluster, "tank", Mix::Long, Some(class));
     cluster.world.run_for(below(cluster, MOMENT_MAX_US));
     let victim = engine(cluster);
@@ -160,7 +160,12 @@ pub fn drain_and_take_back(cluster: &Cluster) {
 pub fn move_under_transactions(cluster: &Cluster) {
     let seed = cluster.world.seed();
     cluster.world.run_for(Duration::from_secs(2));
-    let run = transactions::start_with_pauses(cluster, &["RP_2G1", "RP_2G2", "RP_2G1"], PAUSE_MAX_US);
+    let classes: &'static [&'static str] = if cluster.shape.engines > SHAPE.engines {
+        &["RP_3G1", "RP_3G2", "RP_3G1"]
+    } else {
+        &["RP_2G1", "RP_2G2", "RP_2G1"]
+    };
+    let run = transactions::start_with_pauses(cluster, classes, PAUSE_MAX_US);
     cluster.world.run_for(below(cluster, MOMENT_MAX_US));
     let victim = 1 + u32::try_from(cluster.world.rng().below(3)).expect("small");
     if cluster.world.rng().below(2) == 0 {

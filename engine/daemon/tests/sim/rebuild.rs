@@ -45,10 +45,10 @@ fn states(cluster: &Cluster, rank: u32) -> Vec<(TargetState, bool)> {
 }
 
 /// Waits until all targets serve, by the maps of all of them.
-fn wait_until_whole(cluster: &Cluster) {
+pub fn wait_until_whole(cluster: &Cluster) {
     let whole = |rank: u32| states(cluster, rank).iter().all(|state| *state == (TargetState::UpIn, false));
     let mut left = REBUILT_MAX;
-    while !(0..SHAPE.engines).all(whole) {
+    while !(0..cluster.shape.engines).all(whole) {
         let step = Duration::from_millis(100);
         left = left.checked_sub(step).unwrap_or_else(|| {
             panic!("seed {}: no rebuild ends: {:?}", cluster.world.seed(), states(cluster, 0))
@@ -167,8 +167,14 @@ async fn fetch(
     all
 }
 
-/// A dkey of which both members of its group don't show the same at an epoch, by the map of an engine.
+/// A dkey of which all members of its group don't show the same at an epoch, by the map of an engine.
 pub fn difference(cluster: &Cluster, rank: u32, epoch: Epoch) -> Option<String> {
+    difference_among(cluster, rank, epoch, true)
+}
+
+/// A dkey of which those members of its group that serve don't show the same at an epoch, by the map of an engine. All of them serve where
+/// `is_whole` says so.
+pub fn difference_among(cluster: &Cluster, rank: u32, epoch: Epoch, is_whole: bool) -> Option<String> {
     let pool = cluster.target(rank, 0).pools().find("tank").expect("the pool");
     let map = pool.with_map(weir_proto::pool::PoolMap::clone);
     let serving = map.targets.iter().filter(|target| target.state.serves());
@@ -179,18 +185,19 @@ pub fn difference(cluster: &Cluster, rank: u32, epoch: Epoch) -> Option<String> 
         let (object, dkey) = name;
         let layout = Layout::of(*object, &map).expect("a class with replicas");
         let group = layout.group(layout.group_index(dkey.hash()));
-        let of_member = |id: &u32| {
+        let serves = |id: &&u32| is_whole || of.contains_key(id);
+        let mut shown = group.iter().filter(serves).map(|id| {
             let missing = || panic!("seed {}: target {id} doesn't serve: {map:?}", cluster.world.seed());
             of.get(id).unwrap_or_else(missing).get(name)
-        };
-        let (one, other) = (of_member(&group[0]), of_member(&group[1]));
-        one.is_none() || one != other
+        });
+        let first = shown.next().flatten();
+        first.is_none() || shown.any(|other| other != first)
     };
     let found = all.iter().find(|name| differs(name));
     found.map(|(object, dkey)| format!("dkey {dkey} of {object} at {epoch}"))
 }
 
-/// Checks that both members of all groups show the same at an epoch, by the map of an engine.
+/// Checks that all members of all groups show the same at an epoch, by the map of an engine.
 pub fn assert_equal_among(cluster: &Cluster, rank: u32, epoch: Epoch) {
     assert_eq!(difference(cluster, rank, epoch), None, "seed {}", cluster.world.seed());
 }

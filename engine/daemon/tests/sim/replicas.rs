@@ -34,7 +34,7 @@ pub fn other_engine(cluster: &Cluster, service: u32) -> u32 {
 }
 
 /// Has the pool's service take an engine out of the map.
-fn exclude(cluster: &Cluster, service: u32, rank: u32) {
+pub fn exclude(cluster: &Cluster, service: u32, rank: u32) {
     let pools = cluster.target(service, 0).pools().clone();
     let pool = pools.find("tank").expect("the pool").id();
     let service = pools.own_service(pool).expect("it runs there");

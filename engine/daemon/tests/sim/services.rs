@@ -6,9 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use uuid::Uuid;
-use weir_client::{
-    Container, ContainerProperties, ContainerType, Context, ObjectClass, Pool, Rights, serve_replicas_here,
-};
+use weir_client::{Container, ContainerProperties, ContainerType, Context, ObjectClass, Pool, Rights};
 use weir_media::sim::CrashKeeps;
 use weir_proto::pool::{PoolMap, PoolTarget, TargetPoolCreate};
 use weir_proto::{PoolId, PoolSecret, Rank, TargetIndex, TenantId, opcode};
@@ -144,8 +142,6 @@ fn listed(cluster: &Cluster) -> Vec<String> {
 
 /// The engine that runs the service is killed again and again, while clients make and open containers.
 pub fn outlive_their_engines(seed: u64, engines: u32, redundancy: u32) {
-    // Only the service of pools with three copies is there yet.
-    serve_replicas_here();
     let cluster = Cluster::start(seed, shape(engines));
     create_pool(&cluster, redundancy);
     await_leader(&cluster, None);
