@@ -220,6 +220,31 @@ fn an_engine_is_lost_for_good_and_another_one_after_it_has_returned() {
 }
 
 #[test]
+fn two_engines_of_five_are_lost_for_good_at_once_and_return_empty() {
+    let system = DevSystem::start(&["--engines", "5", "--size", "512MiB", "--redundancy", "2"]);
+    let mounts = (&system.mount("home", &[]), &system.mount("home", &[]));
+    let load = Load::default();
+    load.run(mounts, || {
+        for rank in ["1", "3"] {
+            system.run(&["dev", "lose", rank]);
+        }
+        load.go_on();
+        harness::eventually("the pool is degraded", LIMIT, || {
+            system.json(&["pool", "query", "tank"])["state"] == "Degraded"
+        });
+        load.go_on();
+        for rank in ["1", "3"] {
+            system.run(&["dev", "return", rank]);
+        }
+        harness::eventually("all targets have all data", LIMIT, || {
+            serving(&system).is_some_and(|ranks| ranks == (0..5).collect())
+        });
+    });
+    let fresh = system.mount("home", &[]);
+    load.verify(fresh.directory());
+}
+
+#[test]
 fn engines_are_killed_and_restarted_one_by_one() {
     let system = start();
     let mounts = (&system.mount("home", &[]), &system.mount("home", &[]));
