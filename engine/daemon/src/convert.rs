@@ -6,9 +6,12 @@ use prost::Message;
 use serde_bytes::ByteBuf;
 use weir_group::{Gathered, Refusal};
 use weir_management::{Failure, v1};
-use weir_pool::{Condition, DirectoryEntry, EntryState, Failed, Health, OpenHandle, PoolRecord};
+use weir_pool::{
+    Condition, DirectoryEntry, EntryState, Failed, Health, OpenHandle, PoolRecord, PoolUse, TenantUse,
+};
 use weir_proto::group::{EngineInfo, MemberState};
 use weir_proto::pool::{ContainerInfo, ContainerProperties, ContainerType, PoolEngine, TargetState};
+use weir_proto::quota::TenantLimits;
 use weir_proto::{Der, Rank, TenantId};
 use weir_rpc::membership::swim::Member;
 use weir_runtime::Instant;
@@ -207,10 +210,31 @@ pub fn count(n: usize) -> u32 {
 /// When it is the system's.
 pub fn tenant(number: u64) -> Result<TenantId, Failure> {
     if number == TenantId::SYSTEM.0 {
-        let message = "tenant 0 is the system itself, which can't be turned away".to_owned();
+        let message = "tenant 0 is the system itself, which is neither turned away nor limited".to_owned();
         return Err(Failure::new(Der::INVAL, "tenant 0", message));
     }
     Ok(TenantId(number))
+}
+
+/// What a tenant may use.
+pub const fn limits(limits: v1::TenantLimits) -> TenantLimits {
+    let v1::TenantLimits { bytes, operations_per_second, bytes_per_second } = limits;
+    TenantLimits { bytes, operations: operations_per_second, bandwidth: bytes_per_second }
+}
+
+/// What a tenant may use, and what its pools do.
+pub fn tenant_use(uses: TenantUse) -> (v1::TenantLimits, Vec<v1::TenantPoolUse>) {
+    let TenantLimits { bytes, operations, bandwidth } = uses.limits;
+    let limits = v1::TenantLimits { bytes, operations_per_second: operations, bytes_per_second: bandwidth };
+    let pool = |pool: PoolUse| v1::TenantPoolUse {
+        uuid: pool.pool.to_string(),
+        label: pool.label,
+        answered: pool.used.is_ok(),
+        used_bytes: *pool.used.as_ref().unwrap_or(&0),
+        share_bytes: pool.share,
+        message: pool.used.err().unwrap_or_default(),
+    };
+    (limits, uses.pools.into_iter().map(pool).collect())
 }
 
 /// What engines say of a tenant.

@@ -140,7 +140,7 @@ fn audit(
 
 /// Whether a call changes something.
 fn changes(call: &str) -> bool {
-    !matches!(call.split_once('/'), Some((_, "Query" | "List" | "Attach")))
+    !matches!(call.split_once('/'), Some((_, "Query" | "QueryLimits" | "List" | "Attach")))
 }
 
 /// Value of the label `code`.
@@ -222,4 +222,8 @@ service!(Tenants {
     query(TenantQueryRequest) -> TenantQueryResponse = "Tenants/Query", |asked| asked.tenant.to_string();
     revoke(TenantRevokeRequest) -> TenantRevokeResponse = "Tenants/Revoke", |asked| asked.tenant.to_string();
     admit(TenantAdmitRequest) -> TenantAdmitResponse = "Tenants/Admit", |asked| asked.tenant.to_string();
+    set_limits(TenantSetLimitsRequest) -> TenantSetLimitsResponse = "Tenants/SetLimits",
+        |asked| asked.tenant.to_string();
+    query_limits(TenantQueryLimitsRequest) -> TenantQueryLimitsResponse = "Tenants/QueryLimits",
+        |asked| asked.tenant.to_string();
 });

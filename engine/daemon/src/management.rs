@@ -238,6 +238,8 @@ impl Management {
             "Tenants/Query" => self.query_tenant(&convert::decode(method, request)?).await,
             "Tenants/Revoke" => self.revoke_tenant(&convert::decode(method, request)?).await,
             "Tenants/Admit" => self.admit_tenant(&convert::decode(method, request)?).await,
+            "Tenants/SetLimits" => self.set_tenant_limits(&convert::decode(method, request)?).await,
+            "Tenants/QueryLimits" => self.query_tenant_limits(&convert::decode(method, request)?).await,
             _ => Err(Failure::new(Der::NOSYS, "", format!("there is no method \"{method}\""))),
         }
     }
@@ -285,6 +287,23 @@ impl Management {
         let tenant = convert::tenant(request.tenant)?;
         let engines = convert::tenant_engines(self.tenants.state(tenant, false).await);
         Ok(v1::TenantAdmitResponse { tenant: tenant.0, engines }.encode_to_vec())
+    }
+
+    /// Sets what a tenant may use.
+    async fn set_tenant_limits(&self, request: &v1::TenantSetLimitsRequest) -> Answer {
+        let tenant = convert::tenant(request.tenant)?;
+        let limits = convert::limits(request.limits.unwrap_or_default());
+        let uses = self.directory().await?.limit_tenant(tenant, limits).await.map_err(convert::failure)?;
+        let (limits, pools) = convert::tenant_use(uses);
+        Ok(v1::TenantSetLimitsResponse { tenant: tenant.0, limits: Some(limits), pools }.encode_to_vec())
+    }
+
+    /// What a tenant may use, and uses.
+    async fn query_tenant_limits(&self, request: &v1::TenantQueryLimitsRequest) -> Answer {
+        let tenant = convert::tenant(request.tenant)?;
+        let uses = self.directory().await?.tenant_use(tenant).await;
+        let (limits, pools) = convert::tenant_use(uses);
+        Ok(v1::TenantQueryLimitsResponse { tenant: tenant.0, limits: Some(limits), pools }.encode_to_vec())
     }
 
     fn attach(&self) -> v1::AttachResponse {
@@ -536,7 +555,16 @@ impl Management {
 
 /// Whether a method is about the list of pools. Each may be asked again: what has been done is done once.
 fn is_of_list(method: &str) -> bool {
-    matches!(method, "Pools/Create" | "Pools/List" | "Pools/Resize" | "Pools/Extend" | "Pools/Destroy")
+    matches!(
+        method,
+        "Pools/Create"
+            | "Pools/List"
+            | "Pools/Resize"
+            | "Pools/Extend"
+            | "Pools/Destroy"
+            | "Tenants/SetLimits"
+            | "Tenants/QueryLimits"
+    )
 }
 
 /// Management is authorised by its certificate; the field of a client's handle stays blank.
@@ -564,6 +592,8 @@ fn method_in_words(method: &str) -> &'static str {
         "Containers/Query" => "describing a container",
         "Containers/SetQuota" => "changing a quota",
         "Containers/Destroy" => "destroying a container",
+        "Tenants/SetLimits" => "limiting what a tenant may use",
+        "Tenants/QueryLimits" => "describing what a tenant may use",
         _ => "answering the request",
     }
 }

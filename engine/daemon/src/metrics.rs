@@ -165,6 +165,7 @@ impl Collector for Exporter {
         metrics.extend(self.media());
         metrics.extend(self.capabilities());
         metrics.extend(self.health());
+        metrics.extend(self.paces());
         metrics.extend(self.scrub());
         metrics.extend(self.rebuild());
         metrics.extend(self.fabric());
@@ -554,6 +555,21 @@ impl Exporter {
                 "weir_engine_media_unrecovered",
                 "Data that the drive could not recover",
                 worn(|wear| wear.media_errors),
+            ),
+        ]
+    }
+
+    fn paces(&self) -> Vec<Metric> {
+        vec![
+            self.by_target(
+                "weir_engine_target_paced",
+                "Requests that waited since their tenant's clients may go no faster",
+                |figures| Value::Counter(figures.paced.0),
+            ),
+            self.by_target(
+                "weir_engine_target_paced_refused",
+                "Requests that were sent away since their tenant's clients may go no faster",
+                |figures| Value::Counter(figures.paced.1),
             ),
         ]
     }

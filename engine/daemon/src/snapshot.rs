@@ -106,6 +106,8 @@ pub struct TargetFigures {
     pub latency: [LatencyCounts; OPERATIONS],
     /// Requests refused because the target held no lease of a pool's map.
     pub without_lease: u64,
+    /// Requests that waited since their tenant's clients may go no faster, and of these those that were sent away.
+    pub paced: (u64, u64),
     /// Changes that aren't known to be at all replicas, and the epoch of the oldest one.
     pub unsettled: (u64, Epoch),
     /// Requests to others that wait for their replies.
@@ -223,6 +225,7 @@ pub async fn take(target: &Target) -> TargetFigures {
         busy: thread_time(),
         latency: target.io.metrics().latency(),
         without_lease: target.io.metrics().without_lease(),
+        paced: target.io.paced(),
         unsettled: (unsettled, oldest.unwrap_or(Epoch::ZERO)),
         in_flight: target.rpc.in_flight() as u64,
         unauthenticated: target.pools.engines().forged() + target.rpc.metrics().unauthenticated.get(),

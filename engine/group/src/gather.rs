@@ -54,6 +54,12 @@ impl Gathered {
         self.used.get(&container).copied().unwrap_or(0)
     }
 
+    /// Bytes that all containers hold over the targets that answered.
+    #[must_use]
+    pub fn used_in_all(&self) -> u64 {
+        self.used.values().fold(0, |sum, used| sum.saturating_add(*used))
+    }
+
     /// Whether clients have used a container of late on a target that answered.
     #[must_use]
     pub fn is_active(&self, container: ContainerId) -> bool {

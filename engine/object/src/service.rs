@@ -114,6 +114,12 @@ impl IoService {
         &self.admission.metrics
     }
 
+    /// Requests that had to wait since their tenant's clients may go no faster, and of these those that were sent away, since the start.
+    #[must_use]
+    pub fn paced(&self) -> (u64, u64) {
+        self.admission.paced()
+    }
+
     /// How far the target is with what it lacks, by pool, and how often it has got all since its start.
     #[must_use]
     pub fn rebuilds(&self) -> (Vec<(PoolId, RebuildProgress)>, u64) {

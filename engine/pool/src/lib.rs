@@ -13,7 +13,7 @@ mod requests;
 mod service;
 mod target;
 
-pub use directory::{Directory, Keeper, PoolSpec};
+pub use directory::{Directory, Keeper, PoolSpec, PoolUse, TenantUse};
 pub use error::Failed;
 pub use pools::TargetPools;
 pub use record::{DirectoryEntry, EntryState, PoolRecord, SYSTEM_POOL};

@@ -18,6 +18,7 @@ pub mod object;
 pub mod opcode;
 pub mod pool;
 pub mod probe;
+pub mod quota;
 pub mod raft;
 pub mod replica;
 pub mod replica_transaction;

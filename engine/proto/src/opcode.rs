@@ -249,6 +249,12 @@ opcodes! {
     /// Engine that keeps the list of pools → pool service: [`crate::pool::PoolExtension`] → [`crate::pool::TargetPoolMap`], with the
     /// engines in it. Engines only.
     POOL_EXTEND = 0x0507,
+    /// Engine that keeps the list of pools → pool service: [`crate::quota::ShareOrder`] → [`crate::quota::ShareReport`]. Engines only.
+    POOL_SHARE = 0x0508,
+    /// Pool service → engine that keeps the list of pools: [`crate::quota::ShareRequest`] → [`crate::quota::ShareGrant`]. Engines only.
+    POOL_SHARE_MORE = 0x0509,
+    /// Target → engine that keeps the list of pools: [`crate::quota::RateRequest`] → [`crate::quota::RateReply`]. Engines only.
+    TENANT_RATES = 0x050a,
 }
 
 /// Whether requests of this opcode go before all others, beyond credits and past a full server: membership, leases and tenants'

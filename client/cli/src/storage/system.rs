@@ -6,12 +6,13 @@ use weir_management::v1::system_client::SystemClient;
 use weir_management::v1::tenants_client::TenantsClient;
 use weir_management::v1::{
     AttachRequest, ClearDeviceRequest, EngineHealth, EngineState, MemberState, SystemQueryRequest,
-    SystemQueryResponse, TenantAdmitRequest, TenantEngine, TenantQueryRequest, TenantRevokeRequest,
+    SystemQueryResponse, TenantAdmitRequest, TenantEngine, TenantLimits, TenantPoolUse,
+    TenantQueryLimitsRequest, TenantQueryRequest, TenantRevokeRequest, TenantSetLimitsRequest,
 };
 
 use crate::connection::System;
 use crate::error::CliError;
-use crate::output::{Answer, table};
+use crate::output::{Answer, fields, table};
 use crate::values::Size;
 
 /// The engines as a whole.
@@ -30,6 +31,26 @@ pub enum SystemCommand {
     RevokeTenant(TenantArguments),
     /// Have all engines serve a tenant again that was turned away.
     AdmitTenant(TenantArguments),
+    /// Limit what the pools of a tenant may use together; what isn't named stays as it is, and 0 means no limit.
+    SetTenantLimits(TenantLimitArguments),
+    /// Show what the pools of a tenant may use together, and use.
+    QueryTenantLimits(TenantArguments),
+}
+
+/// What a tenant may use.
+#[derive(Args, Debug, Clone)]
+pub struct TenantLimitArguments {
+    /// Number of the tenant.
+    pub tenant: u64,
+    /// Bytes that are held, with copies, e.g. 10TiB.
+    #[arg(long)]
+    pub bytes: Option<Size>,
+    /// Requests on objects a second.
+    #[arg(long)]
+    pub operations: Option<u64>,
+    /// Bytes written and read a second, e.g. 2GB.
+    #[arg(long)]
+    pub bandwidth: Option<Size>,
 }
 
 /// Names a tenant.
@@ -78,7 +99,82 @@ pub async fn run(command: SystemCommand, system: &System) -> Result<Answer, CliE
             });
             Ok(tenant_answer(tenant, &call.await?.engines))
         }
+        SystemCommand::SetTenantLimits(arguments) => set_limits(&arguments, system).await,
+        SystemCommand::QueryTenantLimits(TenantArguments { tenant }) => {
+            let (limits, pools) = query_limits(tenant, system).await?;
+            Ok(limits_answer(tenant, limits, &pools))
+        }
     }
+}
+
+async fn query_limits(tenant: u64, system: &System) -> Result<(TenantLimits, Vec<TenantPoolUse>), CliError> {
+    let request = TenantQueryLimitsRequest { tenant };
+    let call = system.call(format!("query the limits of tenant {tenant}"), async |channel| {
+        TenantsClient::new(channel).query_limits(request).await
+    });
+    let answer = call.await?;
+    Ok((answer.limits.unwrap_or_default(), answer.pools))
+}
+
+async fn set_limits(arguments: &TenantLimitArguments, system: &System) -> Result<Answer, CliError> {
+    let tenant = arguments.tenant;
+    let (known, _) = query_limits(tenant, system).await?;
+    let limits = TenantLimits {
+        bytes: arguments.bytes.map_or(known.bytes, |size| size.0),
+        operations_per_second: arguments.operations.unwrap_or(known.operations_per_second),
+        bytes_per_second: arguments.bandwidth.map_or(known.bytes_per_second, |size| size.0),
+    };
+    let request = TenantSetLimitsRequest { tenant, limits: Some(limits) };
+    let call = system.call(format!("limit tenant {tenant}"), async |channel| {
+        TenantsClient::new(channel).set_limits(request).await
+    });
+    let answer = call.await?;
+    Ok(limits_answer(tenant, answer.limits.unwrap_or_default(), &answer.pools))
+}
+
+/// What a tenant may use, and its pools.
+fn limits_answer(tenant: u64, limits: TenantLimits, pools: &[TenantPoolUse]) -> Answer {
+    let used = pools.iter().fold(0_u64, |sum, pool| sum.saturating_add(pool.used_bytes));
+    let or_none = |limit: u64, shown: String| if limit == 0 { "none".to_owned() } else { shown };
+    let TenantLimits { bytes, operations_per_second, bytes_per_second } = limits;
+    let head = fields(&[
+        ("Tenant", tenant.to_string()),
+        ("Bytes", or_none(bytes, Size(bytes).to_string())),
+        ("Used", Size(used).to_string()),
+        ("Requests/s", or_none(operations_per_second, operations_per_second.to_string())),
+        ("Bytes/s", or_none(bytes_per_second, Size(bytes_per_second).to_string())),
+    ]);
+    let mut rows = vec![["Pool", "Used", "Share", "Message"].map(String::from).to_vec()];
+    rows.extend(pools.iter().map(|pool| {
+        let used = if pool.answered { Size(pool.used_bytes).to_string() } else { "unknown".to_owned() };
+        let share = pool.share_bytes.map_or_else(|| "-".to_owned(), |share| Size(share).to_string());
+        vec![pool.label.clone(), used, share, pool.message.clone()]
+    }));
+    let all: Vec<_> = pools
+        .iter()
+        .map(|pool| {
+            json!({
+                "uuid": pool.uuid,
+                "label": pool.label,
+                "answered": pool.answered,
+                "used_bytes": pool.used_bytes,
+                "share_bytes": pool.share_bytes,
+                "info": pool.message,
+            })
+        })
+        .collect();
+    let response = json!({
+        "tenant": tenant,
+        "limits": {
+            "bytes": bytes,
+            "operations_per_second": operations_per_second,
+            "bytes_per_second": bytes_per_second,
+        },
+        "used_bytes": used,
+        "pools": all,
+    });
+    let text = if pools.is_empty() { head } else { format!("{head}\n{}", table(&rows)) };
+    Answer::new(response, text)
 }
 
 /// What engines say of a tenant.

@@ -6,6 +6,7 @@ mod devices;
 mod ending;
 mod hostile;
 mod kill;
+mod limits;
 mod lost;
 mod management;
 mod membership;

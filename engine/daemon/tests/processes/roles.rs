@@ -4,6 +4,7 @@ use tonic::{Code, Response, Status};
 use weir_management::v1::containers_client::ContainersClient;
 use weir_management::v1::pools_client::PoolsClient;
 use weir_management::v1::system_client::SystemClient;
+use weir_management::v1::tenants_client::TenantsClient;
 use weir_management::{failure_of, v1};
 
 use crate::system::{System, TENANT};
@@ -88,6 +89,11 @@ async fn provision(system: &System) {
 
     let channel = system.channel_as("metrics", 1);
     SystemClient::new(channel.clone()).query(v1::SystemQueryRequest {}).await.expect("figures");
+    let mut tenants = TenantsClient::new(channel.clone());
+    let tenant = TENANT.0;
+    tenants.query_limits(v1::TenantQueryLimitsRequest { tenant }).await.expect("figures");
+    let limits = v1::TenantSetLimitsRequest { tenant, limits: None };
+    refused(tenants.set_limits(limits).await, "metrics", "Tenants/SetLimits");
     refused(
         ContainersClient::new(channel).create(container("own", "c")).await,
         "metrics",

@@ -26,6 +26,7 @@ mod maps;
 mod members;
 mod moving;
 mod pacing;
+mod quotas;
 mod rebuild;
 mod replicas;
 mod saturation;
@@ -667,4 +668,19 @@ fn handles_count_while_their_clients_work() {
 #[test]
 fn handles_that_are_given_back_are_not_told_of() {
     for_each_seed(3, handles::are_not_told_of_when_they_are_given_back);
+}
+
+#[test]
+fn a_tenants_quota_is_kept_over_its_pools() {
+    for_each_seed(5, |seed| quotas::are_kept_over_pools(&Cluster::start(seed, quotas::POOLS)));
+}
+
+#[test]
+fn a_tenants_quota_outlives_engines() {
+    for_each_seed(10, |seed| quotas::outlive_engines(&Cluster::start(seed, quotas::POOLS)));
+}
+
+#[test]
+fn clients_of_a_tenant_share_what_it_may_do_a_second() {
+    for_each_seed(1, |seed| quotas::share_rates(&Cluster::start(seed, quotas::SPREAD)));
 }

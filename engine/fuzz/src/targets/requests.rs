@@ -40,6 +40,7 @@ use weir_proto::pool::{
     TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
 };
 use weir_proto::probe::ProbeListener;
+use weir_proto::quota::{RateReply, RateRequest, ShareGrant, ShareOrder, ShareReport, ShareRequest};
 use weir_proto::raft::{RaftBatch, RaftEntry, RaftMessage, RaftSnapshot};
 use weir_proto::replica::{
     ByLeader, ChangeId, ForwardedChange, LeftChange, LeftChanges, LeftData, LeftDataRequest, LeftNotice,
@@ -208,6 +209,12 @@ types![
     RaftSnapshot,
     SystemState,
     SystemJoin,
+    ShareOrder,
+    ShareReport,
+    ShareRequest,
+    ShareGrant,
+    RateRequest,
+    RateReply,
     RebuiltNotice,
     ReturnedNotice,
     FillProgress,

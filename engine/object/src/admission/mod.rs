@@ -3,6 +3,7 @@
 //! read or change anything.
 
 mod metrics;
+mod pace;
 pub(crate) mod refusal;
 
 pub use metrics::{BOUNDS_US, IoMetrics, LatencyCounts};
@@ -15,6 +16,7 @@ use weir_proto::{Capability, ContainerId, Der, Epoch, PoolId, Rights};
 use weir_rpc::{Request, Status};
 use weir_runtime::{Handle, Instant};
 
+use pace::Paces;
 use refusal::ErrorSite;
 
 /// Checks the requests to one target. Cheap to clone.
@@ -23,6 +25,7 @@ pub(crate) struct Admission {
     pub(crate) rt: Handle,
     pub(crate) pools: Rc<TargetPools>,
     pub(crate) metrics: Rc<IoMetrics>,
+    paces: Rc<Paces>,
     /// Serves without leases: a fault that tests plant.
     ignores_leases: Rc<Cell<bool>>,
 }
@@ -42,7 +45,8 @@ pub(crate) struct Access {
 
 impl Admission {
     pub(crate) fn new(rt: Handle, pools: Rc<TargetPools>) -> Self {
-        Self { rt, pools, metrics: Rc::default(), ignores_leases: Rc::default() }
+        let paces = Paces::start(&rt, &pools);
+        Self { rt, pools, metrics: Rc::default(), paces, ignores_leases: Rc::default() }
     }
 
     /// Serves without leases from now on.
@@ -90,8 +94,13 @@ impl Admission {
         Ok(Permit { pool, container })
     }
 
-    /// Checks the client's pool map, and finds the container. Where that takes longer than the client waits, nothing is done that it
-    /// would not hear of.
+    /// Requests that had to wait since their tenant's clients may go no faster, and of these those that were sent away.
+    pub(crate) fn paced(&self) -> (u64, u64) {
+        self.paces.counts()
+    }
+
+    /// Waits until the tenant's clients may go on, checks the client's pool map, and finds the container. Where that takes longer than
+    /// the client waits, nothing is done that it would not hear of.
     pub(crate) async fn reach(
         &self,
         permit: Permit,
@@ -99,6 +108,7 @@ impl Admission {
         deadline: Instant,
     ) -> Result<Access, Status> {
         let pool = permit.pool;
+        self.paces.admit(&pool, deadline).await?;
         self.check_placed(&pool, map_version)?;
         let container = pool.container(permit.container).await?;
         if self.rt.now() >= deadline {
@@ -175,6 +185,7 @@ impl Admission {
         match work(&place).await {
             Ok((answer, bytes)) => {
                 access.container.counters.succeeded(operation, bytes);
+                self.paces.moved(&access.pool, bytes);
                 Ok(answer)
             }
             Err(status) => {

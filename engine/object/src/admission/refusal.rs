@@ -29,7 +29,7 @@ pub fn update(error: &UpdateError, place: &ErrorSite<'_>) -> Status {
             "{place}: the pool is full there ({needed} bytes needed, {free} free of {size}); delete data or grow the pool"
         ),
         UpdateError::Quota { .. } => {
-            format!("{place}: the container's quota is used up; delete data or raise the quota")
+            format!("{place}: its quota or its tenant's is used up; delete data or raise the quota")
         }
         error => format!("{place}: {error}"),
     };
@@ -39,7 +39,7 @@ pub fn update(error: &UpdateError, place: &ErrorSite<'_>) -> Status {
 /// The answer to an update that may find room soon: it is to come again.
 pub fn room_to_come(error: &UpdateError, place: &ErrorSite<'_>) -> Status {
     let used_up = match error {
-        UpdateError::Quota { .. } => "the container's quota is used up, delete data or raise the quota",
+        UpdateError::Quota { .. } => "its quota or its tenant's is used up, delete data or raise the quota",
         _ => "the pool is full there, delete data or grow the pool",
     };
     let message = format!("{place}: {used_up}; what was overwritten or deleted a moment ago still counts");

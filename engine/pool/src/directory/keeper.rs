@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use weir_group::{Engines, Refusal, Spread};
 use weir_proto::pool::{ResolveReply, ResolveRequest, TargetPoolCreate};
+use weir_proto::quota::{RateRequest, ShareRequest};
 use weir_proto::system::{SystemJoin, SystemState};
 use weir_proto::{Der, Rank, opcode};
 use weir_raft::Replica;
@@ -17,7 +18,7 @@ use weir_store::Shard;
 use super::{Directory, origin};
 use crate::error::Failed;
 use crate::pools::TargetPools;
-use crate::record::{SCOPE_DIRECTORY, SCOPE_REMNANT, SYSTEM_POOL};
+use crate::record::{SCOPE_DIRECTORY, SCOPE_REMNANT, SCOPE_TENANT, SYSTEM_POOL};
 use crate::service::Led;
 
 /// Bytes of the system pool: ten thousand entries of a KiB, with the index around them, and the replica's log.
@@ -143,7 +144,9 @@ impl Keeper {
     /// Opens this engine's replica of the list.
     pub(super) async fn open_replica(&self, shard: Shard) -> Result<(), Failed> {
         let Some(replicas) = self.pools.replicas() else { return Ok(()) };
-        let scopes = Rc::new(|_: &Shard| vec![SCOPE_DIRECTORY.to_vec(), SCOPE_REMNANT.to_vec()]);
+        let scopes = Rc::new(|_: &Shard| {
+            vec![SCOPE_DIRECTORY.to_vec(), SCOPE_REMNANT.to_vec(), SCOPE_TENANT.to_vec()]
+        });
         let replica = replicas.open(shard, scopes).await?;
         self.replica.replace(Some(replica));
         self.changed.notify_one();
@@ -185,9 +188,9 @@ impl Keeper {
 
     fn answer_engines(self: &Rc<Self>) {
         macro_rules! answer {
-            ($opcode:ident, |$keeper:ident, $request:ident: $kind:ty| $body:expr) => {{
+            ($opcode:ident, |$keeper:ident, $from:pat_param, $request:ident: $kind:ty| $body:expr) => {{
                 let keeper = Rc::downgrade(self);
-                self.engines.serve(opcode::$opcode, move |_: Rank, $request: $kind| {
+                self.engines.serve(opcode::$opcode, move |$from: Rank, $request: $kind| {
                     let keeper = keeper.upgrade();
                     async move {
                         let $keeper = keeper.ok_or(Failed::NoKeeper("this one is stopping"))?;
@@ -197,10 +200,18 @@ impl Keeper {
                 });
             }};
         }
-        answer!(SYSTEM_STATE, |keeper, _request: ()| Ok(keeper.state()?));
-        answer!(SYSTEM_JOIN, |keeper, request: SystemJoin| Ok(keeper.join(&request.members).await?));
-        answer!(SYSTEM_POOLS, |keeper, _request: ()| Ok(keeper.known_pools()?));
-        answer!(POOL_RESOLVE, |keeper, request: ResolveRequest| keeper.resolve(&request).await);
+        answer!(SYSTEM_STATE, |keeper, _, _request: ()| Ok(keeper.state()?));
+        answer!(SYSTEM_JOIN, |keeper, _, request: SystemJoin| Ok(keeper.join(&request.members).await?));
+        answer!(SYSTEM_POOLS, |keeper, _, _request: ()| Ok(keeper.known_pools()?));
+        answer!(POOL_RESOLVE, |keeper, _, request: ResolveRequest| keeper.resolve(&request).await);
+        answer!(POOL_SHARE_MORE, |keeper, _, request: ShareRequest| {
+            Ok(keeper.directory().await?.enlarge_share(&request).await?)
+        });
+        // From memory, as far as this engine knows that it leads: targets ask all the time.
+        answer!(TENANT_RATES, |keeper, from, request: RateRequest| {
+            let directory = keeper.current().ok_or(Failed::NoKeeper("this one doesn't"))?;
+            Ok(directory.allow(from, &request))
+        });
     }
 
     /// The pools that this engine has a part of.

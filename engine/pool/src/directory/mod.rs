@@ -12,10 +12,13 @@ mod growth;
 mod keeper;
 mod members;
 mod origin;
+mod paces;
 mod plan;
+mod tenants;
 
 pub use keeper::Keeper;
 pub use plan::PoolSpec;
+pub use tenants::{PoolUse, TenantUse};
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
@@ -39,6 +42,7 @@ use crate::service::{Led, Made};
 use crate::target::{ask_leader, newest_replicas};
 use absent::Absent;
 use plan::{SHARE_MIN, compare, share_of};
+use tenants::Tenants;
 
 /// Longest wait for one target to create or destroy its shard: a few writes to its log.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
@@ -67,6 +71,7 @@ pub struct Directory {
     /// Replicas take its place.
     retired: Cell<bool>,
     absent: Absent,
+    tenants: Tenants,
     entries: RefCell<BTreeMap<PoolId, DirectoryEntry>>,
     /// One change at a time for each label.
     turns: RefCell<HashMap<String, Semaphore>>,
@@ -90,6 +95,7 @@ impl Directory {
         }
         let ready = entries.values().filter(|entry| entry.state == EntryState::Ready);
         let absent = Absent::load(&shard, ready)?;
+        let tenants = Tenants::load(&shard)?;
         let directory = Rc::new(Self {
             engines,
             spread,
@@ -98,6 +104,7 @@ impl Directory {
             changing: Semaphore::new(1),
             retired: Cell::new(false),
             absent,
+            tenants,
             entries: RefCell::new(entries),
             turns: RefCell::default(),
         });
@@ -257,7 +264,11 @@ impl Directory {
 
     /// Tells every target, the one with the service last, so that a pool that answers is complete.
     async fn finish_creation(&self, mut entry: DirectoryEntry) -> Result<DirectoryEntry, Failed> {
-        if let Err(error) = self.create_everywhere(&entry.pool, &entry.ranks).await {
+        let created = match self.create_everywhere(&entry.pool, &entry.ranks).await {
+            Ok(()) => self.limit_new_pool(&entry.pool).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = created {
             tracing::warn!(pool = entry.pool.label, %error, "the creation of a pool is taken back");
             entry.state = EntryState::Destroying;
             self.put(&entry).await?;
@@ -454,6 +465,7 @@ async fn take_up(directory: Weak<Directory>, rt: weir_runtime::Handle) {
         for pool in unfinished {
             strong.go_on(pool).await;
         }
+        strong.settle_tenants().await;
         drop(strong);
         rt.sleep(RETRY_PAUSE).await;
     }

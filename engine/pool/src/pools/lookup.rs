@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use weir_group::{AskError, Refusal};
 use weir_proto::pool::{ResolveReply, ResolveRequest};
 use weir_proto::system::SystemState;
@@ -94,17 +96,27 @@ impl TargetPools {
         true
     }
 
-    /// Asks who answers for the list of pools.
+    /// Asks who answers for the list of pools where a pool is.
     async fn ask_keeper(&self, name: &str, limit: Duration) -> Result<ResolveReply, AskError> {
         let request = ResolveRequest { pool: name.to_owned() };
+        self.ask_who_keeps(opcode::POOL_RESOLVE, &request, (limit, KEEPER_LIMIT)).await
+    }
+
+    /// Asks who answers for the list of pools: for so long, and each that may be it for so long.
+    pub(super) async fn ask_who_keeps<Req: Serialize, Rep: DeserializeOwned>(
+        &self,
+        opcode: u16,
+        request: &Req,
+        (limit, limit_of_one): (Duration, Duration),
+    ) -> Result<Rep, AskError> {
         let rt = self.engines().runtime();
         let until = rt.now() + limit;
         loop {
             let answer = match self.find_keeper().await {
                 Ok(keeper) => {
-                    let left = until.saturating_duration_since(rt.now()).min(KEEPER_LIMIT);
+                    let left = until.saturating_duration_since(rt.now()).min(limit_of_one);
                     self.engines()
-                        .ask(keeper, TargetIndex(0), opcode::POOL_RESOLVE, &request, left)
+                        .ask(keeper, TargetIndex(0), opcode, request, left)
                         .await
                         .inspect_err(|_| self.keeper.set(None))
                 }

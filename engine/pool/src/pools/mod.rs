@@ -6,6 +6,7 @@ mod leading;
 mod leases;
 mod lookup;
 mod notice;
+mod shares;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -18,6 +19,7 @@ use weir_proto::pool::{
     TargetContainer as ContainerName, TargetContainerState, TargetPool as PoolName, TargetPoolCreate,
     TargetPoolDestroy, TargetPoolMap, TargetPoolResize,
 };
+use weir_proto::quota::ShareOrder;
 use weir_proto::{Clock, PoolId, Rank, opcode};
 use weir_raft::Replicas;
 use weir_runtime::sync::{Notify, Semaphore};
@@ -378,9 +380,12 @@ impl TargetPools {
         });
         answer!(POOL_LEADER, |pools, _, request: PoolName| pools.confirm_leader(request.pool).await);
         answer!(TARGET_CONTAINER_GRANT, |pools, from, request: GrantRequest| {
+            pools.grant(from, &request).await
+        });
+        answer!(POOL_SHARE, |pools, _, request: ShareOrder| {
             let service = pools.service(request.pool)?;
             service.confirm().await?;
-            service.grant(from, &request).await
+            service.order_share(&request).await
         });
     }
 }

@@ -10,6 +10,7 @@ mod entry;
 mod map;
 mod pool;
 mod settings;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -19,6 +20,7 @@ pub use entry::{DirectoryEntry, EntryState};
 pub use pool::PoolRecord;
 pub(crate) use pool::STAYS_AS_IT_IS;
 pub(crate) use settings::PoolSettings;
+pub(crate) use share::{ShareRecord, TenantRecord};
 pub(crate) use weir_raft::{change, load_scope};
 
 use serde::de::DeserializeOwned;
@@ -45,10 +47,15 @@ pub(crate) const SCOPE_UNTOLD: &[u8] = b"untold";
 pub(crate) const SCOPE_SERVICE: &[u8] = b"service";
 /// Name of what was set of the pool there.
 pub(crate) const NAME_SETTINGS: &[u8] = b"settings";
+/// Name of the pool's share of its tenant's quota there.
+pub(crate) const NAME_SHARE: &[u8] = b"share";
 /// Name of the map of a pool whose service is replicated there.
 pub(crate) const NAME_MAP: &[u8] = b"map";
 /// Scope of the system's pools, by pool.
 pub(crate) const SCOPE_DIRECTORY: &[u8] = b"directory";
+
+/// Scope of what tenants may use, by number (8 bytes, big-endian), beside the system's pools.
+pub(crate) const SCOPE_TENANT: &[u8] = b"tenant";
 
 /// Scope of what engines that are away still hold of destroyed pools, by pool.
 pub(crate) const SCOPE_REMNANT: &[u8] = b"remnant";

@@ -3,7 +3,8 @@
 //! The pool service hands each target a share (grant) of the quota and targets enforce it alone, so that writes need
 //! no coordination. The sum of grants never exceeds the quota. A target that needs more asks for it; the service
 //! first gives from what is not granted, generously while much is left and sparingly towards the end, and when
-//! nothing is left takes back what other targets were granted but don't use.
+//! nothing is left takes back what other targets were granted but don't use. In the same way the keeper of the list of pools hands
+//! each pool of a tenant a share of the tenant's quota.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,7 @@ const SMALL_DIVISOR: u64 = 8;
 
 /// What a target that holds `used` bytes and is short of `wanted` gets in total, when `free` bytes are not granted
 /// and the target has `granted`. Less than `used + wanted` means that the quota doesn't suffice.
-pub(super) fn enlarge(granted: u64, used: u64, wanted: u64, free: u64, targets: usize) -> u64 {
+pub(crate) fn enlarge(granted: u64, used: u64, wanted: u64, free: u64, targets: usize) -> u64 {
     let needed = used.saturating_add(wanted).saturating_sub(granted);
     let targets = u64::try_from(targets.max(1)).unwrap_or(u64::MAX);
     let generous = (free / SHARE_DIVISOR / targets).max(STEP_MIN.min(free / SMALL_DIVISOR));

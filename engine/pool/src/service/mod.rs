@@ -24,15 +24,18 @@ mod quota;
 mod replicas;
 mod returns;
 mod settings;
+mod share;
 mod snapshots;
 #[cfg(test)]
 mod tests;
 
 pub use containers::{CHUNK_SIZE_DEFAULT, Made};
 pub(crate) use containers::{check_class, check_survives};
+pub(crate) use grants::enlarge;
 pub use handles::OpenHandle;
 pub use health::{Condition, Filling, Health};
 pub(crate) use leadership::Led;
+pub(crate) use quota::Granted;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -50,7 +53,7 @@ use weir_runtime::sync::{Notify, Semaphore};
 use weir_store::{AttributeChange, AttributeError, Shard};
 
 use crate::error::Failed;
-use crate::record::{self, ContainerRecord, PoolRecord, PoolSettings, SCOPE_CONTAINER};
+use crate::record::{self, ContainerRecord, PoolRecord, PoolSettings, SCOPE_CONTAINER, ShareRecord};
 use crate::target::TargetPool;
 use handles::Handle;
 pub(crate) use leases::Lease;
@@ -150,6 +153,14 @@ pub struct PoolService {
     blank: RefCell<BTreeSet<(Rank, TargetIndex)>>,
     /// What an administrator has set.
     settings: Cell<PoolSettings>,
+    /// Its share of its tenant's quota.
+    share: Cell<ShareRecord>,
+    /// Whether there is a limit, or one comes this moment: quota is granted by one at a time then.
+    limited: Cell<bool>,
+    /// Serialises grants then, and changes of the share.
+    sharing: Semaphore,
+    /// When unused grants were last taken back from all containers.
+    reclaimed_all: Cell<Option<Instant>>,
     /// Ids of targets that are down and whose places nobody fills, and when that was first seen.
     away_since: RefCell<BTreeMap<u32, Instant>>,
     /// Ids of targets that have said that they have filled the places that they get.
@@ -181,6 +192,7 @@ impl PoolService {
         led: Option<Led>,
     ) -> Result<Rc<Self>, Failed> {
         let now = engines.runtime().now();
+        let share = share::load(pool)?;
         let service = Rc::new(Self {
             engines,
             spread,
@@ -200,6 +212,10 @@ impl PoolService {
             stuck: Cell::new(false),
             blank: RefCell::default(),
             settings: Cell::new(settings::load(pool)?),
+            share: Cell::new(share),
+            limited: Cell::new(share.limit.is_some()),
+            sharing: Semaphore::new(1),
+            reclaimed_all: Cell::new(None),
             away_since: RefCell::default(),
             filled: RefCell::default(),
             settled: RefCell::default(),

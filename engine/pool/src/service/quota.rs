@@ -7,7 +7,7 @@ use weir_group::AskError;
 use weir_proto::pool::{ContainerInfo, GrantRequest, PoolMap, QuotaRequest, TargetContainerState};
 use weir_proto::{Rank, Rights};
 use weir_raft::CommandId;
-use weir_runtime::join_all;
+use weir_runtime::{Instant, join_all};
 
 use super::containers::check_quota;
 use super::grants::{enlarge, ungranted};
@@ -23,8 +23,17 @@ const RECLAIM_INTERVAL: Duration = Duration::from_millis(250);
 /// A grant that makes a target keep what it holds and no more.
 const NOTHING_MORE: Option<u64> = Some(0);
 
+/// What came of a target's request.
+pub(crate) enum Granted {
+    /// It has what it asked for.
+    Enough(TargetContainerState),
+    /// The pool may not hold so many bytes more, by its share of its tenant's quota.
+    Short(u64),
+}
+
 impl PoolService {
-    /// Answers a target that learns of a container or needs a greater share of its quota.
+    /// Answers a target that learns of a container or needs a greater share of its quota. `reclaims`: where the pool's share of its
+    /// tenant's quota is used up, what targets don't use is taken back from all containers first.
     ///
     /// # Errors
     /// When the container doesn't exist, or with `NOSPACE` when its quota is used up.
@@ -32,7 +41,9 @@ impl PoolService {
         &self,
         from: Rank,
         request: &GrantRequest,
-    ) -> Result<TargetContainerState, Failed> {
+        reclaims: bool,
+    ) -> Result<Granted, Failed> {
+        let arrived = self.engines.runtime().now();
         let pool = self.pool()?;
         let gone = || Failed::Destroyed { pool: pool.label.clone(), container: request.container };
         let known = self.containers.borrow().get(&request.container).map(std::rc::Rc::clone);
@@ -41,47 +52,71 @@ impl PoolService {
             object: format!("pool {}", pool.label),
             reason: format!("target {} of rank {from} is not one of its targets", request.index),
         })?;
-        let _turn = self.turn_of(&container).await?;
+        let _turns = self.turn_to_grant(&container).await?;
         let mut grants = container.record.borrow().grants.clone();
         let quota = container.record.borrow().properties.quota;
-        let granted = self.share(&container, quota, target, request, &mut grants).await;
+        let reclaims = reclaims.then_some(arrived);
+        let granted = self.share_of(&container, (quota, reclaims), target, request, &mut grants).await?;
         grants.insert(target, granted);
         if grants != container.record.borrow().grants {
             let mut record = container.record.borrow().clone();
-            record.grants = grants;
+            record.grants = grants.clone();
             self.commit_record(&container, record).await?;
         }
-        let short = granted.is_some_and(|bytes| bytes < request.used.saturating_add(request.wanted));
-        if request.wanted > 0 && short {
+        let needed = request.used.saturating_add(request.wanted);
+        let lacking = granted.map_or(0, |bytes| needed.saturating_sub(bytes));
+        if request.wanted == 0 || lacking == 0 {
+            return Ok(Granted::Enough(container.state(pool.pool, granted)));
+        }
+        if quota > 0 && ungranted(quota, &grants) < lacking {
             return Err(Failed::NoSpace {
                 object: self.object(&container.label()),
                 reason: format!("its quota of {quota} bytes is used up; delete data or raise the quota"),
             });
         }
-        Ok(container.state(pool.pool, granted))
+        Ok(Granted::Short(lacking))
     }
 
-    /// What the target gets in total. Takes back unused grants when the quota runs short.
-    async fn share(
+    /// What the target gets in total. Takes back unused grants when the quota runs short, of the container or, since the request has
+    /// come, of the pool.
+    async fn share_of(
         &self,
         container: &Container,
-        quota: u64,
+        (quota, arrived): (u64, Option<Instant>),
         target: u32,
         request: &GrantRequest,
         grants: &mut BTreeMap<u32, Option<u64>>,
-    ) -> Option<u64> {
-        if quota == 0 {
-            return None;
+    ) -> Result<Option<u64>, Failed> {
+        if quota == 0 && !self.is_limited() {
+            return Ok(None);
         }
         let targets = self.pool().map_or(1, |pool| pool.map.targets.len());
         let granted = grants.get(&target).copied().flatten().unwrap_or(request.used);
         grants.insert(target, Some(granted));
         let needed = request.used.saturating_add(request.wanted);
-        if granted.saturating_add(ungranted(quota, grants)) < needed {
+        let of_quota = |grants: &BTreeMap<u32, Option<u64>>| {
+            if quota == 0 { u64::MAX } else { ungranted(quota, grants) }
+        };
+        if granted.saturating_add(of_quota(grants)) < needed {
             self.wait_to_reclaim(container).await;
             self.reclaim(container, Some(target), grants).await;
         }
-        Some(enlarge(granted, request.used, request.wanted, ungranted(quota, grants), targets))
+        let lacks = |grants: &BTreeMap<u32, Option<u64>>| {
+            granted.saturating_add(self.ungranted_in_pool(container, grants)) < needed
+        };
+        if lacks(grants)
+            && let Some(arrived) = arrived
+            && self.may_reclaim_all(arrived, RECLAIM_INTERVAL).await
+        {
+            self.reclaim(container, Some(target), grants).await;
+            self.reclaim_all(Some(container.id), || !lacks(grants)).await?;
+        }
+        // Where many containers have one share, those that nobody writes to hold nothing of it.
+        if request.wanted == 0 && self.is_limited() {
+            return Ok(Some(granted));
+        }
+        let free = of_quota(grants).min(self.ungranted_in_pool(container, grants));
+        Ok(Some(enlarge(granted, request.used, request.wanted, free, targets)))
     }
 
     /// Waits, if grants were taken back a moment ago: what was given since may not have been used yet.
@@ -94,7 +129,7 @@ impl PoolService {
     }
 
     /// Asks targets to hold no more than they do, and notes what that is. Returns why some don't; their grants stay.
-    async fn reclaim(
+    pub(super) async fn reclaim(
         &self,
         container: &Container,
         except: Option<u32>,

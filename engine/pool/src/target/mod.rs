@@ -23,7 +23,9 @@ use weir_group::{Engines, Refusal};
 use weir_layout::{Layout, LayoutCache, LayoutError};
 use weir_proto::limits::HANDLE_LEASE_NS;
 use weir_proto::pool::{PoolMap, TargetPoolSpace, TargetState};
-use weir_proto::{Capability, Clock, ContainerId, Der, Epoch, ObjectId, PoolId, Rank, Rights, TargetIndex};
+use weir_proto::{
+    Capability, Clock, ContainerId, Der, Epoch, ObjectId, PoolId, Rank, Rights, TargetIndex, TenantId,
+};
 use weir_runtime::Instant;
 use weir_runtime::sync::Semaphore;
 use weir_store::Shard;
@@ -120,6 +122,12 @@ impl TargetPool {
     #[must_use]
     pub fn label(&self) -> String {
         self.record.borrow().label.clone()
+    }
+
+    /// Whose it is.
+    #[must_use]
+    pub fn tenant(&self) -> TenantId {
+        self.record.borrow().tenant
     }
 
     /// Its part of the store.

@@ -656,6 +656,375 @@ func (x *SystemQueryResponse) GetListRanks() []uint32 {
 	return nil
 }
 
+// What a tenant's pools together may use. 0 means no limit.
+type TenantLimits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes held, counted as quotas of containers are: with copies and keys. At least 1 MiB.
+	Bytes uint64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Requests on objects a second.
+	OperationsPerSecond uint64 `protobuf:"varint,2,opt,name=operations_per_second,json=operationsPerSecond,proto3" json:"operations_per_second,omitempty"`
+	// Bytes written and read a second.
+	BytesPerSecond uint64 `protobuf:"varint,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *TenantLimits) Reset() {
+	*x = TenantLimits{}
+	mi := &file_management_v1_management_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantLimits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantLimits) ProtoMessage() {}
+
+func (x *TenantLimits) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantLimits.ProtoReflect.Descriptor instead.
+func (*TenantLimits) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *TenantLimits) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *TenantLimits) GetOperationsPerSecond() uint64 {
+	if x != nil {
+		return x.OperationsPerSecond
+	}
+	return 0
+}
+
+func (x *TenantLimits) GetBytesPerSecond() uint64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+// What one pool of a tenant uses.
+type TenantPoolUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Uuid  string                 `protobuf:"bytes,1,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	Label string                 `protobuf:"bytes,2,opt,name=label,proto3" json:"label,omitempty"`
+	// Whether its service has answered.
+	Answered bool `protobuf:"varint,3,opt,name=answered,proto3" json:"answered,omitempty"`
+	// Bytes that it holds, as far as its engines answer.
+	UsedBytes uint64 `protobuf:"varint,4,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
+	// Bytes of the tenant's limit that it may hold without asking for more; absent without a limit, and until it goes by one.
+	ShareBytes *uint64 `protobuf:"varint,5,opt,name=share_bytes,json=shareBytes,proto3,oneof" json:"share_bytes,omitempty"`
+	// Why it has not answered; empty when it has.
+	Message       string `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantPoolUse) Reset() {
+	*x = TenantPoolUse{}
+	mi := &file_management_v1_management_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantPoolUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantPoolUse) ProtoMessage() {}
+
+func (x *TenantPoolUse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantPoolUse.ProtoReflect.Descriptor instead.
+func (*TenantPoolUse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TenantPoolUse) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+func (x *TenantPoolUse) GetLabel() string {
+	if x != nil {
+		return x.Label
+	}
+	return ""
+}
+
+func (x *TenantPoolUse) GetAnswered() bool {
+	if x != nil {
+		return x.Answered
+	}
+	return false
+}
+
+func (x *TenantPoolUse) GetUsedBytes() uint64 {
+	if x != nil {
+		return x.UsedBytes
+	}
+	return 0
+}
+
+func (x *TenantPoolUse) GetShareBytes() uint64 {
+	if x != nil && x.ShareBytes != nil {
+		return *x.ShareBytes
+	}
+	return 0
+}
+
+func (x *TenantPoolUse) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type TenantSetLimitsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        uint64                 `protobuf:"varint,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Limits        *TenantLimits          `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantSetLimitsRequest) Reset() {
+	*x = TenantSetLimitsRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantSetLimitsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantSetLimitsRequest) ProtoMessage() {}
+
+func (x *TenantSetLimitsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantSetLimitsRequest.ProtoReflect.Descriptor instead.
+func (*TenantSetLimitsRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *TenantSetLimitsRequest) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+func (x *TenantSetLimitsRequest) GetLimits() *TenantLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+type TenantSetLimitsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        uint64                 `protobuf:"varint,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Limits        *TenantLimits          `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	Pools         []*TenantPoolUse       `protobuf:"bytes,3,rep,name=pools,proto3" json:"pools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantSetLimitsResponse) Reset() {
+	*x = TenantSetLimitsResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantSetLimitsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantSetLimitsResponse) ProtoMessage() {}
+
+func (x *TenantSetLimitsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantSetLimitsResponse.ProtoReflect.Descriptor instead.
+func (*TenantSetLimitsResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TenantSetLimitsResponse) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+func (x *TenantSetLimitsResponse) GetLimits() *TenantLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *TenantSetLimitsResponse) GetPools() []*TenantPoolUse {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
+type TenantQueryLimitsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        uint64                 `protobuf:"varint,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantQueryLimitsRequest) Reset() {
+	*x = TenantQueryLimitsRequest{}
+	mi := &file_management_v1_management_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantQueryLimitsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantQueryLimitsRequest) ProtoMessage() {}
+
+func (x *TenantQueryLimitsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantQueryLimitsRequest.ProtoReflect.Descriptor instead.
+func (*TenantQueryLimitsRequest) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TenantQueryLimitsRequest) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+type TenantQueryLimitsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Tenant        uint64                 `protobuf:"varint,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Limits        *TenantLimits          `protobuf:"bytes,2,opt,name=limits,proto3" json:"limits,omitempty"`
+	Pools         []*TenantPoolUse       `protobuf:"bytes,3,rep,name=pools,proto3" json:"pools,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TenantQueryLimitsResponse) Reset() {
+	*x = TenantQueryLimitsResponse{}
+	mi := &file_management_v1_management_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TenantQueryLimitsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TenantQueryLimitsResponse) ProtoMessage() {}
+
+func (x *TenantQueryLimitsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_management_v1_management_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TenantQueryLimitsResponse.ProtoReflect.Descriptor instead.
+func (*TenantQueryLimitsResponse) Descriptor() ([]byte, []int) {
+	return file_management_v1_management_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *TenantQueryLimitsResponse) GetTenant() uint64 {
+	if x != nil {
+		return x.Tenant
+	}
+	return 0
+}
+
+func (x *TenantQueryLimitsResponse) GetLimits() *TenantLimits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
+func (x *TenantQueryLimitsResponse) GetPools() []*TenantPoolUse {
+	if x != nil {
+		return x.Pools
+	}
+	return nil
+}
+
 // An engine's answer on a tenant.
 type TenantEngine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -672,7 +1041,7 @@ type TenantEngine struct {
 
 func (x *TenantEngine) Reset() {
 	*x = TenantEngine{}
-	mi := &file_management_v1_management_proto_msgTypes[6]
+	mi := &file_management_v1_management_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -684,7 +1053,7 @@ func (x *TenantEngine) String() string {
 func (*TenantEngine) ProtoMessage() {}
 
 func (x *TenantEngine) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[6]
+	mi := &file_management_v1_management_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -697,7 +1066,7 @@ func (x *TenantEngine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantEngine.ProtoReflect.Descriptor instead.
 func (*TenantEngine) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{6}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TenantEngine) GetRank() uint32 {
@@ -737,7 +1106,7 @@ type TenantQueryRequest struct {
 
 func (x *TenantQueryRequest) Reset() {
 	*x = TenantQueryRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[7]
+	mi := &file_management_v1_management_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -749,7 +1118,7 @@ func (x *TenantQueryRequest) String() string {
 func (*TenantQueryRequest) ProtoMessage() {}
 
 func (x *TenantQueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[7]
+	mi := &file_management_v1_management_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -762,7 +1131,7 @@ func (x *TenantQueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantQueryRequest.ProtoReflect.Descriptor instead.
 func (*TenantQueryRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{7}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TenantQueryRequest) GetTenant() uint64 {
@@ -783,7 +1152,7 @@ type TenantQueryResponse struct {
 
 func (x *TenantQueryResponse) Reset() {
 	*x = TenantQueryResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[8]
+	mi := &file_management_v1_management_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +1164,7 @@ func (x *TenantQueryResponse) String() string {
 func (*TenantQueryResponse) ProtoMessage() {}
 
 func (x *TenantQueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[8]
+	mi := &file_management_v1_management_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +1177,7 @@ func (x *TenantQueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantQueryResponse.ProtoReflect.Descriptor instead.
 func (*TenantQueryResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{8}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TenantQueryResponse) GetTenant() uint64 {
@@ -834,7 +1203,7 @@ type TenantRevokeRequest struct {
 
 func (x *TenantRevokeRequest) Reset() {
 	*x = TenantRevokeRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[9]
+	mi := &file_management_v1_management_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +1215,7 @@ func (x *TenantRevokeRequest) String() string {
 func (*TenantRevokeRequest) ProtoMessage() {}
 
 func (x *TenantRevokeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[9]
+	mi := &file_management_v1_management_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +1228,7 @@ func (x *TenantRevokeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantRevokeRequest.ProtoReflect.Descriptor instead.
 func (*TenantRevokeRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{9}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TenantRevokeRequest) GetTenant() uint64 {
@@ -879,7 +1248,7 @@ type TenantRevokeResponse struct {
 
 func (x *TenantRevokeResponse) Reset() {
 	*x = TenantRevokeResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[10]
+	mi := &file_management_v1_management_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -891,7 +1260,7 @@ func (x *TenantRevokeResponse) String() string {
 func (*TenantRevokeResponse) ProtoMessage() {}
 
 func (x *TenantRevokeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[10]
+	mi := &file_management_v1_management_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -904,7 +1273,7 @@ func (x *TenantRevokeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantRevokeResponse.ProtoReflect.Descriptor instead.
 func (*TenantRevokeResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{10}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TenantRevokeResponse) GetTenant() uint64 {
@@ -930,7 +1299,7 @@ type TenantAdmitRequest struct {
 
 func (x *TenantAdmitRequest) Reset() {
 	*x = TenantAdmitRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[11]
+	mi := &file_management_v1_management_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -942,7 +1311,7 @@ func (x *TenantAdmitRequest) String() string {
 func (*TenantAdmitRequest) ProtoMessage() {}
 
 func (x *TenantAdmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[11]
+	mi := &file_management_v1_management_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -955,7 +1324,7 @@ func (x *TenantAdmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantAdmitRequest.ProtoReflect.Descriptor instead.
 func (*TenantAdmitRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{11}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TenantAdmitRequest) GetTenant() uint64 {
@@ -975,7 +1344,7 @@ type TenantAdmitResponse struct {
 
 func (x *TenantAdmitResponse) Reset() {
 	*x = TenantAdmitResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[12]
+	mi := &file_management_v1_management_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1356,7 @@ func (x *TenantAdmitResponse) String() string {
 func (*TenantAdmitResponse) ProtoMessage() {}
 
 func (x *TenantAdmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[12]
+	mi := &file_management_v1_management_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1369,7 @@ func (x *TenantAdmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TenantAdmitResponse.ProtoReflect.Descriptor instead.
 func (*TenantAdmitResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{12}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TenantAdmitResponse) GetTenant() uint64 {
@@ -1042,7 +1411,7 @@ type EngineState struct {
 
 func (x *EngineState) Reset() {
 	*x = EngineState{}
-	mi := &file_management_v1_management_proto_msgTypes[13]
+	mi := &file_management_v1_management_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1423,7 @@ func (x *EngineState) String() string {
 func (*EngineState) ProtoMessage() {}
 
 func (x *EngineState) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[13]
+	mi := &file_management_v1_management_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1436,7 @@ func (x *EngineState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EngineState.ProtoReflect.Descriptor instead.
 func (*EngineState) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{13}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *EngineState) GetRank() uint32 {
@@ -1158,7 +1527,7 @@ type TargetName struct {
 
 func (x *TargetName) Reset() {
 	*x = TargetName{}
-	mi := &file_management_v1_management_proto_msgTypes[14]
+	mi := &file_management_v1_management_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1170,7 +1539,7 @@ func (x *TargetName) String() string {
 func (*TargetName) ProtoMessage() {}
 
 func (x *TargetName) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[14]
+	mi := &file_management_v1_management_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1183,7 +1552,7 @@ func (x *TargetName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TargetName.ProtoReflect.Descriptor instead.
 func (*TargetName) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{14}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TargetName) GetRank() uint32 {
@@ -1210,7 +1579,7 @@ type ClearDeviceRequest struct {
 
 func (x *ClearDeviceRequest) Reset() {
 	*x = ClearDeviceRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[15]
+	mi := &file_management_v1_management_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1591,7 @@ func (x *ClearDeviceRequest) String() string {
 func (*ClearDeviceRequest) ProtoMessage() {}
 
 func (x *ClearDeviceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[15]
+	mi := &file_management_v1_management_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1604,7 @@ func (x *ClearDeviceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearDeviceRequest.ProtoReflect.Descriptor instead.
 func (*ClearDeviceRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{15}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ClearDeviceRequest) GetRank() uint32 {
@@ -1262,7 +1631,7 @@ type ClearDeviceResponse struct {
 
 func (x *ClearDeviceResponse) Reset() {
 	*x = ClearDeviceResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[16]
+	mi := &file_management_v1_management_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1274,7 +1643,7 @@ func (x *ClearDeviceResponse) String() string {
 func (*ClearDeviceResponse) ProtoMessage() {}
 
 func (x *ClearDeviceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[16]
+	mi := &file_management_v1_management_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1287,7 +1656,7 @@ func (x *ClearDeviceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClearDeviceResponse.ProtoReflect.Descriptor instead.
 func (*ClearDeviceResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{16}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ClearDeviceResponse) GetWasFaulty() bool {
@@ -1323,7 +1692,7 @@ type PoolCreateRequest struct {
 
 func (x *PoolCreateRequest) Reset() {
 	*x = PoolCreateRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[17]
+	mi := &file_management_v1_management_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1704,7 @@ func (x *PoolCreateRequest) String() string {
 func (*PoolCreateRequest) ProtoMessage() {}
 
 func (x *PoolCreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[17]
+	mi := &file_management_v1_management_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1717,7 @@ func (x *PoolCreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCreateRequest.ProtoReflect.Descriptor instead.
 func (*PoolCreateRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{17}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PoolCreateRequest) GetLabel() string {
@@ -1420,7 +1789,7 @@ type EnginePlace struct {
 
 func (x *EnginePlace) Reset() {
 	*x = EnginePlace{}
-	mi := &file_management_v1_management_proto_msgTypes[18]
+	mi := &file_management_v1_management_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1801,7 @@ func (x *EnginePlace) String() string {
 func (*EnginePlace) ProtoMessage() {}
 
 func (x *EnginePlace) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[18]
+	mi := &file_management_v1_management_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1814,7 @@ func (x *EnginePlace) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EnginePlace.ProtoReflect.Descriptor instead.
 func (*EnginePlace) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{18}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EnginePlace) GetRank() uint32 {
@@ -1473,7 +1842,7 @@ type PoolCreateResponse struct {
 
 func (x *PoolCreateResponse) Reset() {
 	*x = PoolCreateResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[19]
+	mi := &file_management_v1_management_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1485,7 +1854,7 @@ func (x *PoolCreateResponse) String() string {
 func (*PoolCreateResponse) ProtoMessage() {}
 
 func (x *PoolCreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[19]
+	mi := &file_management_v1_management_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1498,7 +1867,7 @@ func (x *PoolCreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolCreateResponse.ProtoReflect.Descriptor instead.
 func (*PoolCreateResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{19}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *PoolCreateResponse) GetPool() *PoolInfo {
@@ -1523,7 +1892,7 @@ type PoolListRequest struct {
 
 func (x *PoolListRequest) Reset() {
 	*x = PoolListRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[20]
+	mi := &file_management_v1_management_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1535,7 +1904,7 @@ func (x *PoolListRequest) String() string {
 func (*PoolListRequest) ProtoMessage() {}
 
 func (x *PoolListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[20]
+	mi := &file_management_v1_management_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1548,7 +1917,7 @@ func (x *PoolListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolListRequest.ProtoReflect.Descriptor instead.
 func (*PoolListRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{20}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{26}
 }
 
 type PoolListResponse struct {
@@ -1560,7 +1929,7 @@ type PoolListResponse struct {
 
 func (x *PoolListResponse) Reset() {
 	*x = PoolListResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[21]
+	mi := &file_management_v1_management_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1941,7 @@ func (x *PoolListResponse) String() string {
 func (*PoolListResponse) ProtoMessage() {}
 
 func (x *PoolListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[21]
+	mi := &file_management_v1_management_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1954,7 @@ func (x *PoolListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolListResponse.ProtoReflect.Descriptor instead.
 func (*PoolListResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{21}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *PoolListResponse) GetPools() []*PoolInfo {
@@ -1605,7 +1974,7 @@ type PoolQueryRequest struct {
 
 func (x *PoolQueryRequest) Reset() {
 	*x = PoolQueryRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[22]
+	mi := &file_management_v1_management_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1986,7 @@ func (x *PoolQueryRequest) String() string {
 func (*PoolQueryRequest) ProtoMessage() {}
 
 func (x *PoolQueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[22]
+	mi := &file_management_v1_management_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1999,7 @@ func (x *PoolQueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolQueryRequest.ProtoReflect.Descriptor instead.
 func (*PoolQueryRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{22}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *PoolQueryRequest) GetPool() string {
@@ -1649,7 +2018,7 @@ type PoolQueryResponse struct {
 
 func (x *PoolQueryResponse) Reset() {
 	*x = PoolQueryResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[23]
+	mi := &file_management_v1_management_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1661,7 +2030,7 @@ func (x *PoolQueryResponse) String() string {
 func (*PoolQueryResponse) ProtoMessage() {}
 
 func (x *PoolQueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[23]
+	mi := &file_management_v1_management_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1674,7 +2043,7 @@ func (x *PoolQueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolQueryResponse.ProtoReflect.Descriptor instead.
 func (*PoolQueryResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{23}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PoolQueryResponse) GetPool() *PoolInfo {
@@ -1694,7 +2063,7 @@ type PoolResizeRequest struct {
 
 func (x *PoolResizeRequest) Reset() {
 	*x = PoolResizeRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[24]
+	mi := &file_management_v1_management_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1706,7 +2075,7 @@ func (x *PoolResizeRequest) String() string {
 func (*PoolResizeRequest) ProtoMessage() {}
 
 func (x *PoolResizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[24]
+	mi := &file_management_v1_management_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1719,7 +2088,7 @@ func (x *PoolResizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolResizeRequest.ProtoReflect.Descriptor instead.
 func (*PoolResizeRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{24}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *PoolResizeRequest) GetPool() string {
@@ -1745,7 +2114,7 @@ type PoolResizeResponse struct {
 
 func (x *PoolResizeResponse) Reset() {
 	*x = PoolResizeResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[25]
+	mi := &file_management_v1_management_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1757,7 +2126,7 @@ func (x *PoolResizeResponse) String() string {
 func (*PoolResizeResponse) ProtoMessage() {}
 
 func (x *PoolResizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[25]
+	mi := &file_management_v1_management_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1770,7 +2139,7 @@ func (x *PoolResizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolResizeResponse.ProtoReflect.Descriptor instead.
 func (*PoolResizeResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{25}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *PoolResizeResponse) GetPool() *PoolInfo {
@@ -1791,7 +2160,7 @@ type PoolDestroyRequest struct {
 
 func (x *PoolDestroyRequest) Reset() {
 	*x = PoolDestroyRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[26]
+	mi := &file_management_v1_management_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1803,7 +2172,7 @@ func (x *PoolDestroyRequest) String() string {
 func (*PoolDestroyRequest) ProtoMessage() {}
 
 func (x *PoolDestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[26]
+	mi := &file_management_v1_management_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1816,7 +2185,7 @@ func (x *PoolDestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolDestroyRequest.ProtoReflect.Descriptor instead.
 func (*PoolDestroyRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{26}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PoolDestroyRequest) GetPool() string {
@@ -1843,7 +2212,7 @@ type PoolDestroyResponse struct {
 
 func (x *PoolDestroyResponse) Reset() {
 	*x = PoolDestroyResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[27]
+	mi := &file_management_v1_management_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1855,7 +2224,7 @@ func (x *PoolDestroyResponse) String() string {
 func (*PoolDestroyResponse) ProtoMessage() {}
 
 func (x *PoolDestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[27]
+	mi := &file_management_v1_management_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1868,7 +2237,7 @@ func (x *PoolDestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolDestroyResponse.ProtoReflect.Descriptor instead.
 func (*PoolDestroyResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{27}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PoolDestroyResponse) GetMissing() bool {
@@ -1889,7 +2258,7 @@ type PoolExcludeRequest struct {
 
 func (x *PoolExcludeRequest) Reset() {
 	*x = PoolExcludeRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[28]
+	mi := &file_management_v1_management_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +2270,7 @@ func (x *PoolExcludeRequest) String() string {
 func (*PoolExcludeRequest) ProtoMessage() {}
 
 func (x *PoolExcludeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[28]
+	mi := &file_management_v1_management_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +2283,7 @@ func (x *PoolExcludeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolExcludeRequest.ProtoReflect.Descriptor instead.
 func (*PoolExcludeRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{28}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PoolExcludeRequest) GetPool() string {
@@ -1940,7 +2309,7 @@ type PoolExcludeResponse struct {
 
 func (x *PoolExcludeResponse) Reset() {
 	*x = PoolExcludeResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[29]
+	mi := &file_management_v1_management_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2321,7 @@ func (x *PoolExcludeResponse) String() string {
 func (*PoolExcludeResponse) ProtoMessage() {}
 
 func (x *PoolExcludeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[29]
+	mi := &file_management_v1_management_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2334,7 @@ func (x *PoolExcludeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolExcludeResponse.ProtoReflect.Descriptor instead.
 func (*PoolExcludeResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{29}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PoolExcludeResponse) GetPool() *PoolInfo {
@@ -1986,7 +2355,7 @@ type PoolReintegrateRequest struct {
 
 func (x *PoolReintegrateRequest) Reset() {
 	*x = PoolReintegrateRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[30]
+	mi := &file_management_v1_management_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1998,7 +2367,7 @@ func (x *PoolReintegrateRequest) String() string {
 func (*PoolReintegrateRequest) ProtoMessage() {}
 
 func (x *PoolReintegrateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[30]
+	mi := &file_management_v1_management_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2011,7 +2380,7 @@ func (x *PoolReintegrateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolReintegrateRequest.ProtoReflect.Descriptor instead.
 func (*PoolReintegrateRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{30}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PoolReintegrateRequest) GetPool() string {
@@ -2037,7 +2406,7 @@ type PoolReintegrateResponse struct {
 
 func (x *PoolReintegrateResponse) Reset() {
 	*x = PoolReintegrateResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[31]
+	mi := &file_management_v1_management_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2049,7 +2418,7 @@ func (x *PoolReintegrateResponse) String() string {
 func (*PoolReintegrateResponse) ProtoMessage() {}
 
 func (x *PoolReintegrateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[31]
+	mi := &file_management_v1_management_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2062,7 +2431,7 @@ func (x *PoolReintegrateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolReintegrateResponse.ProtoReflect.Descriptor instead.
 func (*PoolReintegrateResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{31}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *PoolReintegrateResponse) GetPool() *PoolInfo {
@@ -2083,7 +2452,7 @@ type PoolDrainRequest struct {
 
 func (x *PoolDrainRequest) Reset() {
 	*x = PoolDrainRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[32]
+	mi := &file_management_v1_management_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2095,7 +2464,7 @@ func (x *PoolDrainRequest) String() string {
 func (*PoolDrainRequest) ProtoMessage() {}
 
 func (x *PoolDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[32]
+	mi := &file_management_v1_management_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2108,7 +2477,7 @@ func (x *PoolDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolDrainRequest.ProtoReflect.Descriptor instead.
 func (*PoolDrainRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{32}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *PoolDrainRequest) GetPool() string {
@@ -2134,7 +2503,7 @@ type PoolDrainResponse struct {
 
 func (x *PoolDrainResponse) Reset() {
 	*x = PoolDrainResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[33]
+	mi := &file_management_v1_management_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2515,7 @@ func (x *PoolDrainResponse) String() string {
 func (*PoolDrainResponse) ProtoMessage() {}
 
 func (x *PoolDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[33]
+	mi := &file_management_v1_management_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2528,7 @@ func (x *PoolDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolDrainResponse.ProtoReflect.Descriptor instead.
 func (*PoolDrainResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{33}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PoolDrainResponse) GetPool() *PoolInfo {
@@ -2183,7 +2552,7 @@ type PoolExtendRequest struct {
 
 func (x *PoolExtendRequest) Reset() {
 	*x = PoolExtendRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[34]
+	mi := &file_management_v1_management_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2195,7 +2564,7 @@ func (x *PoolExtendRequest) String() string {
 func (*PoolExtendRequest) ProtoMessage() {}
 
 func (x *PoolExtendRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[34]
+	mi := &file_management_v1_management_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2208,7 +2577,7 @@ func (x *PoolExtendRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolExtendRequest.ProtoReflect.Descriptor instead.
 func (*PoolExtendRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{34}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PoolExtendRequest) GetPool() string {
@@ -2244,7 +2613,7 @@ type PoolSetPropertiesRequest struct {
 
 func (x *PoolSetPropertiesRequest) Reset() {
 	*x = PoolSetPropertiesRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[35]
+	mi := &file_management_v1_management_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2625,7 @@ func (x *PoolSetPropertiesRequest) String() string {
 func (*PoolSetPropertiesRequest) ProtoMessage() {}
 
 func (x *PoolSetPropertiesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[35]
+	mi := &file_management_v1_management_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2638,7 @@ func (x *PoolSetPropertiesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolSetPropertiesRequest.ProtoReflect.Descriptor instead.
 func (*PoolSetPropertiesRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{35}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PoolSetPropertiesRequest) GetPool() string {
@@ -2295,7 +2664,7 @@ type PoolSetPropertiesResponse struct {
 
 func (x *PoolSetPropertiesResponse) Reset() {
 	*x = PoolSetPropertiesResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[36]
+	mi := &file_management_v1_management_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2307,7 +2676,7 @@ func (x *PoolSetPropertiesResponse) String() string {
 func (*PoolSetPropertiesResponse) ProtoMessage() {}
 
 func (x *PoolSetPropertiesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[36]
+	mi := &file_management_v1_management_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2320,7 +2689,7 @@ func (x *PoolSetPropertiesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolSetPropertiesResponse.ProtoReflect.Descriptor instead.
 func (*PoolSetPropertiesResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{36}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PoolSetPropertiesResponse) GetPool() *PoolInfo {
@@ -2339,7 +2708,7 @@ type PoolExtendResponse struct {
 
 func (x *PoolExtendResponse) Reset() {
 	*x = PoolExtendResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[37]
+	mi := &file_management_v1_management_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2351,7 +2720,7 @@ func (x *PoolExtendResponse) String() string {
 func (*PoolExtendResponse) ProtoMessage() {}
 
 func (x *PoolExtendResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[37]
+	mi := &file_management_v1_management_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2364,7 +2733,7 @@ func (x *PoolExtendResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolExtendResponse.ProtoReflect.Descriptor instead.
 func (*PoolExtendResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{37}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *PoolExtendResponse) GetPool() *PoolInfo {
@@ -2388,7 +2757,7 @@ type PoolHealth struct {
 
 func (x *PoolHealth) Reset() {
 	*x = PoolHealth{}
-	mi := &file_management_v1_management_proto_msgTypes[38]
+	mi := &file_management_v1_management_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2400,7 +2769,7 @@ func (x *PoolHealth) String() string {
 func (*PoolHealth) ProtoMessage() {}
 
 func (x *PoolHealth) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[38]
+	mi := &file_management_v1_management_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2413,7 +2782,7 @@ func (x *PoolHealth) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolHealth.ProtoReflect.Descriptor instead.
 func (*PoolHealth) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{38}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PoolHealth) GetCondition() PoolCondition {
@@ -2461,7 +2830,7 @@ type PoolRebuild struct {
 
 func (x *PoolRebuild) Reset() {
 	*x = PoolRebuild{}
-	mi := &file_management_v1_management_proto_msgTypes[39]
+	mi := &file_management_v1_management_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2473,7 +2842,7 @@ func (x *PoolRebuild) String() string {
 func (*PoolRebuild) ProtoMessage() {}
 
 func (x *PoolRebuild) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[39]
+	mi := &file_management_v1_management_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2855,7 @@ func (x *PoolRebuild) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolRebuild.ProtoReflect.Descriptor instead.
 func (*PoolRebuild) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{39}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PoolRebuild) GetTargets() uint32 {
@@ -2580,7 +2949,7 @@ type PoolInfo struct {
 
 func (x *PoolInfo) Reset() {
 	*x = PoolInfo{}
-	mi := &file_management_v1_management_proto_msgTypes[40]
+	mi := &file_management_v1_management_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2592,7 +2961,7 @@ func (x *PoolInfo) String() string {
 func (*PoolInfo) ProtoMessage() {}
 
 func (x *PoolInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[40]
+	mi := &file_management_v1_management_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2605,7 +2974,7 @@ func (x *PoolInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PoolInfo.ProtoReflect.Descriptor instead.
 func (*PoolInfo) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{40}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *PoolInfo) GetUuid() string {
@@ -2759,7 +3128,7 @@ type ContainerCreateRequest struct {
 
 func (x *ContainerCreateRequest) Reset() {
 	*x = ContainerCreateRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[41]
+	mi := &file_management_v1_management_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2771,7 +3140,7 @@ func (x *ContainerCreateRequest) String() string {
 func (*ContainerCreateRequest) ProtoMessage() {}
 
 func (x *ContainerCreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[41]
+	mi := &file_management_v1_management_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2784,7 +3153,7 @@ func (x *ContainerCreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerCreateRequest.ProtoReflect.Descriptor instead.
 func (*ContainerCreateRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{41}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ContainerCreateRequest) GetPool() string {
@@ -2875,7 +3244,7 @@ type ContainerCreateResponse struct {
 
 func (x *ContainerCreateResponse) Reset() {
 	*x = ContainerCreateResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[42]
+	mi := &file_management_v1_management_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2887,7 +3256,7 @@ func (x *ContainerCreateResponse) String() string {
 func (*ContainerCreateResponse) ProtoMessage() {}
 
 func (x *ContainerCreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[42]
+	mi := &file_management_v1_management_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2900,7 +3269,7 @@ func (x *ContainerCreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerCreateResponse.ProtoReflect.Descriptor instead.
 func (*ContainerCreateResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{42}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ContainerCreateResponse) GetContainer() *ContainerInfo {
@@ -2926,7 +3295,7 @@ type ContainerListRequest struct {
 
 func (x *ContainerListRequest) Reset() {
 	*x = ContainerListRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[43]
+	mi := &file_management_v1_management_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2938,7 +3307,7 @@ func (x *ContainerListRequest) String() string {
 func (*ContainerListRequest) ProtoMessage() {}
 
 func (x *ContainerListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[43]
+	mi := &file_management_v1_management_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2951,7 +3320,7 @@ func (x *ContainerListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerListRequest.ProtoReflect.Descriptor instead.
 func (*ContainerListRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{43}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ContainerListRequest) GetPool() string {
@@ -2970,7 +3339,7 @@ type ContainerListResponse struct {
 
 func (x *ContainerListResponse) Reset() {
 	*x = ContainerListResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[44]
+	mi := &file_management_v1_management_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2982,7 +3351,7 @@ func (x *ContainerListResponse) String() string {
 func (*ContainerListResponse) ProtoMessage() {}
 
 func (x *ContainerListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[44]
+	mi := &file_management_v1_management_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2995,7 +3364,7 @@ func (x *ContainerListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerListResponse.ProtoReflect.Descriptor instead.
 func (*ContainerListResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{44}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ContainerListResponse) GetContainers() []*ContainerInfo {
@@ -3016,7 +3385,7 @@ type ContainerQueryRequest struct {
 
 func (x *ContainerQueryRequest) Reset() {
 	*x = ContainerQueryRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[45]
+	mi := &file_management_v1_management_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3028,7 +3397,7 @@ func (x *ContainerQueryRequest) String() string {
 func (*ContainerQueryRequest) ProtoMessage() {}
 
 func (x *ContainerQueryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[45]
+	mi := &file_management_v1_management_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3041,7 +3410,7 @@ func (x *ContainerQueryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerQueryRequest.ProtoReflect.Descriptor instead.
 func (*ContainerQueryRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{45}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ContainerQueryRequest) GetPool() string {
@@ -3070,7 +3439,7 @@ type ContainerQueryResponse struct {
 
 func (x *ContainerQueryResponse) Reset() {
 	*x = ContainerQueryResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[46]
+	mi := &file_management_v1_management_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3082,7 +3451,7 @@ func (x *ContainerQueryResponse) String() string {
 func (*ContainerQueryResponse) ProtoMessage() {}
 
 func (x *ContainerQueryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[46]
+	mi := &file_management_v1_management_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3095,7 +3464,7 @@ func (x *ContainerQueryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerQueryResponse.ProtoReflect.Descriptor instead.
 func (*ContainerQueryResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{46}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ContainerQueryResponse) GetContainer() *ContainerInfo {
@@ -3128,7 +3497,7 @@ type OpenHandle struct {
 
 func (x *OpenHandle) Reset() {
 	*x = OpenHandle{}
-	mi := &file_management_v1_management_proto_msgTypes[47]
+	mi := &file_management_v1_management_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3140,7 +3509,7 @@ func (x *OpenHandle) String() string {
 func (*OpenHandle) ProtoMessage() {}
 
 func (x *OpenHandle) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[47]
+	mi := &file_management_v1_management_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3153,7 +3522,7 @@ func (x *OpenHandle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenHandle.ProtoReflect.Descriptor instead.
 func (*OpenHandle) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{47}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *OpenHandle) GetHandle() uint64 {
@@ -3195,7 +3564,7 @@ type ContainerSetQuotaRequest struct {
 
 func (x *ContainerSetQuotaRequest) Reset() {
 	*x = ContainerSetQuotaRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[48]
+	mi := &file_management_v1_management_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3207,7 +3576,7 @@ func (x *ContainerSetQuotaRequest) String() string {
 func (*ContainerSetQuotaRequest) ProtoMessage() {}
 
 func (x *ContainerSetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[48]
+	mi := &file_management_v1_management_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3220,7 +3589,7 @@ func (x *ContainerSetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*ContainerSetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{48}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ContainerSetQuotaRequest) GetPool() string {
@@ -3253,7 +3622,7 @@ type ContainerSetQuotaResponse struct {
 
 func (x *ContainerSetQuotaResponse) Reset() {
 	*x = ContainerSetQuotaResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[49]
+	mi := &file_management_v1_management_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3265,7 +3634,7 @@ func (x *ContainerSetQuotaResponse) String() string {
 func (*ContainerSetQuotaResponse) ProtoMessage() {}
 
 func (x *ContainerSetQuotaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[49]
+	mi := &file_management_v1_management_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3278,7 +3647,7 @@ func (x *ContainerSetQuotaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerSetQuotaResponse.ProtoReflect.Descriptor instead.
 func (*ContainerSetQuotaResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{49}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ContainerSetQuotaResponse) GetContainer() *ContainerInfo {
@@ -3301,7 +3670,7 @@ type ContainerDestroyRequest struct {
 
 func (x *ContainerDestroyRequest) Reset() {
 	*x = ContainerDestroyRequest{}
-	mi := &file_management_v1_management_proto_msgTypes[50]
+	mi := &file_management_v1_management_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3313,7 +3682,7 @@ func (x *ContainerDestroyRequest) String() string {
 func (*ContainerDestroyRequest) ProtoMessage() {}
 
 func (x *ContainerDestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[50]
+	mi := &file_management_v1_management_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3326,7 +3695,7 @@ func (x *ContainerDestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerDestroyRequest.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyRequest) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{50}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ContainerDestroyRequest) GetPool() string {
@@ -3367,7 +3736,7 @@ type ContainerDestroyResponse struct {
 
 func (x *ContainerDestroyResponse) Reset() {
 	*x = ContainerDestroyResponse{}
-	mi := &file_management_v1_management_proto_msgTypes[51]
+	mi := &file_management_v1_management_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3379,7 +3748,7 @@ func (x *ContainerDestroyResponse) String() string {
 func (*ContainerDestroyResponse) ProtoMessage() {}
 
 func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[51]
+	mi := &file_management_v1_management_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3392,7 +3761,7 @@ func (x *ContainerDestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerDestroyResponse.ProtoReflect.Descriptor instead.
 func (*ContainerDestroyResponse) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{51}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ContainerDestroyResponse) GetMissing() bool {
@@ -3422,7 +3791,7 @@ type ContainerInfo struct {
 
 func (x *ContainerInfo) Reset() {
 	*x = ContainerInfo{}
-	mi := &file_management_v1_management_proto_msgTypes[52]
+	mi := &file_management_v1_management_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3434,7 +3803,7 @@ func (x *ContainerInfo) String() string {
 func (*ContainerInfo) ProtoMessage() {}
 
 func (x *ContainerInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_management_v1_management_proto_msgTypes[52]
+	mi := &file_management_v1_management_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3447,7 +3816,7 @@ func (x *ContainerInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContainerInfo.ProtoReflect.Descriptor instead.
 func (*ContainerInfo) Descriptor() ([]byte, []int) {
-	return file_management_v1_management_proto_rawDescGZIP(), []int{52}
+	return file_management_v1_management_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ContainerInfo) GetUuid() string {
@@ -3564,7 +3933,34 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\aengines\x18\x02 \x03(\v2\x1f.weir.management.v1.EngineStateR\aengines\x12$\n" +
 	"\x0eviewed_by_rank\x18\x03 \x01(\rR\fviewedByRank\x12\x1d\n" +
 	"\n" +
-	"list_ranks\x18\x04 \x03(\rR\tlistRanks\"r\n" +
+	"list_ranks\x18\x04 \x03(\rR\tlistRanks\"\x82\x01\n" +
+	"\fTenantLimits\x12\x14\n" +
+	"\x05bytes\x18\x01 \x01(\x04R\x05bytes\x122\n" +
+	"\x15operations_per_second\x18\x02 \x01(\x04R\x13operationsPerSecond\x12(\n" +
+	"\x10bytes_per_second\x18\x03 \x01(\x04R\x0ebytesPerSecond\"\xc4\x01\n" +
+	"\rTenantPoolUse\x12\x12\n" +
+	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x14\n" +
+	"\x05label\x18\x02 \x01(\tR\x05label\x12\x1a\n" +
+	"\banswered\x18\x03 \x01(\bR\banswered\x12\x1d\n" +
+	"\n" +
+	"used_bytes\x18\x04 \x01(\x04R\tusedBytes\x12$\n" +
+	"\vshare_bytes\x18\x05 \x01(\x04H\x00R\n" +
+	"shareBytes\x88\x01\x01\x12\x18\n" +
+	"\amessage\x18\x06 \x01(\tR\amessageB\x0e\n" +
+	"\f_share_bytes\"j\n" +
+	"\x16TenantSetLimitsRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\x04R\x06tenant\x128\n" +
+	"\x06limits\x18\x02 \x01(\v2 .weir.management.v1.TenantLimitsR\x06limits\"\xa4\x01\n" +
+	"\x17TenantSetLimitsResponse\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\x04R\x06tenant\x128\n" +
+	"\x06limits\x18\x02 \x01(\v2 .weir.management.v1.TenantLimitsR\x06limits\x127\n" +
+	"\x05pools\x18\x03 \x03(\v2!.weir.management.v1.TenantPoolUseR\x05pools\"2\n" +
+	"\x18TenantQueryLimitsRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\x04R\x06tenant\"\xa6\x01\n" +
+	"\x19TenantQueryLimitsResponse\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\x04R\x06tenant\x128\n" +
+	"\x06limits\x18\x02 \x01(\v2 .weir.management.v1.TenantLimitsR\x06limits\x127\n" +
+	"\x05pools\x18\x03 \x03(\v2!.weir.management.v1.TenantPoolUseR\x05pools\"r\n" +
 	"\fTenantEngine\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\rR\x04rank\x12\x1a\n" +
 	"\banswered\x18\x02 \x01(\bR\banswered\x12\x18\n" +
@@ -3842,11 +4238,13 @@ const file_management_v1_management_proto_rawDesc = "" +
 	"\x04List\x12(.weir.management.v1.ContainerListRequest\x1a).weir.management.v1.ContainerListResponse\x12^\n" +
 	"\x05Query\x12).weir.management.v1.ContainerQueryRequest\x1a*.weir.management.v1.ContainerQueryResponse\x12g\n" +
 	"\bSetQuota\x12,.weir.management.v1.ContainerSetQuotaRequest\x1a-.weir.management.v1.ContainerSetQuotaResponse\x12d\n" +
-	"\aDestroy\x12+.weir.management.v1.ContainerDestroyRequest\x1a,.weir.management.v1.ContainerDestroyResponse2\x9a\x02\n" +
+	"\aDestroy\x12+.weir.management.v1.ContainerDestroyRequest\x1a,.weir.management.v1.ContainerDestroyResponse2\xec\x03\n" +
 	"\aTenants\x12X\n" +
 	"\x05Query\x12&.weir.management.v1.TenantQueryRequest\x1a'.weir.management.v1.TenantQueryResponse\x12[\n" +
 	"\x06Revoke\x12'.weir.management.v1.TenantRevokeRequest\x1a(.weir.management.v1.TenantRevokeResponse\x12X\n" +
-	"\x05Admit\x12&.weir.management.v1.TenantAdmitRequest\x1a'.weir.management.v1.TenantAdmitResponseB7Z5weir.dev/weir/engine/proto/management/v1;managementv1b\x06proto3"
+	"\x05Admit\x12&.weir.management.v1.TenantAdmitRequest\x1a'.weir.management.v1.TenantAdmitResponse\x12d\n" +
+	"\tSetLimits\x12*.weir.management.v1.TenantSetLimitsRequest\x1a+.weir.management.v1.TenantSetLimitsResponse\x12j\n" +
+	"\vQueryLimits\x12,.weir.management.v1.TenantQueryLimitsRequest\x1a-.weir.management.v1.TenantQueryLimitsResponseB7Z5weir.dev/weir/engine/proto/management/v1;managementv1b\x06proto3"
 
 var (
 	file_management_v1_management_proto_rawDescOnce sync.Once
@@ -3861,7 +4259,7 @@ func file_management_v1_management_proto_rawDescGZIP() []byte {
 }
 
 var file_management_v1_management_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_management_v1_management_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
 var file_management_v1_management_proto_goTypes = []any{
 	(EngineHealth)(0),                 // 0: weir.management.v1.EngineHealth
 	(MemberState)(0),                  // 1: weir.management.v1.MemberState
@@ -3874,136 +4272,151 @@ var file_management_v1_management_proto_goTypes = []any{
 	(*EngineAddress)(nil),             // 8: weir.management.v1.EngineAddress
 	(*SystemQueryRequest)(nil),        // 9: weir.management.v1.SystemQueryRequest
 	(*SystemQueryResponse)(nil),       // 10: weir.management.v1.SystemQueryResponse
-	(*TenantEngine)(nil),              // 11: weir.management.v1.TenantEngine
-	(*TenantQueryRequest)(nil),        // 12: weir.management.v1.TenantQueryRequest
-	(*TenantQueryResponse)(nil),       // 13: weir.management.v1.TenantQueryResponse
-	(*TenantRevokeRequest)(nil),       // 14: weir.management.v1.TenantRevokeRequest
-	(*TenantRevokeResponse)(nil),      // 15: weir.management.v1.TenantRevokeResponse
-	(*TenantAdmitRequest)(nil),        // 16: weir.management.v1.TenantAdmitRequest
-	(*TenantAdmitResponse)(nil),       // 17: weir.management.v1.TenantAdmitResponse
-	(*EngineState)(nil),               // 18: weir.management.v1.EngineState
-	(*TargetName)(nil),                // 19: weir.management.v1.TargetName
-	(*ClearDeviceRequest)(nil),        // 20: weir.management.v1.ClearDeviceRequest
-	(*ClearDeviceResponse)(nil),       // 21: weir.management.v1.ClearDeviceResponse
-	(*PoolCreateRequest)(nil),         // 22: weir.management.v1.PoolCreateRequest
-	(*EnginePlace)(nil),               // 23: weir.management.v1.EnginePlace
-	(*PoolCreateResponse)(nil),        // 24: weir.management.v1.PoolCreateResponse
-	(*PoolListRequest)(nil),           // 25: weir.management.v1.PoolListRequest
-	(*PoolListResponse)(nil),          // 26: weir.management.v1.PoolListResponse
-	(*PoolQueryRequest)(nil),          // 27: weir.management.v1.PoolQueryRequest
-	(*PoolQueryResponse)(nil),         // 28: weir.management.v1.PoolQueryResponse
-	(*PoolResizeRequest)(nil),         // 29: weir.management.v1.PoolResizeRequest
-	(*PoolResizeResponse)(nil),        // 30: weir.management.v1.PoolResizeResponse
-	(*PoolDestroyRequest)(nil),        // 31: weir.management.v1.PoolDestroyRequest
-	(*PoolDestroyResponse)(nil),       // 32: weir.management.v1.PoolDestroyResponse
-	(*PoolExcludeRequest)(nil),        // 33: weir.management.v1.PoolExcludeRequest
-	(*PoolExcludeResponse)(nil),       // 34: weir.management.v1.PoolExcludeResponse
-	(*PoolReintegrateRequest)(nil),    // 35: weir.management.v1.PoolReintegrateRequest
-	(*PoolReintegrateResponse)(nil),   // 36: weir.management.v1.PoolReintegrateResponse
-	(*PoolDrainRequest)(nil),          // 37: weir.management.v1.PoolDrainRequest
-	(*PoolDrainResponse)(nil),         // 38: weir.management.v1.PoolDrainResponse
-	(*PoolExtendRequest)(nil),         // 39: weir.management.v1.PoolExtendRequest
-	(*PoolSetPropertiesRequest)(nil),  // 40: weir.management.v1.PoolSetPropertiesRequest
-	(*PoolSetPropertiesResponse)(nil), // 41: weir.management.v1.PoolSetPropertiesResponse
-	(*PoolExtendResponse)(nil),        // 42: weir.management.v1.PoolExtendResponse
-	(*PoolHealth)(nil),                // 43: weir.management.v1.PoolHealth
-	(*PoolRebuild)(nil),               // 44: weir.management.v1.PoolRebuild
-	(*PoolInfo)(nil),                  // 45: weir.management.v1.PoolInfo
-	(*ContainerCreateRequest)(nil),    // 46: weir.management.v1.ContainerCreateRequest
-	(*ContainerCreateResponse)(nil),   // 47: weir.management.v1.ContainerCreateResponse
-	(*ContainerListRequest)(nil),      // 48: weir.management.v1.ContainerListRequest
-	(*ContainerListResponse)(nil),     // 49: weir.management.v1.ContainerListResponse
-	(*ContainerQueryRequest)(nil),     // 50: weir.management.v1.ContainerQueryRequest
-	(*ContainerQueryResponse)(nil),    // 51: weir.management.v1.ContainerQueryResponse
-	(*OpenHandle)(nil),                // 52: weir.management.v1.OpenHandle
-	(*ContainerSetQuotaRequest)(nil),  // 53: weir.management.v1.ContainerSetQuotaRequest
-	(*ContainerSetQuotaResponse)(nil), // 54: weir.management.v1.ContainerSetQuotaResponse
-	(*ContainerDestroyRequest)(nil),   // 55: weir.management.v1.ContainerDestroyRequest
-	(*ContainerDestroyResponse)(nil),  // 56: weir.management.v1.ContainerDestroyResponse
-	(*ContainerInfo)(nil),             // 57: weir.management.v1.ContainerInfo
-	nil,                               // 58: weir.management.v1.ContainerCreateRequest.AttributesEntry
-	nil,                               // 59: weir.management.v1.ContainerInfo.AttributesEntry
+	(*TenantLimits)(nil),              // 11: weir.management.v1.TenantLimits
+	(*TenantPoolUse)(nil),             // 12: weir.management.v1.TenantPoolUse
+	(*TenantSetLimitsRequest)(nil),    // 13: weir.management.v1.TenantSetLimitsRequest
+	(*TenantSetLimitsResponse)(nil),   // 14: weir.management.v1.TenantSetLimitsResponse
+	(*TenantQueryLimitsRequest)(nil),  // 15: weir.management.v1.TenantQueryLimitsRequest
+	(*TenantQueryLimitsResponse)(nil), // 16: weir.management.v1.TenantQueryLimitsResponse
+	(*TenantEngine)(nil),              // 17: weir.management.v1.TenantEngine
+	(*TenantQueryRequest)(nil),        // 18: weir.management.v1.TenantQueryRequest
+	(*TenantQueryResponse)(nil),       // 19: weir.management.v1.TenantQueryResponse
+	(*TenantRevokeRequest)(nil),       // 20: weir.management.v1.TenantRevokeRequest
+	(*TenantRevokeResponse)(nil),      // 21: weir.management.v1.TenantRevokeResponse
+	(*TenantAdmitRequest)(nil),        // 22: weir.management.v1.TenantAdmitRequest
+	(*TenantAdmitResponse)(nil),       // 23: weir.management.v1.TenantAdmitResponse
+	(*EngineState)(nil),               // 24: weir.management.v1.EngineState
+	(*TargetName)(nil),                // 25: weir.management.v1.TargetName
+	(*ClearDeviceRequest)(nil),        // 26: weir.management.v1.ClearDeviceRequest
+	(*ClearDeviceResponse)(nil),       // 27: weir.management.v1.ClearDeviceResponse
+	(*PoolCreateRequest)(nil),         // 28: weir.management.v1.PoolCreateRequest
+	(*EnginePlace)(nil),               // 29: weir.management.v1.EnginePlace
+	(*PoolCreateResponse)(nil),        // 30: weir.management.v1.PoolCreateResponse
+	(*PoolListRequest)(nil),           // 31: weir.management.v1.PoolListRequest
+	(*PoolListResponse)(nil),          // 32: weir.management.v1.PoolListResponse
+	(*PoolQueryRequest)(nil),          // 33: weir.management.v1.PoolQueryRequest
+	(*PoolQueryResponse)(nil),         // 34: weir.management.v1.PoolQueryResponse
+	(*PoolResizeRequest)(nil),         // 35: weir.management.v1.PoolResizeRequest
+	(*PoolResizeResponse)(nil),        // 36: weir.management.v1.PoolResizeResponse
+	(*PoolDestroyRequest)(nil),        // 37: weir.management.v1.PoolDestroyRequest
+	(*PoolDestroyResponse)(nil),       // 38: weir.management.v1.PoolDestroyResponse
+	(*PoolExcludeRequest)(nil),        // 39: weir.management.v1.PoolExcludeRequest
+	(*PoolExcludeResponse)(nil),       // 40: weir.management.v1.PoolExcludeResponse
+	(*PoolReintegrateRequest)(nil),    // 41: weir.management.v1.PoolReintegrateRequest
+	(*PoolReintegrateResponse)(nil),   // 42: weir.management.v1.PoolReintegrateResponse
+	(*PoolDrainRequest)(nil),          // 43: weir.management.v1.PoolDrainRequest
+	(*PoolDrainResponse)(nil),         // 44: weir.management.v1.PoolDrainResponse
+	(*PoolExtendRequest)(nil),         // 45: weir.management.v1.PoolExtendRequest
+	(*PoolSetPropertiesRequest)(nil),  // 46: weir.management.v1.PoolSetPropertiesRequest
+	(*PoolSetPropertiesResponse)(nil), // 47: weir.management.v1.PoolSetPropertiesResponse
+	(*PoolExtendResponse)(nil),        // 48: weir.management.v1.PoolExtendResponse
+	(*PoolHealth)(nil),                // 49: weir.management.v1.PoolHealth
+	(*PoolRebuild)(nil),               // 50: weir.management.v1.PoolRebuild
+	(*PoolInfo)(nil),                  // 51: weir.management.v1.PoolInfo
+	(*ContainerCreateRequest)(nil),    // 52: weir.management.v1.ContainerCreateRequest
+	(*ContainerCreateResponse)(nil),   // 53: weir.management.v1.ContainerCreateResponse
+	(*ContainerListRequest)(nil),      // 54: weir.management.v1.ContainerListRequest
+	(*ContainerListResponse)(nil),     // 55: weir.management.v1.ContainerListResponse
+	(*ContainerQueryRequest)(nil),     // 56: weir.management.v1.ContainerQueryRequest
+	(*ContainerQueryResponse)(nil),    // 57: weir.management.v1.ContainerQueryResponse
+	(*OpenHandle)(nil),                // 58: weir.management.v1.OpenHandle
+	(*ContainerSetQuotaRequest)(nil),  // 59: weir.management.v1.ContainerSetQuotaRequest
+	(*ContainerSetQuotaResponse)(nil), // 60: weir.management.v1.ContainerSetQuotaResponse
+	(*ContainerDestroyRequest)(nil),   // 61: weir.management.v1.ContainerDestroyRequest
+	(*ContainerDestroyResponse)(nil),  // 62: weir.management.v1.ContainerDestroyResponse
+	(*ContainerInfo)(nil),             // 63: weir.management.v1.ContainerInfo
+	nil,                               // 64: weir.management.v1.ContainerCreateRequest.AttributesEntry
+	nil,                               // 65: weir.management.v1.ContainerInfo.AttributesEntry
 }
 var file_management_v1_management_proto_depIdxs = []int32{
 	8,  // 0: weir.management.v1.AttachResponse.engines:type_name -> weir.management.v1.EngineAddress
-	18, // 1: weir.management.v1.SystemQueryResponse.engines:type_name -> weir.management.v1.EngineState
-	11, // 2: weir.management.v1.TenantQueryResponse.engines:type_name -> weir.management.v1.TenantEngine
-	11, // 3: weir.management.v1.TenantRevokeResponse.engines:type_name -> weir.management.v1.TenantEngine
-	11, // 4: weir.management.v1.TenantAdmitResponse.engines:type_name -> weir.management.v1.TenantEngine
-	0,  // 5: weir.management.v1.EngineState.health:type_name -> weir.management.v1.EngineHealth
-	1,  // 6: weir.management.v1.EngineState.membership:type_name -> weir.management.v1.MemberState
-	23, // 7: weir.management.v1.PoolCreateRequest.places:type_name -> weir.management.v1.EnginePlace
-	45, // 8: weir.management.v1.PoolCreateResponse.pool:type_name -> weir.management.v1.PoolInfo
-	45, // 9: weir.management.v1.PoolListResponse.pools:type_name -> weir.management.v1.PoolInfo
-	45, // 10: weir.management.v1.PoolQueryResponse.pool:type_name -> weir.management.v1.PoolInfo
-	45, // 11: weir.management.v1.PoolResizeResponse.pool:type_name -> weir.management.v1.PoolInfo
-	45, // 12: weir.management.v1.PoolExcludeResponse.pool:type_name -> weir.management.v1.PoolInfo
-	45, // 13: weir.management.v1.PoolReintegrateResponse.pool:type_name -> weir.management.v1.PoolInfo
-	45, // 14: weir.management.v1.PoolDrainResponse.pool:type_name -> weir.management.v1.PoolInfo
-	23, // 15: weir.management.v1.PoolExtendRequest.places:type_name -> weir.management.v1.EnginePlace
-	45, // 16: weir.management.v1.PoolSetPropertiesResponse.pool:type_name -> weir.management.v1.PoolInfo
-	45, // 17: weir.management.v1.PoolExtendResponse.pool:type_name -> weir.management.v1.PoolInfo
-	2,  // 18: weir.management.v1.PoolHealth.condition:type_name -> weir.management.v1.PoolCondition
-	44, // 19: weir.management.v1.PoolHealth.rebuild:type_name -> weir.management.v1.PoolRebuild
-	3,  // 20: weir.management.v1.PoolInfo.state:type_name -> weir.management.v1.PoolState
-	19, // 21: weir.management.v1.PoolInfo.down_targets:type_name -> weir.management.v1.TargetName
-	43, // 22: weir.management.v1.PoolInfo.health:type_name -> weir.management.v1.PoolHealth
-	4,  // 23: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
-	58, // 24: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
-	57, // 25: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
-	57, // 26: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
-	57, // 27: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
-	52, // 28: weir.management.v1.ContainerQueryResponse.handles:type_name -> weir.management.v1.OpenHandle
-	57, // 29: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
-	4,  // 30: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
-	59, // 31: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
-	6,  // 32: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
-	9,  // 33: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
-	20, // 34: weir.management.v1.System.ClearDevice:input_type -> weir.management.v1.ClearDeviceRequest
-	22, // 35: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
-	25, // 36: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
-	27, // 37: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
-	29, // 38: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
-	31, // 39: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
-	33, // 40: weir.management.v1.Pools.Exclude:input_type -> weir.management.v1.PoolExcludeRequest
-	35, // 41: weir.management.v1.Pools.Reintegrate:input_type -> weir.management.v1.PoolReintegrateRequest
-	37, // 42: weir.management.v1.Pools.Drain:input_type -> weir.management.v1.PoolDrainRequest
-	39, // 43: weir.management.v1.Pools.Extend:input_type -> weir.management.v1.PoolExtendRequest
-	40, // 44: weir.management.v1.Pools.SetProperties:input_type -> weir.management.v1.PoolSetPropertiesRequest
-	46, // 45: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
-	48, // 46: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
-	50, // 47: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
-	53, // 48: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
-	55, // 49: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
-	12, // 50: weir.management.v1.Tenants.Query:input_type -> weir.management.v1.TenantQueryRequest
-	14, // 51: weir.management.v1.Tenants.Revoke:input_type -> weir.management.v1.TenantRevokeRequest
-	16, // 52: weir.management.v1.Tenants.Admit:input_type -> weir.management.v1.TenantAdmitRequest
-	7,  // 53: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
-	10, // 54: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
-	21, // 55: weir.management.v1.System.ClearDevice:output_type -> weir.management.v1.ClearDeviceResponse
-	24, // 56: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
-	26, // 57: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
-	28, // 58: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
-	30, // 59: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
-	32, // 60: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
-	34, // 61: weir.management.v1.Pools.Exclude:output_type -> weir.management.v1.PoolExcludeResponse
-	36, // 62: weir.management.v1.Pools.Reintegrate:output_type -> weir.management.v1.PoolReintegrateResponse
-	38, // 63: weir.management.v1.Pools.Drain:output_type -> weir.management.v1.PoolDrainResponse
-	42, // 64: weir.management.v1.Pools.Extend:output_type -> weir.management.v1.PoolExtendResponse
-	41, // 65: weir.management.v1.Pools.SetProperties:output_type -> weir.management.v1.PoolSetPropertiesResponse
-	47, // 66: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
-	49, // 67: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
-	51, // 68: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
-	54, // 69: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
-	56, // 70: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
-	13, // 71: weir.management.v1.Tenants.Query:output_type -> weir.management.v1.TenantQueryResponse
-	15, // 72: weir.management.v1.Tenants.Revoke:output_type -> weir.management.v1.TenantRevokeResponse
-	17, // 73: weir.management.v1.Tenants.Admit:output_type -> weir.management.v1.TenantAdmitResponse
-	53, // [53:74] is the sub-list for method output_type
-	32, // [32:53] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	24, // 1: weir.management.v1.SystemQueryResponse.engines:type_name -> weir.management.v1.EngineState
+	11, // 2: weir.management.v1.TenantSetLimitsRequest.limits:type_name -> weir.management.v1.TenantLimits
+	11, // 3: weir.management.v1.TenantSetLimitsResponse.limits:type_name -> weir.management.v1.TenantLimits
+	12, // 4: weir.management.v1.TenantSetLimitsResponse.pools:type_name -> weir.management.v1.TenantPoolUse
+	11, // 5: weir.management.v1.TenantQueryLimitsResponse.limits:type_name -> weir.management.v1.TenantLimits
+	12, // 6: weir.management.v1.TenantQueryLimitsResponse.pools:type_name -> weir.management.v1.TenantPoolUse
+	17, // 7: weir.management.v1.TenantQueryResponse.engines:type_name -> weir.management.v1.TenantEngine
+	17, // 8: weir.management.v1.TenantRevokeResponse.engines:type_name -> weir.management.v1.TenantEngine
+	17, // 9: weir.management.v1.TenantAdmitResponse.engines:type_name -> weir.management.v1.TenantEngine
+	0,  // 10: weir.management.v1.EngineState.health:type_name -> weir.management.v1.EngineHealth
+	1,  // 11: weir.management.v1.EngineState.membership:type_name -> weir.management.v1.MemberState
+	29, // 12: weir.management.v1.PoolCreateRequest.places:type_name -> weir.management.v1.EnginePlace
+	51, // 13: weir.management.v1.PoolCreateResponse.pool:type_name -> weir.management.v1.PoolInfo
+	51, // 14: weir.management.v1.PoolListResponse.pools:type_name -> weir.management.v1.PoolInfo
+	51, // 15: weir.management.v1.PoolQueryResponse.pool:type_name -> weir.management.v1.PoolInfo
+	51, // 16: weir.management.v1.PoolResizeResponse.pool:type_name -> weir.management.v1.PoolInfo
+	51, // 17: weir.management.v1.PoolExcludeResponse.pool:type_name -> weir.management.v1.PoolInfo
+	51, // 18: weir.management.v1.PoolReintegrateResponse.pool:type_name -> weir.management.v1.PoolInfo
+	51, // 19: weir.management.v1.PoolDrainResponse.pool:type_name -> weir.management.v1.PoolInfo
+	29, // 20: weir.management.v1.PoolExtendRequest.places:type_name -> weir.management.v1.EnginePlace
+	51, // 21: weir.management.v1.PoolSetPropertiesResponse.pool:type_name -> weir.management.v1.PoolInfo
+	51, // 22: weir.management.v1.PoolExtendResponse.pool:type_name -> weir.management.v1.PoolInfo
+	2,  // 23: weir.management.v1.PoolHealth.condition:type_name -> weir.management.v1.PoolCondition
+	50, // 24: weir.management.v1.PoolHealth.rebuild:type_name -> weir.management.v1.PoolRebuild
+	3,  // 25: weir.management.v1.PoolInfo.state:type_name -> weir.management.v1.PoolState
+	25, // 26: weir.management.v1.PoolInfo.down_targets:type_name -> weir.management.v1.TargetName
+	49, // 27: weir.management.v1.PoolInfo.health:type_name -> weir.management.v1.PoolHealth
+	4,  // 28: weir.management.v1.ContainerCreateRequest.type:type_name -> weir.management.v1.ContainerType
+	64, // 29: weir.management.v1.ContainerCreateRequest.attributes:type_name -> weir.management.v1.ContainerCreateRequest.AttributesEntry
+	63, // 30: weir.management.v1.ContainerCreateResponse.container:type_name -> weir.management.v1.ContainerInfo
+	63, // 31: weir.management.v1.ContainerListResponse.containers:type_name -> weir.management.v1.ContainerInfo
+	63, // 32: weir.management.v1.ContainerQueryResponse.container:type_name -> weir.management.v1.ContainerInfo
+	58, // 33: weir.management.v1.ContainerQueryResponse.handles:type_name -> weir.management.v1.OpenHandle
+	63, // 34: weir.management.v1.ContainerSetQuotaResponse.container:type_name -> weir.management.v1.ContainerInfo
+	4,  // 35: weir.management.v1.ContainerInfo.type:type_name -> weir.management.v1.ContainerType
+	65, // 36: weir.management.v1.ContainerInfo.attributes:type_name -> weir.management.v1.ContainerInfo.AttributesEntry
+	6,  // 37: weir.management.v1.System.Attach:input_type -> weir.management.v1.AttachRequest
+	9,  // 38: weir.management.v1.System.Query:input_type -> weir.management.v1.SystemQueryRequest
+	26, // 39: weir.management.v1.System.ClearDevice:input_type -> weir.management.v1.ClearDeviceRequest
+	28, // 40: weir.management.v1.Pools.Create:input_type -> weir.management.v1.PoolCreateRequest
+	31, // 41: weir.management.v1.Pools.List:input_type -> weir.management.v1.PoolListRequest
+	33, // 42: weir.management.v1.Pools.Query:input_type -> weir.management.v1.PoolQueryRequest
+	35, // 43: weir.management.v1.Pools.Resize:input_type -> weir.management.v1.PoolResizeRequest
+	37, // 44: weir.management.v1.Pools.Destroy:input_type -> weir.management.v1.PoolDestroyRequest
+	39, // 45: weir.management.v1.Pools.Exclude:input_type -> weir.management.v1.PoolExcludeRequest
+	41, // 46: weir.management.v1.Pools.Reintegrate:input_type -> weir.management.v1.PoolReintegrateRequest
+	43, // 47: weir.management.v1.Pools.Drain:input_type -> weir.management.v1.PoolDrainRequest
+	45, // 48: weir.management.v1.Pools.Extend:input_type -> weir.management.v1.PoolExtendRequest
+	46, // 49: weir.management.v1.Pools.SetProperties:input_type -> weir.management.v1.PoolSetPropertiesRequest
+	52, // 50: weir.management.v1.Containers.Create:input_type -> weir.management.v1.ContainerCreateRequest
+	54, // 51: weir.management.v1.Containers.List:input_type -> weir.management.v1.ContainerListRequest
+	56, // 52: weir.management.v1.Containers.Query:input_type -> weir.management.v1.ContainerQueryRequest
+	59, // 53: weir.management.v1.Containers.SetQuota:input_type -> weir.management.v1.ContainerSetQuotaRequest
+	61, // 54: weir.management.v1.Containers.Destroy:input_type -> weir.management.v1.ContainerDestroyRequest
+	18, // 55: weir.management.v1.Tenants.Query:input_type -> weir.management.v1.TenantQueryRequest
+	20, // 56: weir.management.v1.Tenants.Revoke:input_type -> weir.management.v1.TenantRevokeRequest
+	22, // 57: weir.management.v1.Tenants.Admit:input_type -> weir.management.v1.TenantAdmitRequest
+	13, // 58: weir.management.v1.Tenants.SetLimits:input_type -> weir.management.v1.TenantSetLimitsRequest
+	15, // 59: weir.management.v1.Tenants.QueryLimits:input_type -> weir.management.v1.TenantQueryLimitsRequest
+	7,  // 60: weir.management.v1.System.Attach:output_type -> weir.management.v1.AttachResponse
+	10, // 61: weir.management.v1.System.Query:output_type -> weir.management.v1.SystemQueryResponse
+	27, // 62: weir.management.v1.System.ClearDevice:output_type -> weir.management.v1.ClearDeviceResponse
+	30, // 63: weir.management.v1.Pools.Create:output_type -> weir.management.v1.PoolCreateResponse
+	32, // 64: weir.management.v1.Pools.List:output_type -> weir.management.v1.PoolListResponse
+	34, // 65: weir.management.v1.Pools.Query:output_type -> weir.management.v1.PoolQueryResponse
+	36, // 66: weir.management.v1.Pools.Resize:output_type -> weir.management.v1.PoolResizeResponse
+	38, // 67: weir.management.v1.Pools.Destroy:output_type -> weir.management.v1.PoolDestroyResponse
+	40, // 68: weir.management.v1.Pools.Exclude:output_type -> weir.management.v1.PoolExcludeResponse
+	42, // 69: weir.management.v1.Pools.Reintegrate:output_type -> weir.management.v1.PoolReintegrateResponse
+	44, // 70: weir.management.v1.Pools.Drain:output_type -> weir.management.v1.PoolDrainResponse
+	48, // 71: weir.management.v1.Pools.Extend:output_type -> weir.management.v1.PoolExtendResponse
+	47, // 72: weir.management.v1.Pools.SetProperties:output_type -> weir.management.v1.PoolSetPropertiesResponse
+	53, // 73: weir.management.v1.Containers.Create:output_type -> weir.management.v1.ContainerCreateResponse
+	55, // 74: weir.management.v1.Containers.List:output_type -> weir.management.v1.ContainerListResponse
+	57, // 75: weir.management.v1.Containers.Query:output_type -> weir.management.v1.ContainerQueryResponse
+	60, // 76: weir.management.v1.Containers.SetQuota:output_type -> weir.management.v1.ContainerSetQuotaResponse
+	62, // 77: weir.management.v1.Containers.Destroy:output_type -> weir.management.v1.ContainerDestroyResponse
+	19, // 78: weir.management.v1.Tenants.Query:output_type -> weir.management.v1.TenantQueryResponse
+	21, // 79: weir.management.v1.Tenants.Revoke:output_type -> weir.management.v1.TenantRevokeResponse
+	23, // 80: weir.management.v1.Tenants.Admit:output_type -> weir.management.v1.TenantAdmitResponse
+	14, // 81: weir.management.v1.Tenants.SetLimits:output_type -> weir.management.v1.TenantSetLimitsResponse
+	16, // 82: weir.management.v1.Tenants.QueryLimits:output_type -> weir.management.v1.TenantQueryLimitsResponse
+	60, // [60:83] is the sub-list for method output_type
+	37, // [37:60] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_management_v1_management_proto_init() }
@@ -4011,16 +4424,17 @@ func file_management_v1_management_proto_init() {
 	if File_management_v1_management_proto != nil {
 		return
 	}
-	file_management_v1_management_proto_msgTypes[35].OneofWrappers = []any{}
-	file_management_v1_management_proto_msgTypes[39].OneofWrappers = []any{}
-	file_management_v1_management_proto_msgTypes[40].OneofWrappers = []any{}
+	file_management_v1_management_proto_msgTypes[7].OneofWrappers = []any{}
+	file_management_v1_management_proto_msgTypes[41].OneofWrappers = []any{}
+	file_management_v1_management_proto_msgTypes[45].OneofWrappers = []any{}
+	file_management_v1_management_proto_msgTypes[46].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_management_v1_management_proto_rawDesc), len(file_management_v1_management_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   55,
+			NumMessages:   61,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -963,9 +963,11 @@ var Containers_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	Tenants_Query_FullMethodName  = "/weir.management.v1.Tenants/Query"
-	Tenants_Revoke_FullMethodName = "/weir.management.v1.Tenants/Revoke"
-	Tenants_Admit_FullMethodName  = "/weir.management.v1.Tenants/Admit"
+	Tenants_Query_FullMethodName       = "/weir.management.v1.Tenants/Query"
+	Tenants_Revoke_FullMethodName      = "/weir.management.v1.Tenants/Revoke"
+	Tenants_Admit_FullMethodName       = "/weir.management.v1.Tenants/Admit"
+	Tenants_SetLimits_FullMethodName   = "/weir.management.v1.Tenants/SetLimits"
+	Tenants_QueryLimits_FullMethodName = "/weir.management.v1.Tenants/QueryLimits"
 )
 
 // TenantsClient is the client API for Tenants service.
@@ -981,6 +983,11 @@ type TenantsClient interface {
 	Revoke(ctx context.Context, in *TenantRevokeRequest, opts ...grpc.CallOption) (*TenantRevokeResponse, error)
 	// Admit takes a revocation back. Idempotent.
 	Admit(ctx context.Context, in *TenantAdmitRequest, opts ...grpc.CallOption) (*TenantAdmitResponse, error)
+	// SetLimits sets all limits of what a tenant's pools together may use. Engines enforce that of bytes when the call returns, and the
+	// others within five seconds. Where more bytes are held already, nothing more is stored until less is. Idempotent.
+	SetLimits(ctx context.Context, in *TenantSetLimitsRequest, opts ...grpc.CallOption) (*TenantSetLimitsResponse, error)
+	// QueryLimits tells what a tenant's pools may use, and use.
+	QueryLimits(ctx context.Context, in *TenantQueryLimitsRequest, opts ...grpc.CallOption) (*TenantQueryLimitsResponse, error)
 }
 
 type tenantsClient struct {
@@ -1021,6 +1028,26 @@ func (c *tenantsClient) Admit(ctx context.Context, in *TenantAdmitRequest, opts 
 	return out, nil
 }
 
+func (c *tenantsClient) SetLimits(ctx context.Context, in *TenantSetLimitsRequest, opts ...grpc.CallOption) (*TenantSetLimitsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TenantSetLimitsResponse)
+	err := c.cc.Invoke(ctx, Tenants_SetLimits_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *tenantsClient) QueryLimits(ctx context.Context, in *TenantQueryLimitsRequest, opts ...grpc.CallOption) (*TenantQueryLimitsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TenantQueryLimitsResponse)
+	err := c.cc.Invoke(ctx, Tenants_QueryLimits_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TenantsServer is the server API for Tenants service.
 // All implementations must embed UnimplementedTenantsServer
 // for forward compatibility.
@@ -1034,6 +1061,11 @@ type TenantsServer interface {
 	Revoke(context.Context, *TenantRevokeRequest) (*TenantRevokeResponse, error)
 	// Admit takes a revocation back. Idempotent.
 	Admit(context.Context, *TenantAdmitRequest) (*TenantAdmitResponse, error)
+	// SetLimits sets all limits of what a tenant's pools together may use. Engines enforce that of bytes when the call returns, and the
+	// others within five seconds. Where more bytes are held already, nothing more is stored until less is. Idempotent.
+	SetLimits(context.Context, *TenantSetLimitsRequest) (*TenantSetLimitsResponse, error)
+	// QueryLimits tells what a tenant's pools may use, and use.
+	QueryLimits(context.Context, *TenantQueryLimitsRequest) (*TenantQueryLimitsResponse, error)
 	mustEmbedUnimplementedTenantsServer()
 }
 
@@ -1052,6 +1084,12 @@ func (UnimplementedTenantsServer) Revoke(context.Context, *TenantRevokeRequest) 
 }
 func (UnimplementedTenantsServer) Admit(context.Context, *TenantAdmitRequest) (*TenantAdmitResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Admit not implemented")
+}
+func (UnimplementedTenantsServer) SetLimits(context.Context, *TenantSetLimitsRequest) (*TenantSetLimitsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetLimits not implemented")
+}
+func (UnimplementedTenantsServer) QueryLimits(context.Context, *TenantQueryLimitsRequest) (*TenantQueryLimitsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method QueryLimits not implemented")
 }
 func (UnimplementedTenantsServer) mustEmbedUnimplementedTenantsServer() {}
 func (UnimplementedTenantsServer) testEmbeddedByValue()                 {}
@@ -1128,6 +1166,42 @@ func _Tenants_Admit_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Tenants_SetLimits_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TenantSetLimitsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TenantsServer).SetLimits(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Tenants_SetLimits_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TenantsServer).SetLimits(ctx, req.(*TenantSetLimitsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Tenants_QueryLimits_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TenantQueryLimitsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TenantsServer).QueryLimits(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Tenants_QueryLimits_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TenantsServer).QueryLimits(ctx, req.(*TenantQueryLimitsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Tenants_ServiceDesc is the grpc.ServiceDesc for Tenants service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1146,6 +1220,14 @@ var Tenants_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Admit",
 			Handler:    _Tenants_Admit_Handler,
+		},
+		{
+			MethodName: "SetLimits",
+			Handler:    _Tenants_SetLimits_Handler,
+		},
+		{
+			MethodName: "QueryLimits",
+			Handler:    _Tenants_QueryLimits_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
