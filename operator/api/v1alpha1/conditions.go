@@ -22,6 +22,8 @@ const (
 	ConditionVNIAllocated = "VNIAllocated"
 	// ConditionEnginesServe is True while every engine serves a Tenant's number, as the engines themselves say.
 	ConditionEnginesServe = "EnginesServe"
+	// ConditionQuotaEnforced is True while the engines of every StorageCluster go by a Tenant's quota.
+	ConditionQuotaEnforced = "QuotaEnforced"
 	// ConditionFabricEnforced is True while every node with an agent has admitted the pods of a Tenant to its VNIs, and no others.
 	ConditionFabricEnforced = "FabricEnforced"
 	// ConditionIsolated is True while every attempt to get from a Tenant's VNIs into others was refused, as the nodes tried.
@@ -194,6 +196,14 @@ const (
 	ReasonEnginesSilent = "EnginesSilent"
 	// ReasonVNIOutsideBlock says that engines don't serve a VNI of the tenant.
 	ReasonVNIOutsideBlock = "VNIOutsideBlock"
+	// ReasonQuotaSet says that engines go by the tenant's quota, and that it holds no more than that.
+	ReasonQuotaSet = "QuotaSet"
+	// ReasonQuotaExceeded says that the tenant holds more than its quota since that was lowered, and that engines store nothing more.
+	ReasonQuotaExceeded = "QuotaExceeded"
+	// ReasonNoQuota says that the tenant has no quota.
+	ReasonNoQuota = "NoQuota"
+	// ReasonQuotaRefused says that engines refuse the tenant's quota; the message is theirs.
+	ReasonQuotaRefused = "QuotaRefused"
 	// ReasonPodsAdmitted says that the agents of nodes have admitted every pod of the tenant.
 	ReasonPodsAdmitted = "PodsAdmitted"
 	// ReasonPodsWait says that pods are not admitted, or not let go of; the message says why.

@@ -1,6 +1,7 @@
 package v1alpha1
 
 import (
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -18,6 +19,8 @@ import (
 // +kubebuilder:printcolumn:name="Domain",type=string,JSONPath=`.status.fabricDomain`
 // +kubebuilder:printcolumn:name="Isolated",type=string,JSONPath=`.status.conditions[?(@.type=="Isolated")].status`
 // +kubebuilder:printcolumn:name="Proven",type=date,JSONPath=`.status.provenAt`
+// +kubebuilder:printcolumn:name="Used",type=string,JSONPath=`.status.quota.used`
+// +kubebuilder:printcolumn:name="Quota",type=string,JSONPath=`.status.quota.bytes`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:printcolumn:name="Blocked",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="DeletionBlocked")].reason`
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.fabricDomainRef) || !has(self.status) || !has(self.status.fabricDomain) || self.status.fabricDomain == self.spec.fabricDomainRef.name",message="the tenant has its VNIs from the domain in status.fabricDomain: spec.fabricDomainRef can't name another one"
@@ -59,6 +62,45 @@ type TenantSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	VNI TenantVNI `json:"vni,omitempty"`
+	// quota is what the tenant's pools together may use of each StorageCluster. Engines enforce it. Absent means no limit.
+	// +optional
+	Quota *TenantQuota `json:"quota,omitempty"`
+}
+
+// TenantQuota is what the tenant's pools together may use of each StorageCluster.
+//
+// +kubebuilder:validation:MinProperties=1
+type TenantQuota struct {
+	// bytes that are held, at least 1Mi, counted as quotas of Containers are: with copies and keys. Where more is held already, nothing
+	// more is stored until less is. Absent means no limit.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isInteger() && quantity(string(self)).compareTo(quantity('1Mi')) >= 0",message="bytes must be a whole number of at least 1Mi, for example 10Ti; leave it out for no limit"
+	Bytes *resource.Quantity `json:"bytes,omitempty"`
+	// iops are requests on objects a second: a read or write of one part of a file is one at least. Absent means no limit.
+	// +optional
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=1000000000000
+	IOPS *int64 `json:"iops,omitempty"`
+	// bandwidth is bytes that are written and read a second, at least 1Mi. Absent means no limit.
+	// +optional
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).isInteger() && quantity(string(self)).compareTo(quantity('1Mi')) >= 0",message="bandwidth must be a whole number of bytes a second of at least 1Mi, for example 2Gi; leave it out for no limit"
+	Bandwidth *resource.Quantity `json:"bandwidth,omitempty"`
+}
+
+// TenantQuotaStatus is what engines enforce of a tenant's quota, and what the tenant uses.
+type TenantQuotaStatus struct {
+	// used are the bytes that the tenant's pools hold, in the StorageCluster where they hold most, as engines said last.
+	// +optional
+	Used *resource.Quantity `json:"used,omitempty"`
+	// bytes that they may hold there.
+	// +optional
+	Bytes *resource.Quantity `json:"bytes,omitempty"`
+	// iops are the requests a second that engines let through.
+	// +optional
+	IOPS *int64 `json:"iops,omitempty"`
+	// bandwidth is the bytes a second that engines let through.
+	// +optional
+	Bandwidth *resource.Quantity `json:"bandwidth,omitempty"`
 }
 
 // VNIMode says who shares the VNIs of a tenant.
@@ -91,7 +133,8 @@ type TenantVNI struct {
 
 // TenantStatus is the tenant that is.
 type TenantStatus struct {
-	// conditions of the tenant: Ready, VNIAllocated, CredentialsWritten, EnginesServe, FabricEnforced, Isolated, DeletionBlocked.
+	// conditions of the tenant: Ready, VNIAllocated, CredentialsWritten, EnginesServe, QuotaEnforced, FabricEnforced, Isolated,
+	// DeletionBlocked.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -120,6 +163,9 @@ type TenantStatus struct {
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=4
 	VNIs []int32 `json:"vnis,omitempty"`
+	// quota is what engines enforce of the tenant's quota, and what it uses; absent without a quota.
+	// +optional
+	Quota *TenantQuotaStatus `json:"quota,omitempty"`
 	// provenAt is the time of the oldest of the proofs that the condition Isolated rests on, one of each node with pods of the tenant.
 	// +optional
 	ProvenAt *metav1.Time `json:"provenAt,omitempty"`

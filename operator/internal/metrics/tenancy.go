@@ -14,6 +14,8 @@ import (
 type Tenancy struct {
 	reader client.Reader
 	tenant *prometheus.Desc
+	used   *prometheus.Desc
+	quota  *prometheus.Desc
 	vnis   *prometheus.Desc
 }
 
@@ -24,6 +26,8 @@ func NewTenancy(reader client.Reader) *Tenancy {
 	return &Tenancy{
 		reader: reader,
 		tenant: prometheus.NewDesc("weir_operator_tenant_info", "Always 1; the labels tell the number of a Tenant.", []string{"name", "tenant"}, nil),
+		used:   prometheus.NewDesc("weir_operator_tenant_used_bytes", "Bytes that the pools of a Tenant with a quota hold.", []string{"name"}, nil),
+		quota:  prometheus.NewDesc("weir_operator_tenant_quota_bytes", "Bytes that the pools of a Tenant may hold.", []string{"name"}, nil),
 		vnis:   prometheus.NewDesc("weir_operator_vnis", "Numbers of a FabricDomain: allocated, releasing and free.", []string{"name", "state"}, nil),
 	}
 }
@@ -31,6 +35,8 @@ func NewTenancy(reader client.Reader) *Tenancy {
 // Describe implements prometheus.Collector.
 func (t *Tenancy) Describe(ch chan<- *prometheus.Desc) {
 	ch <- t.tenant
+	ch <- t.used
+	ch <- t.quota
 	ch <- t.vnis
 }
 
@@ -44,6 +50,12 @@ func (t *Tenancy) Collect(ch chan<- prometheus.Metric) {
 			if number := tenants.Items[i].Status.Number; number != 0 {
 				ch <- prometheus.MustNewConstMetric(t.tenant, prometheus.GaugeValue, 1, tenants.Items[i].Name, strconv.FormatInt(number, 10))
 			}
+			q := tenants.Items[i].Status.Quota
+			if q == nil || q.Bytes == nil || q.Used == nil {
+				continue
+			}
+			ch <- prometheus.MustNewConstMetric(t.used, prometheus.GaugeValue, q.Used.AsApproximateFloat64(), tenants.Items[i].Name)
+			ch <- prometheus.MustNewConstMetric(t.quota, prometheus.GaugeValue, q.Bytes.AsApproximateFloat64(), tenants.Items[i].Name)
 		}
 	}
 	var domains v1alpha1.FabricDomainList

@@ -57,7 +57,7 @@ func Of(kind string, truth bool, reason, message string) Condition {
 // desired are the conditions that are True when all is well; the others are True when something is wrong, or under way.
 var desired = map[string]bool{
 	v1alpha1.ConditionReady: true, v1alpha1.ConditionDrainable: true, v1alpha1.ConditionVNIAllocated: true, v1alpha1.ConditionCredentialsWritten: true,
-	v1alpha1.ConditionEnginesServe: true, v1alpha1.ConditionFabricEnforced: true, v1alpha1.ConditionIsolated: true,
+	v1alpha1.ConditionEnginesServe: true, v1alpha1.ConditionQuotaEnforced: true, v1alpha1.ConditionFabricEnforced: true, v1alpha1.ConditionIsolated: true,
 }
 
 // Report sets a condition of obj. When its status or reason is new, it also sends an event and logs.

@@ -177,6 +177,12 @@ func (r *Reconciler) tell(ctx context.Context, cluster *v1alpha1.StorageCluster,
 	if err != nil {
 		return false, err
 	}
+	// Nobody would lift the limits of a tenant that is gone.
+	if tenant.Status.Quota != nil {
+		if _, err := engines.Tenants.SetLimits(ctx, &managementv1.TenantSetLimitsRequest{Tenant: uint64(tenant.Status.Number)}); err != nil {
+			return false, err
+		}
+	}
 	return slices.ContainsFunc(answer.GetEngines(), func(e *managementv1.TenantEngine) bool { return e.GetRevoked() }), nil
 }
 

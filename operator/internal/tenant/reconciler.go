@@ -110,6 +110,10 @@ func (r *Reconciler) converge(ctx context.Context, tenant *v1alpha1.Tenant) (tim
 	if after == 0 || next < after {
 		after = next
 	}
+	if next, err = r.limit(ctx, tenant); err != nil {
+		return 0, err
+	}
+	after = min(after, next)
 	if err := r.keys(ctx, tenant); err != nil {
 		return 0, err
 	}
@@ -122,16 +126,18 @@ func (r *Reconciler) converge(ctx context.Context, tenant *v1alpha1.Tenant) (tim
 
 // roll sums up the conditions of the tenant.
 func (r *Reconciler) roll(ctx context.Context, tenant *v1alpha1.Tenant) {
-	needed := []string{v1alpha1.ConditionIsolated, v1alpha1.ConditionCredentialsWritten, v1alpha1.ConditionEnginesServe}
+	needed := []string{
+		v1alpha1.ConditionIsolated, v1alpha1.ConditionCredentialsWritten, v1alpha1.ConditionEnginesServe, v1alpha1.ConditionQuotaEnforced,
+	}
 	if tenant.Spec.VNI.Mode != v1alpha1.VNINone {
 		needed = []string{
 			v1alpha1.ConditionIsolated, v1alpha1.ConditionVNIAllocated, v1alpha1.ConditionCredentialsWritten,
-			v1alpha1.ConditionEnginesServe, v1alpha1.ConditionFabricEnforced,
+			v1alpha1.ConditionEnginesServe, v1alpha1.ConditionQuotaEnforced, v1alpha1.ConditionFabricEnforced,
 		}
 	}
 	for _, kind := range needed {
 		c := meta.FindStatusCondition(tenant.Status.Conditions, kind)
-		if c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonNoVNIWanted {
+		if c != nil && c.Status == metav1.ConditionFalse && c.Reason != v1alpha1.ReasonNoVNIWanted && c.Reason != v1alpha1.ReasonNoQuota {
 			r.report(ctx, tenant, status.Of(v1alpha1.ConditionReady, false, c.Reason, c.Message))
 			return
 		}

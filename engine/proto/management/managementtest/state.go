@@ -29,6 +29,8 @@ type state struct {
 	pools  []*pool
 	// revoked are the tenants that are turned away.
 	revoked map[uint64]bool
+	// limits are what tenants may use.
+	limits map[uint64]*managementv1.TenantLimits
 }
 
 type pool struct {

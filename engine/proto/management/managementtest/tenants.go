@@ -53,3 +53,47 @@ func (t tenantsService) Admit(_ context.Context, request *managementv1.TenantAdm
 	t.state.setRevoked(request.GetTenant(), false)
 	return &managementv1.TenantAdmitResponse{Tenant: request.GetTenant(), Engines: t.state.describeTenant(request.GetTenant())}, nil
 }
+
+// describeUse is what the pools of a tenant hold, and may hold.
+func (s *state) describeUse(number uint64) (*managementv1.TenantLimits, []*managementv1.TenantPoolUse) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	limits := s.limits[number]
+	if limits == nil {
+		limits = &managementv1.TenantLimits{}
+	}
+	var uses []*managementv1.TenantPoolUse
+	for _, p := range s.pools {
+		if p.info.GetTenant() != number {
+			continue
+		}
+		use := &managementv1.TenantPoolUse{Uuid: p.info.GetUuid(), Label: p.info.GetLabel(), Answered: true}
+		for _, c := range p.containers {
+			use.UsedBytes += c.GetUsedBytes()
+		}
+		uses = append(uses, use)
+	}
+	return limits, uses
+}
+
+// SetLimits sets what a tenant may use.
+func (t tenantsService) SetLimits(_ context.Context, request *managementv1.TenantSetLimitsRequest) (*managementv1.TenantSetLimitsResponse, error) {
+	limits := request.GetLimits()
+	if limits == nil {
+		limits = &managementv1.TenantLimits{}
+	}
+	t.state.mu.Lock()
+	if t.state.limits == nil {
+		t.state.limits = map[uint64]*managementv1.TenantLimits{}
+	}
+	t.state.limits[request.GetTenant()] = limits
+	t.state.mu.Unlock()
+	set, uses := t.state.describeUse(request.GetTenant())
+	return &managementv1.TenantSetLimitsResponse{Tenant: request.GetTenant(), Limits: set, Pools: uses}, nil
+}
+
+// QueryLimits tells what a tenant may use, and uses.
+func (t tenantsService) QueryLimits(_ context.Context, request *managementv1.TenantQueryLimitsRequest) (*managementv1.TenantQueryLimitsResponse, error) {
+	limits, uses := t.state.describeUse(request.GetTenant())
+	return &managementv1.TenantQueryLimitsResponse{Tenant: request.GetTenant(), Limits: limits, Pools: uses}, nil
+}
