@@ -94,12 +94,14 @@ set(daos_FOUND TRUE)
 CMAKE
 }
 
-# The library that programs are run with, also by the name that DAOS has for one of data only, and the one that it loads.
+# The library that programs are run with, also by the name that DAOS has for one of data only; the one of names, too, by DAOS's name; and
+# the one that they load.
 install_interception() {
     [[ -f $1 ]] || fail "there is no $1: build it first, by 'make build'"
     install -m 755 "$1" "$libraries/libweir_direct.so"
     "$WEIR_REPO/client/intercept/preload/build.sh" "$libraries/libweir_intercept.so"
     ln -sfn libweir_intercept.so "$libraries/libioil.so"
+    "$WEIR_REPO/client/intercept/preload/build.sh" "$libraries/libpil4dfs.so"
 }
 
 install_libraries

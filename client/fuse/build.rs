@@ -1,4 +1,4 @@
-//! Generates the mount protocol's Rust types from its one definition, and builds the library that mounts show to programs.
+//! Generates the mount protocol's Rust types from its one definition, and builds the libraries that mounts show to programs.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,10 +10,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tonic_prost_build::configure().compile_fds(descriptors)?;
     let folder = "../intercept/preload";
     println!("cargo::rerun-if-changed={folder}");
-    let library = Path::new(&std::env::var("OUT_DIR")?).join("libweir_intercept.so");
-    let built = Command::new("sh").arg(format!("{folder}/build.sh")).arg(library).status()?;
-    if !built.success() {
-        return Err(format!("{folder}/build.sh: {built}").into());
+    for library in ["libweir_intercept.so", "libpil4dfs.so"] {
+        let file = Path::new(&std::env::var("OUT_DIR")?).join(library);
+        let built = Command::new("sh").arg(format!("{folder}/build.sh")).arg(file).status()?;
+        if !built.success() {
+            return Err(format!("{folder}/build.sh {library}: {built}").into());
+        }
     }
     Ok(())
 }

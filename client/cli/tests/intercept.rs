@@ -2,6 +2,8 @@
 //! on the mount without it, and on a local disk.
 
 mod harness;
+#[path = "intercept/names.rs"]
+mod names;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +28,9 @@ fn library() -> &'static Path {
         fs::create_dir_all(&folder).expect("a folder");
         let library = folder.join("libweir_intercept.so");
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../intercept/preload/build.sh");
-        run("preload/build.sh", Command::new("sh").arg(script).arg(&library));
+        for each in [&library, &folder.join(OF_NAMES)] {
+            run("preload/build.sh", Command::new("sh").arg(script).arg(each));
+        }
         let link = folder.join("libweir_direct.so");
         if !link.exists() {
             std::os::unix::fs::symlink(loaded(), link).expect("a link");
@@ -34,6 +38,14 @@ fn library() -> &'static Path {
         library
     });
     &LIBRARY
+}
+
+/// The library that programs are started with whose calls on names pass the mount, too.
+const OF_NAMES: &str = "libpil4dfs.so";
+
+/// That library.
+fn library_of_names() -> PathBuf {
+    library().with_file_name(OF_NAMES)
 }
 
 fn system() -> DevSystem {
@@ -96,6 +108,11 @@ fn a_program_sees_the_same_files_whichever_way_its_data_goes() {
     );
     assert_same("past the mount", &passed, &expected);
     assert_same("left past the mount", &listing(&passing), &listing(&plain));
+    let named = directory(mount.path("named"));
+    let mut command = Command::new("timeout");
+    command.arg("300").arg(&program).arg(&named).env("LD_PRELOAD", library_of_names());
+    assert_same("past the mount with names", &run("past the mount with names", &mut command), &expected);
+    assert_same("left past the mount with names", &listing(&named), &listing(&plain));
     let files = report(&log, &passing);
     let is = |name: &str, way: &str| {
         files.get(name).is_some_and(|lines| lines.iter().any(|line| line.contains(way)))
@@ -207,6 +224,10 @@ with tempfile.TemporaryFile(dir=".") as file:
     print(file.read())
 print(sorted(os.listdir(".")))
 PYTHON
+    cp -r tar/repository copied; cp -a tar/repository again; diff -r copied again
+    find copied again \( -type f -printf '%P %m %s\n' \) -o -printf '%P %y %m %l\n' | sort
+    ls -R again; chmod -R go-rwx again; find again -perm /077 -not -type l; mkdir -p made/below/deep; mv made moved; ls -R moved
+    rm -r copied; rmdir -p moved/below/deep; test ! -e copied; test ! -e moved; ls -A
     if command -v fio >/dev/null; then
         fio --name=job --directory=. --size=4m --bs=16k --rw=randwrite --ioengine=psync --verify=crc32c --randseed=7 --minimal >/dev/null
     fi
@@ -231,7 +252,16 @@ fn unmodified_programs_leave_the_same_files_on_the_mount_past_it_and_on_a_local_
     assert_same("printed on the mount", &run("on the mount", &mut script(&plain)), &expected);
     let passed = run("past the mount", intercepted(&mut script(&passing), &log));
     assert_same("printed past the mount", &passed, &expected);
+    let named = directory(mount.path("named"));
+    let mut with_names = script(&named);
+    with_names.env("LD_PRELOAD", library_of_names());
+    assert_same(
+        "printed past the mount with names",
+        &run("past the mount with names", &mut with_names),
+        &expected,
+    );
     let left = listing(&local);
+    assert_same("left past the mount with names", &listing(&named), &left);
     assert_same("left on the mount", &listing(&plain), &left);
     assert_same("left past the mount", &listing(&passing), &left);
     let files = report(&log, &passing);
@@ -282,13 +312,13 @@ fn showing<'s>(system: &'s DevSystem, of: [&str; 2], attach: &Path, file: &Path)
 }
 
 /// Has a program run as a pod has it: by another user, with the mount at a place of its own, and without the files of the system. It is
-/// started with the library that the mount shows. Returns the report.
-fn in_a_pod(system: &DevSystem, mount: &Mounted<'_>, program: &str) -> String {
+/// started with a library that the mount shows. Returns the report.
+fn in_a_pod(system: &DevSystem, mount: &Mounted<'_>, library: &str, program: &str) -> String {
     let pod = tempfile::Builder::new().prefix("weir-pod-").tempdir_in("/tmp").expect("a folder");
     let script = r#"mount --bind "$MOUNT" "$POD/data"; mount -t tmpfs none "$HIDDEN"; cd "$POD"
         unset MOUNT HIDDEN WEIR_ATTACH
         exec setpriv --reuid=12345 --regid=12345 --clear-groups env WEIR_INTERCEPT_REPORT="$POD/report/lines" \
-            LD_PRELOAD="$POD/data/.weir/libweir_intercept.so" sh -euc "$PROGRAM""#;
+            LD_PRELOAD="$POD/data/.weir/$LIBRARY" sh -euc "$PROGRAM""#;
     run("chmod", Command::new("chmod").arg("755").arg(pod.path()));
     for (name, mode) in [("data", "755"), ("report", "777")] {
         fs::create_dir(pod.path().join(name)).expect("a folder");
@@ -297,6 +327,7 @@ fn in_a_pod(system: &DevSystem, mount: &Mounted<'_>, program: &str) -> String {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private", "sh", "-euc", script]);
     command.env("MOUNT", mount.directory()).env("POD", pod.path()).env("HIDDEN", system.folder());
+    command.env("LIBRARY", library);
     let said = run("in a pod", command.env("PROGRAM", program));
     assert_eq!(said, "", "nothing that a program has not printed by itself");
     fs::read_to_string(pod.path().join("report/lines")).unwrap_or_default()
@@ -319,7 +350,7 @@ fn a_pod_passes_its_mount_with_what_the_mount_shows_and_hands_over() {
         ("without", attach.join("client.json"), absent, ""),
     ] {
         let mount = showing(&system, ["seven", "home"], &attach, &library);
-        let lines = in_a_pod(&system, &mount, &write.replace("$NAME", name));
+        let lines = in_a_pod(&system, &mount, "libweir_intercept.so", &write.replace("$NAME", name));
         assert_eq!(fs::read(mount.path(name)).expect("readable"), vec![0; 3072], "{name}");
         let all = lines.lines().filter(|line| line.ends_with(&format!("/data/{name}")));
         let (count, like) =
@@ -336,7 +367,7 @@ fn what_a_mount_shows_to_programs_is_none_of_its_containers_files() {
     let shown = mount.path(".weir");
     let script = r#"
         test -z "$(ls -A .)"
-        ls .weir; cmp .weir/libweir_intercept.so "$PRELOADED"; cmp .weir/libioil.so "$PRELOADED"; cmp .weir/libweir_direct.so "$LOADED"
+        ls .weir; cmp .weir/libweir_intercept.so "$PRELOADED"; cmp .weir/libioil.so "$PRELOADED"; cmp .weir/libweir_direct.so "$LOADED"; cmp .weir/libpil4dfs.so "$OF_NAMES"
         touch file; mkdir folder
         refused() { ! "$@" 2>/dev/null || { echo "$@: not refused"; exit 1; }; }
         refused mkdir .weir; refused rmdir .weir; refused rm -r .weir; refused mv -T folder .weir; refused mv .weir other
@@ -349,11 +380,12 @@ fn what_a_mount_shows_to_programs_is_none_of_its_containers_files() {
         .args(["-euc", script])
         .env("PRELOADED", library())
         .env("LOADED", loaded())
+        .env("OF_NAMES", library_of_names())
         .current_dir(mount.directory());
     let said = run("what is shown", &mut command);
     assert_eq!(
         said,
-        "libioil.so\nlibweir_direct.so\nlibweir_intercept.so\n.\n./file\n./folder\nfile\nfolder\n"
+        "libioil.so\nlibpil4dfs.so\nlibweir_direct.so\nlibweir_intercept.so\n.\n./file\n./folder\nfile\nfolder\n"
     );
     assert!(shown.is_dir());
     mount.unmount();

@@ -48,6 +48,10 @@ pub const MAP: u32 = request(0, 0, 3);
 /// Whether the open file is on a mount that knows of this. Nothing is handed over, so any process may ask.
 pub const PRESENT: u32 = request(0, 0, 4);
 
+/// The open directory is the root of a mount, and a process that keeps it open finds names and attributes at the engines itself. As
+/// long as it is open the mount gathers nothing. Answers with a [`DirectNames`].
+pub const NAMES: u32 = request(2, FILE_BYTES, 5);
+
 /// Tells mounts, and the processes that serve one after another, apart.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct MountId {
@@ -68,6 +72,15 @@ pub struct DirectFile {
     pub oid: ObjectId,
     /// Bytes of its chunks.
     pub chunk_size: u64,
+}
+
+/// What a process has to know to find names by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DirectNames {
+    /// Where they are.
+    pub mount: MountId,
+    /// Whether it may add names: the kernel goes by no name that is missing.
+    pub may_add: bool,
 }
 
 /// What a process has to know of a mount.
@@ -109,6 +122,28 @@ impl DirectFile {
         match codec::decode_prefix::<(u8, Self)>(answer) {
             Ok(((VERSION, file), _)) => Ok(file),
             _ => Err(malformed("a file")),
+        }
+    }
+}
+
+impl DirectNames {
+    /// As the answer to [`NAMES`].
+    #[must_use]
+    pub fn answer(&self) -> [u8; FILE_BYTES] {
+        let encoded = codec::encode(&(VERSION, self));
+        let mut answer = [0; FILE_BYTES];
+        answer[..encoded.len()].copy_from_slice(&encoded);
+        answer
+    }
+
+    /// From an answer.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it is none of this version.
+    pub fn from_answer(answer: &[u8; FILE_BYTES]) -> Result<Self> {
+        match codec::decode_prefix::<(u8, Self)>(answer) {
+            Ok(((VERSION, names), _)) => Ok(names),
+            _ => Err(malformed("its names")),
         }
     }
 }
@@ -195,6 +230,11 @@ mod tests {
         answer[0] += 1;
         assert!(DirectFile::from_answer(&answer).is_err());
         assert!(DirectFile::from_answer(&[0xff; FILE_BYTES]).is_err());
+        let names = DirectNames { mount: FILE.mount, may_add: true };
+        let mut answer = names.answer();
+        assert_eq!(DirectNames::from_answer(&answer).expect("of this version"), names);
+        answer[0] += 1;
+        assert!(DirectNames::from_answer(&answer).is_err());
     }
 
     #[test]
@@ -204,6 +244,7 @@ mod tests {
         assert_eq!(MAP, 0xd703);
         // `preload.c` has these two by number.
         assert_eq!(PRESENT, 0xd704);
+        assert_eq!(NAMES, 0x8080_d705);
     }
 
     #[test]

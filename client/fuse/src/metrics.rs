@@ -213,6 +213,9 @@ pub struct Snapshot {
     /// Threads that serve requests beside them.
     #[serde(default)]
     pub overflow_threads: u64,
+    /// Programs that find names past the mount, because of which it gathers nothing.
+    #[serde(default)]
+    pub name_readers: u64,
     /// By errno name.
     pub errors: BTreeMap<String, u64>,
 }
@@ -292,6 +295,7 @@ pub fn render(mounts: &[MountMetrics]) -> String {
         sum.unsent_bytes += mount.counts.unsent_bytes;
         sum.waiting_requests += mount.counts.waiting_requests;
         sum.overflow_threads += mount.counts.overflow_threads;
+        sum.name_readers += mount.counts.name_readers;
         for (name, histogram) in &mount.counts.operations {
             sum.operations.entry(name.clone()).or_default().add(histogram);
             latencies.entry(name).or_default().add(histogram);
@@ -330,6 +334,8 @@ fn render_containers(text: &mut String, containers: &BTreeMap<(&str, &str), Snap
     gauge("weir_mountd_waiting_requests", help, |counts| counts.waiting_requests);
     let help = "Threads that serve requests beside those of which requests wait for engines.";
     gauge("weir_mountd_overflow_threads", help, |counts| counts.overflow_threads);
+    let help = "Programs that find names past the mount, because of which it gathers no writes.";
+    gauge("weir_mountd_name_readers", help, |counts| counts.name_readers);
     family(text, "weir_mountd_operations_total", "counter", "Requests of the kernel answered.");
     for (names, counts) in containers {
         for (op, histogram) in &counts.operations {
@@ -431,7 +437,12 @@ mod tests {
             pool: "tank".into(),
             container: "a\"b".into(),
             health: "serving",
-            counts: Snapshot { waiting_requests: 3, overflow_threads: 2, ..metrics.snapshot() },
+            counts: Snapshot {
+                waiting_requests: 3,
+                overflow_threads: 2,
+                name_readers: 1,
+                ..metrics.snapshot()
+            },
         };
         let text = render(&[mount.clone(), mount]);
         for line in [
@@ -441,6 +452,7 @@ mod tests {
             "weir_mountd_errors_total{pool=\"tank\",container=\"a\\\"b\",errno=\"ENOSPC\"} 2",
             "weir_mountd_waiting_requests{pool=\"tank\",container=\"a\\\"b\"} 6",
             "weir_mountd_overflow_threads{pool=\"tank\",container=\"a\\\"b\"} 4",
+            "weir_mountd_name_readers{pool=\"tank\",container=\"a\\\"b\"} 2",
             "weir_mountd_operation_seconds_bucket{op=\"write\",le=\"0.00005\"} 0",
             "weir_mountd_operation_seconds_bucket{op=\"write\",le=\"5\"} 2",
             "weir_mountd_operation_seconds_bucket{op=\"write\",le=\"+Inf\"} 4",

@@ -557,6 +557,7 @@ async fn answer_control(
                 unsent_bytes: shared.writeback.bytes(),
                 waiting_requests: shared.threads.waiting() as u64,
                 overflow_threads: shared.threads.overflow_threads() as u64,
+                name_readers: u64::from(shared.direct.readers()),
                 ..shared.metrics.snapshot()
             },
         };

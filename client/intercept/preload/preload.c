@@ -17,6 +17,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "preload.h"
+
 // What is weak may be missing: then its address is NULL. A glibc before 2.34 has the first three in a library that the program need
 // not have, and later ones lack the next two. Only glibc has the last one.
 #pragma weak dlsym
@@ -34,12 +36,6 @@ extern __attribute__((weak)) char _rtld_global_ro[];
 
 // Tells the mount that a file is mapped (`weir_dfs::direct::MAP`).
 #define MAPPED 0xd703
-
-// Flags of `statx`, as the header that has the structure lacks them.
-#define EMPTY_PATH 0x1000
-#define DONT_SYNC 0x4000
-
-#define EXPORTED __attribute__((visibility("default")))
 
 // Calls that move data: result, name, another name if the C library may have only that, what it takes, how that is passed on,
 // and the descriptor whose file decides who does it.
@@ -99,17 +95,20 @@ static _Atomic(const struct calls *) loaded;
 // Whether it was tried.
 static atomic_flag tried = ATOMIC_FLAG_INIT;
 
+// The other library itself.
+static _Atomic(void *) other_library;
+
 // The process that this memory belongs to. A forked child finds a zero; one that shares its parent's memory, the parent.
 static _Atomic pid_t *owner;
 
 // Stands for a function that the C library lacks: a program that looks whether there is one finds this library's.
-static long missing(void) {
+long missing(void) {
     errno = ENOSYS;
     return -1;
 }
 
 // The next function of a name after this library's.
-static void *find(const char *name, const char *other) {
+void *find(const char *name, const char *other) {
     void *found = NULL;
     if (dlsym != NULL) {
         found = dlsym(RTLD_NEXT, name);
@@ -174,11 +173,18 @@ static const struct calls *load(void) {
             find_closefrom();
             find_mmap64();
             found = start(&own);
+            if (found != NULL) atomic_store_explicit(&other_library, library, memory_order_release);
         }
     }
     errno = before;
     atomic_store_explicit(&loaded, found, memory_order_release);
     return found;
+}
+
+void *others(const char *name) {
+    if (atomic_load_explicit(&loaded, memory_order_acquire) == NULL) load();
+    void *library = atomic_load_explicit(&other_library, memory_order_acquire);
+    return library != NULL && is_own() ? dlsym(library, name) : NULL;
 }
 
 // Whether a descriptor's file is on a mount of Weir. A number alone says nothing: pipes, terminals and files of other file

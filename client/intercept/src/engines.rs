@@ -12,8 +12,10 @@ use weir_client::{Attach, Buffer, Container, Context, Lender};
 use weir_dfs::direct::DirectMount;
 use weir_dfs::{Dfs, Error, File};
 
+use crate::beginning;
 use crate::descriptors::Target;
 use crate::submission::{Outcome, Task};
+use crate::walk::{Names, Seen};
 
 /// How long the first question to a mount's engines may take. A program in a network that doesn't lead there goes on through the
 /// kernel.
@@ -52,6 +54,7 @@ struct Mounted {
     context: Context,
     file_system: Dfs,
     files: HashMap<u128, File>,
+    seen: Seen,
 }
 
 impl Engines {
@@ -70,7 +73,29 @@ impl Engines {
             Task::Read(target, offset) => self.read(target, offset, vectors, count),
             Task::Write(target, offset) => self.write(target, Some(offset), vectors, count),
             Task::Append(target) => self.write(target, None, vectors, count),
+            Task::Begin(beginning) => {
+                // SAFETY: who waits for the operation has it on its stack, and looks at it when the operation is over.
+                beginning::begin(unsafe { &mut *beginning })
+            }
+            Task::Answer(question) => {
+                // SAFETY: as above.
+                let question = unsafe { &mut *question };
+                self.names(question.mount, |names| names.answer(question))
+            }
+            Task::List(listing) => {
+                // SAFETY: as above.
+                let listing = unsafe { &mut *listing };
+                self.names(listing.mount, |names| names.list(listing))
+            }
         }
+    }
+
+    /// Does something with the names of a mount.
+    fn names(&mut self, mount: u16, work: impl FnOnce(&mut Names<'_>) -> Outcome) -> Outcome {
+        let Ok(Mounted { context, file_system, seen, .. }) = self.mounted(mount) else {
+            return Outcome::Failed;
+        };
+        work(&mut Names { context, dfs: file_system, seen })
     }
 
     /// Opens a mount, and asks its engines for what shows that they can be reached.
@@ -97,7 +122,8 @@ impl Engines {
                 context
             };
             self.attached.insert(described.attach.clone(), context.clone());
-            self.mounts.insert(mount, Mounted { context, file_system, files: HashMap::new() });
+            let mounted = Mounted { context, file_system, files: HashMap::new(), seen: Seen::default() };
+            self.mounts.insert(mount, mounted);
         }
         self.mounts.get_mut(&mount).ok_or_else(nowhere)
     }

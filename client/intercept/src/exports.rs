@@ -49,6 +49,7 @@ pub unsafe extern "C" fn weir_direct_start(found: *const Calls) -> *const Calls 
     }
     // SAFETY: it is of this length, and never changes from now on.
     original::found(unsafe { &*found });
+    service::note_owner();
     report::prepare();
     &raw const INSTEAD
 }

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use weir_dfs::direct::{self, DirectFile, DirectMount, FILE_BYTES, MountId};
 
+use crate::ask::ask;
 use crate::descriptors::{self, Identity, Known, Target, reason};
 use crate::original::{Errno, Inside};
 use crate::service::{self, Reached, Service};
@@ -52,18 +53,6 @@ pub fn identity(fd: c_int) -> Option<Identity> {
     let found = unsafe { found.assume_init() };
     let is_candidate = u32::from(found.stx_mode) & libc::S_IFMT == libc::S_IFREG && found.stx_dev_major == 0;
     is_candidate.then_some(Identity { device: u64::from(found.stx_dev_minor), inode: found.stx_ino })
-}
-
-/// Asks the mount. The errno of a refusal.
-fn ask<T>(fd: c_int, request: u32, place: *mut T) -> Result<(), i32> {
-    // SAFETY: the request has the size of the place, if it has any.
-    let failed = unsafe { libc::ioctl(fd, libc::Ioctl::from(request), place.cast::<c_void>()) } != 0;
-    if failed { Err(errno()) } else { Ok(()) }
-}
-
-fn errno() -> i32 {
-    // SAFETY: it gives the place of this thread's errno.
-    unsafe { *libc::__errno_location() }
 }
 
 /// What is known of a descriptor now: what was known before, where that is still so, or what is found out.

@@ -13,16 +13,30 @@
 //! Nothing is told by a descriptor's number alone. A program may close one in ways that no library sees, so each call
 //! compares device and inode, and the access mode, with what the kernel says of the number now.
 //!
+//! Programs that are started with `libpil4dfs.so` have names and attributes found here, too (`preload/names.c`). A call on a path asks
+//! the engines for each of its components, and judges permissions as the kernel does; where that doesn't say yes, and whatever isn't
+//! looking at names or adding one, the kernel does it (`walk.rs`). Every open file has a descriptor of the kernel, for which that asks the
+//! mount: so it is one for `dup`, `fork`, `exec`, `mmap`, `sendfile` and `poll`, and keeps a file whose name is gone. A directory that is
+//! only listed has none until the program asks for it.
+//!
 //! Exported functions run on the program's threads, perhaps in a signal handler, or in a child that shares memory with its
 //! parent. They take no lock that a signal handler could wait for, and leave all else to threads of the library,
 //! which have descriptors of their own.
 
+mod ask;
+mod beginning;
+mod caller;
 mod descriptors;
+mod directories;
 mod engines;
 mod exports;
 mod identify;
+mod names;
 mod original;
+mod question;
 mod report;
 mod service;
 mod submission;
+mod tally;
 mod transfer;
+mod walk;

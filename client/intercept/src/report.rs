@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 
 use crate::descriptors::{self, Counts, Known, reason};
 use crate::original::Inside;
+use crate::tally;
 
 /// Environment variable with the file that the report is added to; `-` is standard error.
 const VARIABLE: &str = "WEIR_INTERCEPT_REPORT";
@@ -87,7 +88,12 @@ fn tell(line: &str) {
     }
 }
 
-/// Reports what is open at the end of the process.
+/// Reports what is open at the end of the process, and which way its calls on names took.
 extern "C" fn all() {
     descriptors::all().for_each(one);
+    let _inside = Inside::enter();
+    let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_else(|_| "(unknown)".to_owned());
+    for said in tally::taken() {
+        tell(&format!("{} {}: names: {said}\n", program.trim_end(), std::process::id()));
+    }
 }

@@ -10,7 +10,7 @@
 use core::ffi::{c_int, c_uint};
 use core::mem::MaybeUninit;
 use core::ptr::{null, null_mut};
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Ordering};
 use core::time::Duration;
 use std::fs::File as HostFile;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -90,11 +90,16 @@ static SERVICE: AtomicPtr<Service> = AtomicPtr::new(null_mut());
 /// Forks so far, from the process on that loaded the library.
 static LIFE: AtomicU32 = AtomicU32::new(0);
 
+/// The process whose memory this is: one that shares it (`vfork`) has another number.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
 /// The process is ending.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Runs in a forked child before `fork` returns.
 extern "C" fn begin_life() {
+    // SAFETY: it has no preconditions.
+    OWNER.store(unsafe { libc::getpid() }, Ordering::SeqCst);
     SERVICE.store(null_mut(), Ordering::SeqCst);
     LIFE.fetch_add(1, Ordering::SeqCst);
 }
@@ -142,9 +147,19 @@ pub fn life() -> u32 {
     LIFE.load(Ordering::SeqCst)
 }
 
+/// Takes note of the process, which has the library to itself, and has its forked children noted.
+pub fn note_owner() {
+    // SAFETY: the function is of this library, which is never unloaded; `getpid` has no preconditions.
+    unsafe {
+        OWNER.store(libc::getpid(), Ordering::SeqCst);
+        libc::pthread_atfork(None, None, Some(begin_life));
+    }
+}
+
 /// Whether this is a child of the process that the library works for, and shares its memory (`vfork`).
 pub fn is_others() -> bool {
-    !SERVICE.load(Ordering::SeqCst).is_null() && Service::running().is_none()
+    // SAFETY: it has no preconditions.
+    OWNER.load(Ordering::SeqCst) != unsafe { libc::getpid() }
 }
 
 impl Service {
@@ -166,11 +181,8 @@ impl Service {
             return Self::running();
         }
         if !IS_WATCHED.swap(true, Ordering::SeqCst) {
-            // SAFETY: the functions are of this library, which is never unloaded.
-            unsafe {
-                libc::pthread_atfork(None, None, Some(begin_life));
-                libc::atexit(end);
-            }
+            // SAFETY: the function is of this library, which is never unloaded.
+            unsafe { libc::atexit(end) };
         }
         let queue = Queue {
             first: null_mut(),

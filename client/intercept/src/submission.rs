@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use libc::iovec;
 
 use crate::descriptors::Target;
+use crate::question::{Beginning, Listing, Question};
 
 /// What is to be done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,6 +19,12 @@ pub enum Task {
     Write(Target, u64),
     /// Write behind the end.
     Append(Target),
+    /// Ask a mount whether its names may be found here.
+    Begin(*mut Beginning),
+    /// Answer a question on a name.
+    Answer(*mut Question<'static>),
+    /// List a directory.
+    List(*mut Listing<'static>),
 }
 
 /// How it ended.
@@ -36,6 +43,8 @@ pub enum Outcome {
     Failed,
     /// This once, the operation has to go through the kernel.
     Unfit,
+    /// The question lacks the path of the directory where its own path begins.
+    Incomplete,
     /// As `Failed`; but a part of it may have been done.
     InDoubt,
 }

@@ -125,7 +125,7 @@ unsafe fn begin(
             place.give_back(fd, 0);
             Some(Err(libc::EIO))
         }
-        Outcome::Unfit => {
+        Outcome::Unfit | Outcome::Incomplete => {
             place.give_back(fd, 0);
             None
         }

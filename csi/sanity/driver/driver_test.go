@@ -114,15 +114,17 @@ func TestThePodsGroupOwnsTheVolume(t *testing.T) {
 func TestAVolumeWithTheAttributeShowsPodsTheLibraryThatPassesIt(t *testing.T) {
 	v := newVolumeOf(t, 64*mebibyte, map[string]string{"pool": sanity.Pool, "intercept": "true"})
 	target := v.mount("pod", true)
-	library := filepath.Join(target, ".weir", "libweir_intercept.so")
-	content, err := os.ReadFile(library)
-	if err != nil || !bytes.HasPrefix(content, []byte("\x7fELF")) {
-		t.Fatalf("%s: %v, %d bytes", library, err, len(content))
-	}
-	command := exec.CommandContext(t.Context(), "cat", "/etc/hostname")
-	command.Env = append(os.Environ(), "LD_PRELOAD="+library)
-	if said, err := command.CombinedOutput(); err != nil || bytes.Contains(said, []byte("preload")) {
-		t.Errorf("a program with it: %v, %s", err, said)
+	for _, name := range []string{"libweir_intercept.so", "libpil4dfs.so"} {
+		library := filepath.Join(target, ".weir", name)
+		content, err := os.ReadFile(library)
+		if err != nil || !bytes.HasPrefix(content, []byte("\x7fELF")) {
+			t.Fatalf("%s: %v, %d bytes", library, err, len(content))
+		}
+		command := exec.CommandContext(t.Context(), "cat", "/etc/hostname")
+		command.Env = append(os.Environ(), "LD_PRELOAD="+library)
+		if said, err := command.CombinedOutput(); err != nil || bytes.Contains(said, []byte("preload")) {
+			t.Errorf("a program with %s: %v, %s", name, err, said)
+		}
 	}
 	if entries, err := os.ReadDir(target); err != nil || len(entries) != 0 {
 		t.Errorf("the volume has %v, %v; want nothing of its own", entries, err)

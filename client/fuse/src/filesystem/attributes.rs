@@ -342,7 +342,8 @@ impl Shared {
     /// Attributes of a file that the kernel asks for again and again, because they are withheld from it: for as long as it might
     /// keep them.
     fn stat_withheld(&self, inode: &Inode) -> Option<Stat> {
-        if inode.gathering.is_direct() {
+        // Who asks the engines itself is told what they say, not what this mount has noted of its own writes.
+        if inode.gathering.is_direct() || self.direct.has_readers() {
             return None;
         }
         let known = inode.lock();

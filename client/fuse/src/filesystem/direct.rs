@@ -3,17 +3,21 @@
 //! As long as a handle is open that was accessed directly, the file is one that others change: nothing of it is gathered, and the
 //! kernel asks for its attributes each time, by which it tells that pages are out of date. That doesn't end before the handle does:
 //! processes that share it may each access it so.
+//!
+//! A process that finds names and attributes by itself keeps the root of the mount open. As long as one does, nothing is gathered of any
+//! file, so that the engines say of each what this mount would.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use weir_client::{AttachText, Context};
-use weir_dfs::direct::{self, DirectFile, DirectMount, MountId};
+use weir_dfs::direct::{self, DirectFile, DirectMount, DirectNames, MountId};
 
 use super::attributes::{now_ns, without_privilege};
-use super::handles::OpenFile;
+use super::handles::{OpenDirectory, OpenFile};
+use super::inodes::ROOT;
 use super::worker::{Fault, Served, Shared};
-use crate::spec::MountSpec;
+use crate::spec::{Cache, MountSpec};
 
 /// How a mount answers those who want to access its files directly.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub struct DirectAccess {
     is_for_all: bool,
     /// This one may, on a mount that no daemon has made for others.
     user: Option<u32>,
+    /// Handles of the root by which processes find names and attributes themselves.
+    readers: AtomicU32,
 }
 
 impl DirectAccess {
@@ -49,7 +55,18 @@ impl DirectAccess {
             file_system: dfs.to_bytes(),
         };
         let user = spec.volume.is_empty().then(|| rustix::process::geteuid().as_raw());
-        Self { mount, described: described.to_bytes(), is_for_all, user }
+        Self { mount, described: described.to_bytes(), is_for_all, user, readers: AtomicU32::new(0) }
+    }
+
+    /// Whether any process finds names and attributes by itself. Asked below the lock of what is gathered of a file: who comes to know
+    /// of none has gathered it before the first one looks for what is gathered.
+    pub(super) fn has_readers(&self) -> bool {
+        self.readers() > 0
+    }
+
+    /// How many there are.
+    pub(crate) fn readers(&self) -> u32 {
+        self.readers.load(Ordering::SeqCst)
     }
 
     /// Whether a user may have the container's handle, with which permissions of files and directories can be passed over.
@@ -59,10 +76,11 @@ impl DirectAccess {
 }
 
 impl Shared {
-    /// Answers a request about an open file.
+    /// Answers a request about an open file, or the open root.
     ///
     /// # Errors
-    /// `ENOTTY` for any that isn't of direct access; `EPERM` for a user who may not; `EBUSY` for a file that is mapped.
+    /// `ENOTTY` for any that isn't of direct access; `EPERM` for a user who may not; `EBUSY` for a file that is mapped, or when engines
+    /// don't take what is gathered.
     pub(crate) fn answer_request(
         &self,
         context: &Context,
@@ -70,6 +88,9 @@ impl Shared {
         request: u32,
         question: &[u8],
     ) -> Served<Vec<u8>> {
+        if let Some(directory) = self.handles.directory(handle) {
+            return self.answer_root_request(context, (&directory, user), request, question);
+        }
         let is_known = matches!(request, direct::PRESENT | direct::BEGIN | direct::MOUNT | direct::MAP);
         let open = self.handles.file(handle).filter(|_| is_known).ok_or(Fault::Errno(libc::ENOTTY))?;
         if request == direct::PRESENT {
@@ -115,6 +136,50 @@ impl Shared {
         }
         self.expire_attributes(inode.number);
         Ok(DirectFile { mount: self.direct.mount, oid: node.oid(), chunk_size: node.record.chunk_size })
+    }
+
+    /// Answers a request about an open directory: only the root has any.
+    fn answer_root_request(
+        &self,
+        context: &Context,
+        (root, user): (&OpenDirectory, u32),
+        request: u32,
+        question: &[u8],
+    ) -> Served<Vec<u8>> {
+        if root.inode.number != ROOT || !matches!(request, direct::NAMES | direct::MOUNT) {
+            return Err(Fault::Errno(libc::ENOTTY));
+        }
+        if !self.direct.admits(user) {
+            return Err(Fault::Errno(libc::EPERM));
+        }
+        if request == direct::MOUNT {
+            let piece = direct::piece(&self.direct.described, question);
+            return piece.map(Vec::from).ok_or(Fault::Errno(libc::EINVAL));
+        }
+        self.begin_names(root);
+        for inode in self.inodes.all() {
+            self.settle(context, &inode);
+            if !inode.gathering.is_settled() {
+                return Err(Fault::Errno(libc::EBUSY));
+            }
+        }
+        // Else the kernel may go by a name that was missing.
+        let may_add = !matches!(self.cache, Cache::Cached(_)) && !self.dfs.is_read_only();
+        Ok(DirectNames { mount: self.direct.mount, may_add }.answer().to_vec())
+    }
+
+    /// From now on nothing is gathered, until the handle has gone.
+    pub(super) fn begin_names(&self, root: &OpenDirectory) {
+        if !root.reads_names.swap(true, Ordering::SeqCst) {
+            self.direct.readers.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A handle of a directory has gone.
+    pub(super) fn leave_names(&self, directory: &OpenDirectory) {
+        if directory.reads_names.swap(false, Ordering::SeqCst) {
+            self.direct.readers.fetch_sub(1, Ordering::SeqCst);
+        }
     }
 
     /// A handle has gone.

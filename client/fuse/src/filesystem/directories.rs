@@ -78,6 +78,7 @@ impl Shared {
             inode,
             listing: Mutex::new(Listing { stream, page }),
             names_only: AtomicBool::new(false),
+            reads_names: AtomicBool::new(false),
         })))
     }
 
@@ -299,6 +300,7 @@ impl Shared {
     /// The last user of a directory handle is gone.
     pub(crate) fn releasedir(&self, handle: u64) {
         if let Some(Handle::Directory(directory)) = self.handles.remove(handle) {
+            self.leave_names(&directory);
             // What a removed directory held was freed with its name.
             let _ = self.inodes.closed(&directory.inode);
         }

@@ -675,15 +675,12 @@ impl Filesystem for WeirFs {
         request: &Request,
         _: INodeNo,
         handle: FileHandle,
-        flags: IoctlFlags,
+        _: IoctlFlags,
         number: u32,
         question: &[u8],
         _: u32,
         reply: ReplyIoctl,
     ) {
-        if flags.contains(IoctlFlags::FUSE_IOCTL_DIR) {
-            return reply.error(Errno::ENOTTY);
-        }
         let user = request.uid();
         self.serve_lent(question, move |shared, question| {
             let answer = |context: &_| shared.answer_request(context, (handle.0, user), number, question);

@@ -45,6 +45,8 @@ pub struct OpenDirectory {
     pub listing: Mutex<Listing>,
     /// An engine with attributes of entries stays away: names are listed without asking for more of them.
     pub names_only: AtomicBool,
+    /// Of the root: the process that has it open finds names and attributes at the engines itself.
+    pub reads_names: AtomicBool,
 }
 
 /// What a handle stands for.

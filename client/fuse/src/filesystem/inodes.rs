@@ -370,6 +370,15 @@ impl Inodes {
         reclaim
     }
 
+    /// Every inode that is known now.
+    pub fn all(&self) -> Vec<Arc<Inode>> {
+        let locked = |shard: &Mutex<HashMap<u64, Arc<Inode>>>| {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.values().cloned().collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(locked).collect()
+    }
+
     /// Number of inodes known.
     #[cfg(test)]
     pub fn len(&self) -> usize {

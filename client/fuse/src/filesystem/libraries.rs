@@ -21,8 +21,11 @@ use super::inodes::ROOT;
 /// Name of the directory.
 const DIRECTORY: &[u8] = b".weir";
 
-/// Names that programs are started with: the one of this project, and the one that DAOS has for it.
+/// Names that programs are started with for data alone: the one of this project, and the one that DAOS has for it.
 const PRELOADED: [&str; 2] = ["libweir_intercept.so", "libioil.so"];
+
+/// The name that programs are started with for data and names.
+const OF_NAMES: &str = "libpil4dfs.so";
 
 /// The library that the first one loads.
 const LOADED: &str = "libweir_direct.so";
@@ -32,6 +35,9 @@ const VARIABLE: &str = "WEIR_INTERCEPT_LIBRARY";
 
 /// The library that programs are started with.
 const PRELOADED_BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libweir_intercept.so"));
+
+/// The library of data and names.
+const OF_NAMES_BYTES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libpil4dfs.so"));
 
 /// Numbers from here on are of this directory: those of a container are given out in sequence from the other end.
 const NUMBERS: u64 = 0xffff << 48;
@@ -68,18 +74,19 @@ enum Content {
 impl Libraries {
     /// Those that this process finds. Without the second one, programs that load the first go on through the kernel.
     pub fn find() -> Self {
-        let held = blake3::hash(PRELOADED_BYTES);
-        let preloaded = PRELOADED.map(|name| Library {
+        let held = |name, bytes: &'static [u8]| Library {
             name,
-            number: number(held.as_bytes(), name),
-            size: PRELOADED_BYTES.len() as u64,
-            content: Content::Held(PRELOADED_BYTES),
-        });
+            number: number(blake3::hash(bytes).as_bytes(), name),
+            size: bytes.len() as u64,
+            content: Content::Held(bytes),
+        };
+        let of_data = PRELOADED.map(|name| held(name, PRELOADED_BYTES));
+        let preloaded = of_data.into_iter().chain([held(OF_NAMES, OF_NAMES_BYTES)]);
         let loaded = find_loaded();
         if loaded.is_none() {
             tracing::warn!("there is no {LOADED} for programs in pods: they go through the kernel");
         }
-        Self { files: preloaded.into_iter().chain(loaded).collect() }
+        Self { files: preloaded.chain(loaded).collect() }
     }
 
     /// Whether a number is of the directory or a file in it, perhaps of another release.

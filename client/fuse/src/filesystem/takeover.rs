@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use super::handles::Handle;
+use super::inodes::{Inode, ROOT};
 use super::worker::{Fault, Served, Shared};
 use crate::kept::{Inherited, KeptHandle};
 
@@ -26,7 +28,7 @@ impl Shared {
             let KeptHandle { inode, flags, .. } = kept;
             let inode = self.inodes.get(inode).ok_or(Fault::Errno(libc::ESTALE))?;
             let handle = match flags {
-                None => self.open_listing(inode)?,
+                None => self.inherit_directory(inode)?,
                 Some(flags) => {
                     inode.lock().opens += 1;
                     let node = inode.node();
@@ -48,6 +50,20 @@ impl Shared {
             self.gather_attributes_again(&inode, slot, change);
         }
         Ok(())
+    }
+}
+
+impl Shared {
+    /// A handle of a directory, from the process before this one. Whoever has the root open may find names by it.
+    fn inherit_directory(&self, inode: Arc<Inode>) -> Served<Handle> {
+        let is_root = inode.number == ROOT;
+        let handle = self.open_listing(inode)?;
+        if let Handle::Directory(directory) = &handle
+            && is_root
+        {
+            self.begin_names(directory);
+        }
+        Ok(handle)
     }
 }
 

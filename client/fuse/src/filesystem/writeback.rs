@@ -260,7 +260,7 @@ impl Shared {
         let gathering = &inode.gathering;
         let mut pending = gathering.lock();
         loop {
-            if pending.direct > 0 {
+            if pending.direct > 0 || self.direct.has_readers() {
                 return None;
             }
             let stalls = pending.is_stalled();
@@ -329,7 +329,8 @@ impl Shared {
     pub(crate) fn gather_attributes(&self, inode: &Arc<Inode>, change: &SetAttributes) -> Option<()> {
         self.writeback.sender.get()?;
         let mut pending = inode.gathering.lock();
-        if !pending.fresh || pending.sent_change.is_some() || change.size.is_some() {
+        let may_wait = pending.fresh && !self.direct.has_readers();
+        if !may_wait || pending.sent_change.is_some() || change.size.is_some() {
             return None;
         }
         let gathered = &mut pending.change;
