@@ -11,10 +11,12 @@ use crate::report::{BenchError, Report};
 /// Starts of a program in one turn.
 const STARTS: u32 = 50;
 
-/// A mount, and the library by which programs pass it.
+/// A mount, and the libraries by which programs pass it.
 struct Passing<'c> {
     client: &'c Client,
     library: PathBuf,
+    /// The one of data and names.
+    of_names: PathBuf,
     file: PathBuf,
 }
 
@@ -39,23 +41,26 @@ pub fn rows(client: &Client, report: &mut Report) -> Result<(), BenchError> {
 fn measure(client: &Client, directory: &Path, report: &mut Report) -> Result<(), BenchError> {
     let installed = client.operations.with_file_name("installed/lib/libweir_intercept.so");
     let library = installed.canonicalize().map_err(BenchError::file("find", &installed))?;
-    let passing = Passing { client, library, file: directory.join("posix") };
+    let of_names = library.with_file_name("libpil4dfs.so");
+    let passing = Passing { client, library, of_names, file: directory.join("posix") };
+    let with = Some(passing.library.as_path());
     for (size, said, unit) in [("", "1 MiB", "MiB/s"), (":small", "4 KiB", "op/s")] {
         for operation in ["write", "read"] {
             let row = format!("interception: {operation} {said}");
             let (posix, dfs) = (format!("posix-{operation}{size}"), format!("file-{operation}{size}"));
             let (mut beside_dfs, mut beside_mount) = (Pairs::default(), Pairs::default());
             for _ in 0..TURNS {
-                let own = passing.figure(&posix, true)?;
+                let own = passing.figure(&posix, with)?;
                 beside_dfs.add(own, client.own(&dfs)?);
-                beside_mount.add(own, passing.figure(&posix, false)?);
+                beside_mount.add(own, passing.figure(&posix, None)?);
             }
             beside_dfs.rate(report, &row, unit, "DFS", Some(">= 0.9"));
             beside_mount.rate(report, &format!("{row}, beside the mount"), unit, "mount", None);
         }
     }
+    names(&passing, report)?;
     let first: Result<Vec<f64>, BenchError> =
-        (0..TURNS).map(|_| passing.figure("posix-first-seconds", true)).collect();
+        (0..TURNS).map(|_| passing.figure("posix-first-seconds", with)).collect();
     report.figure("interception: first write of a program", median(first?) * 1e3, "ms", Some("<= 20"));
     let mut starts = Pairs::default();
     for _ in 0..TURNS {
@@ -65,13 +70,31 @@ fn measure(client: &Client, directory: &Path, report: &mut Report) -> Result<(),
     Ok(())
 }
 
+/// Calls on names. A file is created and removed by the kernel, whatever the library.
+fn names(passing: &Passing<'_>, report: &mut Report) -> Result<(), BenchError> {
+    let with = Some(passing.of_names.as_path());
+    for (figure, said) in [("stat", "stat"), ("mkdir", "mkdir"), ("turn", "create and remove")] {
+        let row = format!("interception: {said}");
+        let (posix, dfs) = (format!("posix-{figure}"), format!("file-{figure}"));
+        let (mut beside_dfs, mut beside_mount) = (Pairs::default(), Pairs::default());
+        for _ in 0..TURNS {
+            let own = passing.figure(&posix, with)?;
+            beside_dfs.add(own, passing.client.own(&dfs)?);
+            beside_mount.add(own, passing.figure(&posix, None)?);
+        }
+        beside_dfs.rate(report, &row, "op/s", "DFS", None);
+        beside_mount.rate(report, &format!("{row}, beside the mount"), "op/s", "mount", None);
+    }
+    Ok(())
+}
+
 impl Passing<'_> {
-    /// A figure of calls on the file, past the mount or through it.
-    fn figure(&self, figure: &str, passes: bool) -> Result<f64, BenchError> {
+    /// A figure of calls on the file, past the mount by a library or through it.
+    fn figure(&self, figure: &str, library: Option<&Path>) -> Result<f64, BenchError> {
         let mut command = Command::new(&self.client.operations);
         command.arg(&self.file).args([figure, TURN]);
-        if passes {
-            command.env("LD_PRELOAD", &self.library);
+        if let Some(library) = library {
+            command.env("LD_PRELOAD", library);
         }
         let printed = output(&mut command)?;
         printed.trim().parse().map_err(|_| unexpected(figure, &printed))

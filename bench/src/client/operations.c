@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -46,6 +47,8 @@ static char *block;
 /* Bytes of a read or write of a file. */
 static size_t bytes = BLOCK;
 static int descriptor;
+/* Of a POSIX figure. */
+static const char *path;
 static double seconds;
 /* Class of the key-value object and of the arrays. */
 static daos_oclass_id_t class = OC_S1;
@@ -150,6 +153,76 @@ read_posix(uint64_t number, int slot, daos_event_t *ev)
 {
 	(void)slot, (void)ev;
 	if (pread(descriptor, block, bytes, (off_t)(number % BLOCKS * BLOCK)) != (ssize_t)bytes)
+		abort();
+}
+
+static void
+stat_posix(uint64_t number, int slot, daos_event_t *ev)
+{
+	struct stat found;
+
+	(void)number, (void)slot, (void)ev;
+	if (stat(path, &found) != 0)
+		abort();
+}
+
+static void
+stat_file(uint64_t number, int slot, daos_event_t *ev)
+{
+	struct stat found;
+
+	(void)number, (void)slot, (void)ev;
+	if (dfs_stat(dfs, NULL, "file", &found) != 0)
+		abort();
+}
+
+/* A name that no other process takes. */
+static const char *
+fresh_name(const char *before, uint64_t number)
+{
+	static char name[4096];
+
+	snprintf(name, sizeof(name), "%s.%ld.%lu", before, (long)getpid(), (unsigned long)number);
+	return name;
+}
+
+static void
+mkdir_posix(uint64_t number, int slot, daos_event_t *ev)
+{
+	(void)slot, (void)ev;
+	if (mkdir(fresh_name(path, number), 0755) != 0)
+		abort();
+}
+
+static void
+mkdir_file(uint64_t number, int slot, daos_event_t *ev)
+{
+	(void)slot, (void)ev;
+	if (dfs_mkdir(dfs, NULL, fresh_name("made", number), 0755, 0) != 0)
+		abort();
+}
+
+/* Creates an empty file, and removes it. */
+static void
+turn_posix(uint64_t number, int slot, daos_event_t *ev)
+{
+	const char *name = fresh_name(path, number);
+	int fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0644);
+
+	(void)slot, (void)ev;
+	if (fd < 0 || close(fd) != 0 || unlink(name) != 0)
+		abort();
+}
+
+static void
+turn_file(uint64_t number, int slot, daos_event_t *ev)
+{
+	const char *name = fresh_name("turned", number);
+	dfs_obj_t *made;
+
+	(void)slot, (void)ev;
+	if (dfs_open(dfs, NULL, name, S_IFREG | 0644, O_CREAT | O_EXCL | O_WRONLY, 0, 0, NULL, &made) != 0 ||
+	    dfs_release(made) != 0 || dfs_remove(dfs, NULL, name, false, NULL) != 0)
 		abort();
 }
 
@@ -430,6 +503,12 @@ figure_of(const char *pool, const char *name)
 	struct { const char *name; operation *run, *fills; uint64_t count; bool files; } loads[] = {
 		{"posix-write", write_posix, write_posix, BLOCKS, false},
 		{"posix-read", read_posix, write_posix, BLOCKS, false},
+		{"posix-stat", stat_posix, NULL, 0, false},
+		{"posix-mkdir", mkdir_posix, NULL, 0, false},
+		{"posix-turn", turn_posix, NULL, 0, false},
+		{"file-stat", stat_file, NULL, 0, true},
+		{"file-mkdir", mkdir_file, NULL, 0, true},
+		{"file-turn", turn_file, NULL, 0, true},
 		{"put", put, NULL, 0, false},
 		{"get", get, put, KEYS, false},
 		{"write", write_array, NULL, 0, false},
@@ -480,7 +559,7 @@ figure_of(const char *pool, const char *name)
 
 /* A figure of calls on a file. */
 static double
-posix_figure(const char *path, const char *name)
+posix_figure(const char *name)
 {
 	descriptor = open(path, O_CREAT | O_RDWR, 0644);
 	if (descriptor < 0) {
@@ -512,7 +591,8 @@ main(int argc, char **argv)
 	seconds = strtod(argv[3], NULL);
 	if (strncmp(argv[2], "posix-", strlen("posix-")) == 0) {
 		bytes_fill();
-		printf("%f\n", posix_figure(argv[1], argv[2]));
+		path = argv[1];
+		printf("%f\n", posix_figure(argv[2]));
 		return 0;
 	}
 	OK(daos_init());

@@ -145,7 +145,7 @@ const LOOK: &str = r#"
     du -a . | sort
     stat -c '%n %A %a %b %B %f %F %g %h %i %o %s %t %T %u %x %y %z' clone/* clone/link
     git -C clone status --short
-    git -C clone diff --stat
+    git -C clone diff-files --stat
     test -r clone/large; test ! -x clone/large; test -d clone/link; test ! -e clone/none
     tar cf - --sort=name . | sha256sum
     (cd clone/tree/src; ls ..; cat ../Cargo.toml | wc -c; realpath .; find ../src | sort)
