@@ -155,7 +155,7 @@ fn programs_written_for_daos_run_on_real_engines() {
 
 #[test]
 fn objects_with_replicas_are_kept_in_pools_with_redundancy() {
-    let system = System::start_with(2, 1);
+    let system = System::start_with(3, 1);
     run(&[], WITH_REDUNDANCY, &system);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Objects with two replicas, in a pool with redundancy factor 1: which classes there are, and that keys, arrays, files and transactions
+/* Objects with two replicas or three, in a pool of three engines with redundancy factor 1: which classes there are, and that keys, arrays, files and transactions
  * are kept by them. */
 #include <errno.h>
 #include <fcntl.h>
@@ -32,9 +32,10 @@ classes(void)
 	CHECK(class_of(DAOS_OT_KV_HASHED, OC_UNKNOWN, 0) == (daos_oclass_id_t)OC_RP_2GX);
 	CHECK(class_of(DAOS_OT_ARRAY_BYTE, OC_UNKNOWN, DAOS_OCH_SHD_TINY) == OC_RP_2G1);
 	CHECK(class_of(DAOS_OT_KV_HASHED, OC_UNKNOWN, DAOS_OCH_RDD_RP) == (daos_oclass_id_t)OC_RP_2GX);
-	/* What a container of the pool survives each of its objects does, and more is not served. */
+	CHECK(class_of(DAOS_OT_MULTI_HASHED, OC_RP_3G1, 0) == OC_RP_3G1);
+	/* What a container of the pool survives each of its objects does. More replicas than engines there can't be. */
 	CHECK_RC(daos_obj_generate_oid(coh, &bad, DAOS_OT_MULTI_HASHED, OC_S1, 0, 0), -DER_INVAL);
-	CHECK_RC(daos_obj_generate_oid(coh, &bad, DAOS_OT_MULTI_HASHED, OC_RP_3G1, 0, 0), -DER_INVAL);
+	CHECK_RC(daos_obj_generate_oid(coh, &bad, DAOS_OT_MULTI_HASHED, OC_RP_4G1, 0, 0), -DER_INVAL);
 	CHECK_RC(daos_obj_generate_oid(coh, &bad, DAOS_OT_MULTI_HASHED, OC_EC_2P1G1, 0, 0), -DER_INVAL);
 	OK(daos_obj_generate_oid(coh, &oid, DAOS_OT_MULTI_HASHED, OC_RP_2G1, 0, 0));
 	OK(daos_obj_open(coh, oid, DAOS_OO_RW, &oh, NULL));
@@ -46,30 +47,33 @@ static void
 containers(void)
 {
 	daos_prop_t *prop = daos_prop_alloc(2);
-	uint64_t factors[] = {1, 2};
-	int expected[] = {0, -DER_NOTSUPPORTED};
+	uint64_t factors[] = {1, 2, 3};
+	char *labels[] = {"c-one", "c-two", "c-three"};
+	/* For the last one there are too few engines. */
+	int expected[] = {0, 0, -DER_INVAL};
 
 	CHECK(prop != NULL);
 	prop->dpp_entries[0].dpe_type = DAOS_PROP_CO_LABEL;
-	OK(daos_prop_set_str(prop, DAOS_PROP_CO_LABEL, "c-factor", strlen("c-factor")));
 	prop->dpp_entries[1].dpe_type = DAOS_PROP_CO_REDUN_FAC;
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 3; i++) {
+		OK(daos_prop_set_str(prop, DAOS_PROP_CO_LABEL, labels[i], strlen(labels[i])));
 		prop->dpp_entries[1].dpe_val = factors[i];
 		CHECK_RC(daos_cont_create(poh, NULL, prop, NULL), expected[i]);
+		if (expected[i] == 0)
+			OK(daos_cont_destroy(poh, labels[i], 0, NULL));
 	}
 	daos_prop_free(prop);
-	OK(daos_cont_destroy(poh, "c-factor", 0, NULL));
 }
 
 static void
-keys(void)
+keys(daos_oclass_id_t class)
 {
 	daos_obj_id_t oid = {.lo = 8};
 	daos_handle_t kv, tx;
 	daos_size_t size;
 	char found[16];
 
-	OK(daos_obj_generate_oid(coh, &oid, DAOS_OT_KV_HASHED, OC_UNKNOWN, 0, 0));
+	OK(daos_obj_generate_oid(coh, &oid, DAOS_OT_KV_HASHED, class, 0, 0));
 	OK(daos_kv_open(coh, oid, DAOS_OO_RW, &kv, NULL));
 	OK(daos_kv_put(kv, DAOS_TX_NONE, 0, "one", 3, "abc", NULL));
 	OK(daos_tx_open(coh, &tx, 0, NULL));
@@ -145,7 +149,8 @@ main(int argc, char **argv)
 	start(argv, "c-replicas", &poh, &coh);
 	classes();
 	containers();
-	keys();
+	keys(OC_UNKNOWN);
+	keys(OC_RP_3G1);
 	bytes();
 	files();
 	return finish("c-replicas", poh, coh);

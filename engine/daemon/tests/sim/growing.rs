@@ -199,6 +199,8 @@ pub fn join_under_transactions(cluster: &Cluster) {
     let ledger = run.finish(cluster);
     assert!(ledger.len() > 20, "seed {seed}: only {} were answered", ledger.len());
     ledger.check(seed);
+    // The service may have heard only now that an engine had started again.
+    rebuild::wait_until_whole(cluster);
     rebuild::assert_equal_among(cluster, NEW, Epoch::MAX);
 }
 
