@@ -541,7 +541,8 @@ mod tests {
             first.await.expect("a healthy disk");
             rt.now() - began
         });
-        assert_eq!(waited, Duration::from_millis(2));
+        // Tasks take some nanoseconds each time they go on.
+        assert!((2000..2010).contains(&waited.as_micros()), "{waited:?}");
     }
 
     #[test]

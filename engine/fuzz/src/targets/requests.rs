@@ -40,7 +40,10 @@ use weir_proto::pool::{
     TargetPoolCreate, TargetPoolDestroy, TargetPoolMap, TargetPoolResize, TargetPoolSpace, TargetState,
 };
 use weir_proto::probe::ProbeListener;
-use weir_proto::quota::{RateReply, RateRequest, ShareGrant, ShareOrder, ShareReport, ShareRequest};
+use weir_proto::quota::{
+    Rate, RateReply, RateRequest, ShareChange, ShareGrant, ShareOrder, ShareReport, ShareRequest, ShareStamp,
+    TenantLimits,
+};
 use weir_proto::raft::{RaftBatch, RaftEntry, RaftMessage, RaftSnapshot};
 use weir_proto::replica::{
     ByLeader, ChangeId, ForwardedChange, LeftChange, LeftChanges, LeftData, LeftDataRequest, LeftNotice,
@@ -215,6 +218,10 @@ types![
     ShareGrant,
     RateRequest,
     RateReply,
+    TenantLimits,
+    ShareStamp,
+    ShareChange,
+    Rate,
     RebuiltNotice,
     ReturnedNotice,
     FillProgress,
