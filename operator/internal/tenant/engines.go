@@ -42,11 +42,7 @@ func everUp(cluster *v1alpha1.StorageCluster) bool {
 }
 
 // serve asks the engines whether they serve the tenant, and reports what they say. It returns when to ask again.
-func (r *Reconciler) serve(ctx context.Context, tenant *v1alpha1.Tenant) (time.Duration, error) {
-	clusters, err := r.clusters(ctx, r.client)
-	if err != nil {
-		return 0, err
-	}
+func (r *Reconciler) serve(ctx context.Context, tenant *v1alpha1.Tenant, clusters []*v1alpha1.StorageCluster) (time.Duration, error) {
 	var asked int
 	var silent, revoked, outside []string
 	for _, cluster := range clusters {

@@ -31,12 +31,8 @@ type answers struct {
 	silent, refused []string
 }
 
-// limit has the engines of each cluster go by the tenant's quota, and reports what they say. It returns when to ask again.
-func (r *Reconciler) limit(ctx context.Context, tenant *v1alpha1.Tenant) (time.Duration, error) {
-	clusters, err := r.clusters(ctx, r.client)
-	if err != nil {
-		return 0, err
-	}
+// limit has the engines of all clusters go by the tenant's quota, and reports what they say. It returns when to ask again.
+func (r *Reconciler) limit(ctx context.Context, tenant *v1alpha1.Tenant, clusters []*v1alpha1.StorageCluster) (time.Duration, error) {
 	wanted := limits(tenant.Spec.Quota)
 	var f answers
 	for _, cluster := range clusters {

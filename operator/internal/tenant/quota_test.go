@@ -68,7 +68,7 @@ func TestEnginesAreToldOfAQuotaOnceAndItsUseIsShown(t *testing.T) {
 	tenant := &v1alpha1.Tenant{ObjectMeta: metav1.ObjectMeta{Name: "climate"}, Status: v1alpha1.TenantStatus{Number: 70_000}}
 	look := func(reason string, truth metav1.ConditionStatus) {
 		t.Helper()
-		if _, err := r.limit(t.Context(), tenant); err != nil {
+		if _, err := r.limit(t.Context(), tenant, []*v1alpha1.StorageCluster{cluster}); err != nil {
 			t.Fatal(err)
 		}
 		got := meta.FindStatusCondition(tenant.Status.Conditions, v1alpha1.ConditionQuotaEnforced)

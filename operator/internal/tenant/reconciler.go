@@ -103,14 +103,18 @@ func (r *Reconciler) converge(ctx context.Context, tenant *v1alpha1.Tenant) (tim
 	if err != nil || after == again {
 		return after, err
 	}
-	next, err := r.serve(ctx, tenant)
+	clusters, err := r.clusters(ctx, r.client)
+	if err != nil {
+		return 0, err
+	}
+	next, err := r.serve(ctx, tenant, clusters)
 	if err != nil {
 		return 0, err
 	}
 	if after == 0 || next < after {
 		after = next
 	}
-	if next, err = r.limit(ctx, tenant); err != nil {
+	if next, err = r.limit(ctx, tenant, clusters); err != nil {
 		return 0, err
 	}
 	after = min(after, next)
