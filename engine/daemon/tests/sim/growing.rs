@@ -182,6 +182,7 @@ pub fn join(cluster: &Cluster) {
     grow(cluster);
     wait_for(cluster, RUN_MAX, "the clients don't end", || run.is_finished());
     cluster.world.run_for(Duration::from_secs(2));
+    rebuild::wait_until_whole(cluster);
     rebuild::assert_equal_among(cluster, NEW, Epoch::MAX);
     rebuild::assert_nothing_elsewhere(cluster, NEW);
     let next = any(cluster);
