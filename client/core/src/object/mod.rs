@@ -231,6 +231,15 @@ pub(crate) fn out_of_service(info: &RequestInfo<'_>, pool: &Pool, target: &PoolT
     Error::refused(info.operation, info.subject.to_string(), Der::NVME_IO, message)
 }
 
+/// What is said of a group of replicas that nobody serves, while a member of it gets what it lacks.
+pub(crate) fn catching_up(info: &RequestInfo<'_>, pool: &Pool, target: &PoolTarget) -> Error {
+    let PoolTarget { rank, index, .. } = target;
+    let message = format!(
+        "no replica of it is in service in {pool}: target {index} of rank {rank} is getting what it lacks. `weir pool query` says how far it is; try again then"
+    );
+    Error::refused(info.operation, info.subject.to_string(), Der::AGAIN, message)
+}
+
 /// Whether an engine says that the client's pool map is not the engine's.
 pub(crate) fn is_stale(der: Der) -> bool {
     matches!(der, Der::STALE | Der::GRPVER)
