@@ -43,7 +43,8 @@ fn measure(client: &Client, directory: &Path, report: &mut Report) -> Result<(),
     let library = installed.canonicalize().map_err(BenchError::file("find", &installed))?;
     let of_names = library.with_file_name("libpil4dfs.so");
     let passing = Passing { client, library, of_names, file: directory.join("posix") };
-    let with = Some(passing.library.as_path());
+    let Passing { library, .. } = &passing;
+    let with = Some(library.as_path());
     for (size, said, unit) in [("", "1 MiB", "MiB/s"), (":small", "4 KiB", "op/s")] {
         for operation in ["write", "read"] {
             let row = format!("interception: {operation} {said}");

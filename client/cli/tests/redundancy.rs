@@ -193,6 +193,12 @@ fn service(system: &DevSystem) -> Vec<u64> {
     ranks.as_array().expect("ranks").iter().map(|rank| rank.as_u64().expect("a rank")).collect()
 }
 
+fn wait_degraded(system: &DevSystem) {
+    harness::eventually("the pool is degraded", LIMIT, || {
+        system.json(&["pool", "query", "tank"])["state"] == "Degraded"
+    });
+}
+
 #[test]
 fn an_engine_is_lost_for_good_and_another_one_after_it_has_returned() {
     let system = start();
@@ -202,9 +208,7 @@ fn an_engine_is_lost_for_good_and_another_one_after_it_has_returned() {
         for rank in ["1", "2"] {
             system.run(&["dev", "lose", rank]);
             load.go_on();
-            harness::eventually("the pool is degraded", LIMIT, || {
-                system.json(&["pool", "query", "tank"])["state"] == "Degraded"
-            });
+            wait_degraded(&system);
             load.go_on();
             system.run(&["dev", "return", rank]);
             // What the next one takes away is there once more by then.
@@ -229,9 +233,7 @@ fn two_engines_of_five_are_lost_for_good_at_once_and_return_empty() {
             system.run(&["dev", "lose", rank]);
         }
         load.go_on();
-        harness::eventually("the pool is degraded", LIMIT, || {
-            system.json(&["pool", "query", "tank"])["state"] == "Degraded"
-        });
+        wait_degraded(&system);
         load.go_on();
         for rank in ["1", "3"] {
             system.run(&["dev", "return", rank]);

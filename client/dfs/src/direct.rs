@@ -4,6 +4,7 @@
 //! each mount, the container's handle. As long as a file is accessed directly, the mount gathers none of its writes and keeps
 //! none of its attributes, so that the kernel's path and the direct one show the same file.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weir_client::{Array, AttachText, Epoch};
 use weir_proto::{ObjectId, codec};
@@ -104,14 +105,27 @@ fn malformed(what: &str) -> Error {
     Error::Invalid(format!("a mount has described {what} as no mount of this version does"))
 }
 
+/// As the answer to a request that has one of a fixed length.
+fn answer_of(described: &impl Serialize) -> [u8; FILE_BYTES] {
+    let encoded = codec::encode(&(VERSION, described));
+    let mut answer = [0; FILE_BYTES];
+    answer[..encoded.len()].copy_from_slice(&encoded);
+    answer
+}
+
+/// From such an answer; `what` it describes.
+fn described_by<T: DeserializeOwned>(answer: &[u8; FILE_BYTES], what: &str) -> Result<T> {
+    match codec::decode_prefix::<(u8, T)>(answer) {
+        Ok(((VERSION, described), _)) => Ok(described),
+        _ => Err(malformed(what)),
+    }
+}
+
 impl DirectFile {
     /// As the answer to [`BEGIN`].
     #[must_use]
     pub fn answer(&self) -> [u8; FILE_BYTES] {
-        let encoded = codec::encode(&(VERSION, self));
-        let mut answer = [0; FILE_BYTES];
-        answer[..encoded.len()].copy_from_slice(&encoded);
-        answer
+        answer_of(self)
     }
 
     /// From an answer.
@@ -119,10 +133,7 @@ impl DirectFile {
     /// # Errors
     /// [`Error::Invalid`] when it is none of this version.
     pub fn from_answer(answer: &[u8; FILE_BYTES]) -> Result<Self> {
-        match codec::decode_prefix::<(u8, Self)>(answer) {
-            Ok(((VERSION, file), _)) => Ok(file),
-            _ => Err(malformed("a file")),
-        }
+        described_by(answer, "a file")
     }
 }
 
@@ -130,10 +141,7 @@ impl DirectNames {
     /// As the answer to [`NAMES`].
     #[must_use]
     pub fn answer(&self) -> [u8; FILE_BYTES] {
-        let encoded = codec::encode(&(VERSION, self));
-        let mut answer = [0; FILE_BYTES];
-        answer[..encoded.len()].copy_from_slice(&encoded);
-        answer
+        answer_of(self)
     }
 
     /// From an answer.
@@ -141,10 +149,7 @@ impl DirectNames {
     /// # Errors
     /// [`Error::Invalid`] when it is none of this version.
     pub fn from_answer(answer: &[u8; FILE_BYTES]) -> Result<Self> {
-        match codec::decode_prefix::<(u8, Self)>(answer) {
-            Ok(((VERSION, names), _)) => Ok(names),
-            _ => Err(malformed("its names")),
-        }
+        described_by(answer, "its names")
     }
 }
 

@@ -320,12 +320,13 @@ unsafe extern "C" fn look(
 }
 
 /// Attributes as the kernel shows those that the mount tells it. What is the mount's own is as in `base`.
+#[expect(clippy::cast_possible_truncation, reason = "less than a second, and mode bits")]
 fn to_statx(stat: &Stat, base: &libc::statx) -> libc::statx {
     let time = |ns: i64| {
         // SAFETY: zeros are a value of it.
         let mut time: libc::statx_timestamp = unsafe { MaybeUninit::zeroed().assume_init() };
         time.tv_sec = ns.div_euclid(SECOND);
-        time.tv_nsec = u32::try_from(ns.rem_euclid(SECOND)).unwrap_or(0);
+        time.tv_nsec = ns.rem_euclid(SECOND) as u32;
         time
     };
     let mut shown = *base;
@@ -334,7 +335,7 @@ fn to_statx(stat: &Stat, base: &libc::statx) -> libc::statx {
     shown.stx_attributes = 0;
     shown.stx_blksize = 1 << block.ilog2();
     (shown.stx_nlink, shown.stx_uid, shown.stx_gid) = (stat.links, stat.uid, stat.gid);
-    shown.stx_mode = u16::try_from(stat.kind.mode_bits() | (stat.mode & 0o7777)).unwrap_or(0);
+    shown.stx_mode = (stat.kind.mode_bits() | (stat.mode & 0o7777)) as u16;
     (shown.stx_ino, shown.stx_size, shown.stx_blocks) = (stat.inode, stat.size, stat.blocks);
     (shown.stx_atime, shown.stx_mtime, shown.stx_ctime) =
         (time(stat.atime_ns), time(stat.mtime_ns), time(stat.ctime_ns));

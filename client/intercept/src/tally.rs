@@ -29,7 +29,7 @@ static PATHS: std::sync::OnceLock<Vec<Vec<u8>>> = std::sync::OnceLock::new();
 /// Takes note of where mounts are.
 pub fn name(paths: impl Iterator<Item = Vec<u8>>) {
     // They are the same each time.
-    let _ = PATHS.set(paths.collect());
+    PATHS.get_or_init(|| paths.collect());
 }
 
 /// Counts a call.

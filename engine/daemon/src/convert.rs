@@ -217,22 +217,32 @@ pub fn tenant(number: u64) -> Result<TenantId, Failure> {
 }
 
 /// What a tenant may use.
-pub const fn limits(limits: v1::TenantLimits) -> TenantLimits {
-    let v1::TenantLimits { bytes, operations_per_second, bytes_per_second } = limits;
-    TenantLimits { bytes, operations: operations_per_second, bandwidth: bytes_per_second }
+///
+/// # Errors
+/// When that isn't said: what is left out would be taken for no limit.
+pub fn limits(tenant: TenantId, limits: Option<v1::TenantLimits>) -> Result<TenantLimits, Failure> {
+    let Some(v1::TenantLimits { bytes, operations_per_second, bytes_per_second }) = limits else {
+        let message = "the request names no limits; name all of them, 0 for none".to_owned();
+        return Err(Failure::new(Der::INVAL, format!("tenant {tenant}"), message));
+    };
+    Ok(TenantLimits { bytes, operations: operations_per_second, bandwidth: bytes_per_second })
 }
 
 /// What a tenant may use, and what its pools do.
 pub fn tenant_use(uses: TenantUse) -> (v1::TenantLimits, Vec<v1::TenantPoolUse>) {
     let TenantLimits { bytes, operations, bandwidth } = uses.limits;
     let limits = v1::TenantLimits { bytes, operations_per_second: operations, bytes_per_second: bandwidth };
-    let pool = |pool: PoolUse| v1::TenantPoolUse {
-        uuid: pool.pool.to_string(),
-        label: pool.label,
-        answered: pool.used.is_ok(),
-        used_bytes: *pool.used.as_ref().unwrap_or(&0),
-        share_bytes: pool.share,
-        message: pool.used.err().unwrap_or_default(),
+    let pool = |pool: PoolUse| {
+        let named = v1::TenantPoolUse {
+            uuid: pool.pool.to_string(),
+            label: pool.label,
+            share_bytes: pool.share,
+            ..v1::TenantPoolUse::default()
+        };
+        match pool.used {
+            Ok(used_bytes) => v1::TenantPoolUse { answered: true, used_bytes, ..named },
+            Err(message) => v1::TenantPoolUse { message, ..named },
+        }
     };
     (limits, uses.pools.into_iter().map(pool).collect())
 }

@@ -292,7 +292,7 @@ impl Management {
     /// Sets what a tenant may use.
     async fn set_tenant_limits(&self, request: &v1::TenantSetLimitsRequest) -> Answer {
         let tenant = convert::tenant(request.tenant)?;
-        let limits = convert::limits(request.limits.unwrap_or_default());
+        let limits = convert::limits(tenant, request.limits)?;
         let uses = self.directory().await?.limit_tenant(tenant, limits).await.map_err(convert::failure)?;
         let (limits, pools) = convert::tenant_use(uses);
         Ok(v1::TenantSetLimitsResponse { tenant: tenant.0, limits: Some(limits), pools }.encode_to_vec())

@@ -113,7 +113,12 @@ async fn query_limits(tenant: u64, system: &System) -> Result<(TenantLimits, Vec
         TenantsClient::new(channel).query_limits(request).await
     });
     let answer = call.await?;
-    Ok((answer.limits.unwrap_or_default(), answer.pools))
+    Ok((answer.limits.ok_or_else(|| limitless(tenant))?, answer.pools))
+}
+
+/// An answer that has to say what a tenant may use, and doesn't.
+fn limitless(tenant: u64) -> CliError {
+    CliError::NotFound(format!("the engines' answer does not say what tenant {tenant} may use"))
 }
 
 async fn set_limits(arguments: &TenantLimitArguments, system: &System) -> Result<Answer, CliError> {
@@ -129,7 +134,7 @@ async fn set_limits(arguments: &TenantLimitArguments, system: &System) -> Result
         TenantsClient::new(channel).set_limits(request).await
     });
     let answer = call.await?;
-    Ok(limits_answer(tenant, answer.limits.unwrap_or_default(), &answer.pools))
+    Ok(limits_answer(tenant, answer.limits.ok_or_else(|| limitless(tenant))?, &answer.pools))
 }
 
 /// What a tenant may use, and its pools.

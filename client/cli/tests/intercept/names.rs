@@ -20,12 +20,9 @@ fn passing<'c>(command: &'c mut Command, report: &Path) -> &'c mut Command {
 fn calls(report: &Path) -> (u64, u64) {
     let text = fs::read_to_string(report).unwrap_or_default();
     let number = |line: &str, word: &str| {
-        let before = line.split(word).next().expect("text");
-        before
-            .rsplit(' ')
-            .find(|part| !part.is_empty())
-            .and_then(|part| part.parse::<u64>().ok())
-            .unwrap_or(0)
+        let (before, _) = line.split_once(word).unwrap_or_else(|| panic!("no '{word}' in {line}"));
+        let last = before.rsplit(' ').next().expect("text");
+        last.parse::<u64>().unwrap_or_else(|error| panic!("{error}: '{word}' in {line}"))
     };
     let lines = text.lines().filter(|line| line.contains(": names: "));
     lines.fold((0, 0), |(direct, kernel), line| {

@@ -1,14 +1,10 @@
 // Does with files what programs do, and prints what it sees: the same on every file system, whichever way the data goes. Its only
 // argument is an empty directory; as `intercepted exec FD` it goes on with an inherited descriptor.
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
@@ -17,13 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                                            \
-    do {                                                                                                            \
-        if (!(condition)) {                                                                                         \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, strerror(errno));                    \
-            exit(1);                                                                                                \
-        }                                                                                                           \
-    } while (0)
+#include "check.h"
 
 static char *self;
 

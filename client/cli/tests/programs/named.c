@@ -3,23 +3,13 @@
 // empty directory.
 #define _GNU_SOURCE
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
-#define CHECK(condition)                                                                                            \
-    do {                                                                                                            \
-        if (!(condition)) {                                                                                         \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, strerror(errno));                    \
-            exit(1);                                                                                                \
-        }                                                                                                           \
-    } while (0)
+#include "check.h"
 
 static void wait_for_line(const char *said) {
     printf("%s\n", said);

@@ -231,9 +231,18 @@ pub(crate) fn out_of_service(info: &RequestInfo<'_>, pool: &Pool, target: &PoolT
     Error::refused(info.operation, info.subject.to_string(), Der::NVME_IO, message)
 }
 
-/// What is said of a group of replicas that nobody serves, while a member of it gets what it lacks.
-pub(crate) fn catching_up(info: &RequestInfo<'_>, pool: &Pool, target: &PoolTarget) -> Error {
-    let PoolTarget { rank, index, .. } = target;
+/// What is said of a group of replicas that nobody serves: a member of it may be getting what it lacks.
+pub(crate) fn unserved(
+    info: &RequestInfo<'_>,
+    pool: &Pool,
+    map: &PoolMap,
+    (layout, group): (&Layout, usize),
+) -> Error {
+    let mut members = layout.group(group).iter().filter_map(|id| map.target(*id));
+    let Some(first) = members.clone().next() else { return no_shard(info, group) };
+    let Some(PoolTarget { rank, index, .. }) = members.find(|one| one.state == TargetState::Up) else {
+        return out_of_service(info, pool, first);
+    };
     let message = format!(
         "no replica of it is in service in {pool}: target {index} of rank {rank} is getting what it lacks. `weir pool query` says how far it is; try again then"
     );

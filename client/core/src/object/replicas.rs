@@ -3,11 +3,11 @@
 
 use core::time::Duration;
 
-use weir_proto::pool::{PoolMap, TargetState};
+use weir_proto::pool::PoolMap;
 use weir_proto::{Der, opcode};
 use weir_runtime::Instant;
 
-use super::{Object, ReplicaChoice, ShardChoice, catching_up, is_stale, no_shard, out_of_service};
+use super::{Object, ReplicaChoice, ShardChoice, is_stale, no_shard, unserved};
 use crate::error::Error;
 use crate::operation::{Exchange, PAUSE, Payload, Reach, Refusal, RequestInfo};
 use crate::session::Context;
@@ -57,14 +57,7 @@ impl Object {
                 // All have been asked, or none serves.
                 let has_newer = context.look_for_map(pool, map.version, LOOK_PAUSE).await;
                 if passed.is_empty() && !has_newer && now() + PAUSE.1 >= deadline {
-                    let mut members = layout.group(group).iter().filter_map(|id| map.target(*id));
-                    let coming = members.clone().find(|one| one.state == TargetState::Up);
-                    let error = match (coming, members.next()) {
-                        (Some(coming), _) => catching_up(info, pool, coming),
-                        (None, Some(first)) => out_of_service(info, pool, first),
-                        (None, None) => no_shard(info, group),
-                    };
-                    return Err(error.into());
+                    return Err(unserved(info, pool, &map, (&layout, group)).into());
                 }
                 if passed.is_empty() && !has_newer {
                     context.runtime().sleep(PAUSE.1).await;

@@ -12,7 +12,7 @@ use weir_runtime::Instant;
 use super::{OPERATION, Transaction};
 use crate::Result;
 use crate::error::Error;
-use crate::object::{LOOK_PAUSE, Object, is_stale, may_be_answered_elsewhere, no_shard, out_of_service};
+use crate::object::{LOOK_PAUSE, Object, is_stale, may_be_answered_elsewhere, unserved};
 use crate::operation::{PAUSE, Payload, Reach, RequestInfo};
 use crate::session::Context;
 
@@ -96,9 +96,7 @@ impl Transaction {
                 if !context.look_for_map(pool, map.version, LOOK_PAUSE).await {
                     if now() + PAUSE.1 >= deadline {
                         let layout = lead.object.layout(context, &map)?;
-                        let first = layout.group(group).first().and_then(|id| map.target(*id));
-                        let error = first
-                            .map_or_else(|| no_shard(&info, group), |one| out_of_service(&info, pool, one));
+                        let error = unserved(&info, pool, &map, (&layout, group));
                         return Err(attempts.explain(&info, error, now()));
                     }
                     context.runtime().sleep(PAUSE.1).await;

@@ -80,6 +80,12 @@ fn a_tenant_holds_what_it_may_and_no_more_though_engines_are_killed() {
     }
     let limits = v1::TenantLimits { bytes: QUOTA_MIB << 20, ..v1::TenantLimits::default() };
     limit(&system, 1, limits);
+    runtime().block_on(async {
+        let request = v1::TenantSetLimitsRequest { tenant: TENANT, limits: None };
+        let refused = TenantsClient::new(system.channel_as("tls", 1)).set_limits(request).await;
+        let status = refused.expect_err("no limits are not all limits lifted");
+        assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status}");
+    });
     let context = client(&system);
     let [first, second] = ["first", "second"].map(|pool| {
         context.block_on(async {

@@ -10,6 +10,7 @@ use weir_proto::Epoch;
 
 use crate::cluster::{Cluster, Shape};
 use crate::history::History;
+use crate::members::crash_and_restart;
 use crate::rebuild::{difference_among, wait_until_whole};
 use crate::replicas::{below, disturb, exclude, plant};
 use crate::snapshots::service_rank;
@@ -206,15 +207,7 @@ pub fn start_again(cluster: &Cluster) {
     let run = begin(cluster, Mix::Slow);
     let count = usize::try_from(1 + cluster.world.rng().below(u64::from(cluster.shape.engines)));
     let victims = some(cluster, |_| true, count.expect("small"));
-    for victim in &victims {
-        cluster.crash(*victim, CrashKeeps::Any);
-        cluster.world.run_for(below(cluster, 30_000));
-    }
-    for victim in &victims {
-        cluster.world.run_for(below(cluster, 1_000_000));
-        cluster.restart(*victim);
-    }
-    cluster.settle();
+    crash_and_restart(cluster, &victims);
     wait_until_whole(cluster);
     check(cluster, finish(cluster, run, true));
 }

@@ -177,6 +177,19 @@ pub fn wait_for_engines(cluster: &Cluster) -> History {
     run.finish(cluster)
 }
 
+/// Some engines crash one after another, and start again in that order.
+pub fn crash_and_restart(cluster: &Cluster, victims: &[u32]) {
+    for victim in victims {
+        cluster.crash(*victim, CrashKeeps::Any);
+        cluster.world.run_for(below(cluster, 30_000));
+    }
+    for victim in victims {
+        cluster.world.run_for(below(cluster, 1_000_000));
+        cluster.restart(*victim);
+    }
+    cluster.settle();
+}
+
 /// Engines stop and start again, one, two, or all of them.
 pub fn restart_engines(cluster: &Cluster) -> History {
     let (service, run) = begin(cluster, Mix::Slow);
@@ -186,15 +199,7 @@ pub fn restart_engines(cluster: &Cluster) -> History {
         1 => vec![service, other_engine(cluster, service)],
         _ => (0..SHAPE.engines).collect(),
     };
-    for victim in &victims {
-        cluster.crash(*victim, CrashKeeps::Any);
-        cluster.world.run_for(below(cluster, 30_000));
-    }
-    for victim in &victims {
-        cluster.world.run_for(below(cluster, 1_000_000));
-        cluster.restart(*victim);
-    }
-    cluster.settle();
+    crash_and_restart(cluster, &victims);
     cluster.world.run_for(Duration::from_secs(10));
     run.finish(cluster)
 }

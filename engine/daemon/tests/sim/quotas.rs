@@ -55,7 +55,7 @@ fn uses(cluster: &Cluster) -> (u64, u64) {
         cluster.manage(0, "Tenants/QueryLimits", &request).expect("all engines are up");
     assert!(answer.pools.iter().all(|pool| pool.answered), "{answer:?}");
     let sum = |of: fn(&v1::TenantPoolUse) -> u64| answer.pools.iter().map(of).sum();
-    (sum(|pool| pool.used_bytes), sum(|pool| pool.share_bytes.unwrap_or(0)))
+    (sum(|pool| pool.used_bytes), answer.pools.iter().filter_map(|pool| pool.share_bytes).sum())
 }
 
 fn create_pool(cluster: &Cluster, label: &str, ranks: Vec<u32>) {

@@ -158,6 +158,17 @@ impl Making {
     }
 }
 
+/// The engine that leads the service is lost, and another one leads. The first comes back.
+fn lose_the_leader(cluster: &Cluster) {
+    let (leader, _) = service(cluster).expect("one leads");
+    cluster.crash(leader, CrashKeeps::Any);
+    wait_for(cluster, OUT_MAX, "nobody else leads", || {
+        service(cluster).is_some_and(|(other, _)| other != leader)
+    });
+    start_again(cluster, leader);
+    wait_healthy(cluster);
+}
+
 /// Brings an engine back, and waits until the service knows.
 fn start_again(cluster: &Cluster, rank: u32) {
     cluster.restart(rank);
@@ -212,13 +223,7 @@ pub fn stand_in_for_the_first_ones(seed: u64) {
         assert_eq!(query(&cluster).service_ranks.len(), 3, "seed {seed}: {lost} are lost");
     }
     // What is full can do without the next one.
-    let (leader, _) = service(&cluster).expect("one leads");
-    cluster.crash(leader, CrashKeeps::Any);
-    wait_for(&cluster, OUT_MAX, "nobody else leads", || {
-        service(&cluster).is_some_and(|(other, _)| other != leader)
-    });
-    start_again(&cluster, leader);
-    wait_healthy(&cluster);
+    lose_the_leader(&cluster);
     making.finish(&cluster);
     returns(&cluster, first);
     let listed_by = list_ranks(&cluster);
@@ -302,13 +307,7 @@ pub fn stand_beside_the_only_one(seed: u64) {
         service(&cluster).is_some() && service_ranks(&cluster) == [0, 1, 2] && survived(&cluster) == Some(1)
     });
     wait_healthy(&cluster);
-    let (leader, _) = service(&cluster).expect("one leads");
-    cluster.crash(leader, CrashKeeps::Any);
-    wait_for(&cluster, OUT_MAX, "nobody else leads", || {
-        service(&cluster).is_some_and(|(other, _)| other != leader)
-    });
-    start_again(&cluster, leader);
-    wait_healthy(&cluster);
+    lose_the_leader(&cluster);
     making.finish(&cluster);
 }
 

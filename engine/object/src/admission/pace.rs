@@ -71,10 +71,11 @@ impl Meter {
     }
 }
 
-/// `value · by / of`, or the largest number.
+/// `value · by / of`, or the largest number where that is more: rates are an administrator's.
+#[expect(clippy::cast_possible_truncation, reason = "it is no more than the largest number")]
 fn scaled(value: u64, by: u64, of: u64) -> u64 {
     let exact = u128::from(value) * u128::from(by) / u128::from(of.max(1));
-    u64::try_from(exact).unwrap_or(u64::MAX)
+    exact.min(u128::from(u64::MAX)) as u64
 }
 
 /// The pace of one tenant's clients at this target.

@@ -65,9 +65,10 @@ enum Phase {
 }
 
 /// How long all but the slowest requests have taken.
+#[expect(clippy::cast_precision_loss, reason = "a part of them is what is wanted")]
 fn slowest(counts: &LatencyCounts) -> Duration {
-    let count = u32::try_from(counts.count()).unwrap_or(u32::MAX).max(1);
-    counts.quantile(1.0 - MAY_BE_SLOW.max(MAY_BE_SLOW_LEAST / f64::from(count)))
+    let count = counts.count().max(1) as f64;
+    counts.quantile(1.0 - MAY_BE_SLOW.max(MAY_BE_SLOW_LEAST / count))
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -237,7 +237,10 @@ impl Directory {
             pool: pool.pool,
             label: pool.label.clone(),
             share: record.shares.get(&pool.pool).copied(),
-            used: report.map(|report| report.used.unwrap_or(0)).map_err(|error| error.to_string()),
+            used: match report {
+                Ok(report) => report.used.ok_or_else(|| "its service doesn't say what it holds".to_owned()),
+                Err(error) => Err(error.to_string()),
+            },
         });
         TenantUse { tenant, limits: record.limits, pools: uses.collect() }
     }
@@ -258,7 +261,8 @@ impl Directory {
             return Ok(ShareGrant { stamp: self.stamp(), limit: None });
         }
         // Whatever the record says, the pool may hold what its service goes by.
-        let share = record.shares.get(&pool.pool).copied().unwrap_or(0).max(request.limit);
+        let recorded = record.shares.get(&pool.pool);
+        let share = recorded.map_or(request.limit, |share| request.limit.max(*share));
         record.shares.insert(pool.pool, share);
         // For those that came before that was last done, it was done.
         let is_due = known.reclaimed.get().is_none_or(|last| last < arrived);

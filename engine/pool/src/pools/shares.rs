@@ -39,9 +39,12 @@ impl TargetPools {
                 Granted::Enough(state) => return Ok(state),
                 Granted::Short(short) => short,
             };
-            match self.ask_for_share(&service, short, urgent).await {
-                Ok(grant) => service.take_share(&grant).await?,
-                Err(error) => unanswered = Some(error),
+            // The limit may have been lifted meanwhile.
+            if let Some(limit) = service.share_limit() {
+                match self.ask_for_share(&service, limit, (short, urgent)).await {
+                    Ok(grant) => service.take_share(&grant).await?,
+                    Err(error) => unanswered = Some(error),
+                }
             }
             granted = service.grant(from, request, true).await?;
         }
@@ -66,11 +69,10 @@ impl TargetPools {
     async fn ask_for_share(
         &self,
         service: &PoolService,
-        wanted: u64,
-        urgent: bool,
+        limit: u64,
+        (wanted, urgent): (u64, bool),
     ) -> Result<ShareGrant, Failed> {
         let record = service.pool()?;
-        let limit = service.share_limit().unwrap_or(0);
         let request = ShareRequest { pool: record.pool, limit, wanted, urgent };
         let asked = self.ask_who_keeps(opcode::POOL_SHARE_MORE, &request, (SHARE_LIMIT, SHARE_LIMIT)).await;
         asked.map_err(|error| {

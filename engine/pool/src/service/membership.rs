@@ -4,13 +4,12 @@
 //! What is decided here is a function of the map, of which engines are away, and of leases. A service that starts decides it anew.
 
 use std::collections::BTreeSet;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use weir_layout::domains_with;
 use weir_proto::Rank;
 use weir_proto::pool::{PoolMap, PoolTarget, TargetState};
-use weir_runtime::Handle;
 
 use super::PoolService;
 use crate::error::Failed;
@@ -59,23 +58,13 @@ fn next_in_doubt(map: &PoolMap, redundancy: u32) -> Option<Rank> {
 
 /// Looks after the members of a pool with replicas for as long as its service lives.
 pub(super) fn start(service: &Rc<PoolService>) {
-    let rt = service.engines.runtime().clone();
     if service.pool().is_ok_and(|record| record.redundancy > 0) {
-        rt.clone().spawn(look_after(Rc::downgrade(service), rt));
-    }
-}
-
-async fn look_after(service: Weak<PoolService>, rt: Handle) {
-    loop {
-        rt.sleep(LOOK_INTERVAL).await;
-        let Some(service) = service.upgrade() else { return };
-        if service.stopped.get() {
-            return;
-        }
-        // What could not be stored is tried again.
-        if let Err(error) = service.look_after_members().await {
-            tracing::warn!(pool = service.label(), %error, "the pool map can't be changed");
-        }
+        PoolService::repeat(service, LOOK_INTERVAL, async |service| {
+            // What could not be stored is tried again.
+            if let Err(error) = service.look_after_members().await {
+                tracing::warn!(pool = service.label(), %error, "the pool map can't be changed");
+            }
+        });
     }
 }
 

@@ -250,6 +250,21 @@ impl PoolService {
         self.containers.borrow_mut().insert(container.id, container);
     }
 
+    /// Does something again and again, with pauses, for as long as the service lives.
+    fn repeat(service: &Rc<Self>, pause: Duration, act: impl AsyncFn(&Self) + 'static) {
+        let (weak, rt) = (Rc::downgrade(service), service.engines.runtime().clone());
+        rt.clone().spawn(async move {
+            loop {
+                rt.sleep(pause).await;
+                let Some(service) = weak.upgrade() else { return };
+                if service.stopped.get() {
+                    return;
+                }
+                act(&service).await;
+            }
+        });
+    }
+
     /// Ends the service, since its pool is destroyed.
     pub(crate) fn stop(&self, only_if_empty: bool) -> Result<(), Failed> {
         let labels = self.live_labels();

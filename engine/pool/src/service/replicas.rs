@@ -5,13 +5,13 @@
 //! named there: one that joins is named before it takes part, and one that leaves is named until it takes part no more. So after a crash
 //! in the middle the next leader goes on with what the map and the members of the group say.
 
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::time::Duration;
 
 use weir_proto::pool::{PoolMap, PoolTarget, ServiceJoin, ServiceRanks, TargetPool, TargetState};
 use weir_proto::{Der, Rank, TargetIndex, opcode};
 use weir_raft::{Replica, Replicas};
-use weir_runtime::{Handle, join_all};
+use weir_runtime::join_all;
 
 use super::leadership::Led;
 use super::{PoolService, STORING_MAX};
@@ -91,22 +91,12 @@ fn plan(record: &PoolRecord, own: Rank, is_there: impl Fn(Rank) -> bool) -> Opti
 
 /// Looks after the replicas of a service for as long as this one leads.
 pub(super) fn start(service: &Rc<PoolService>) {
-    let rt = service.engines.runtime().clone();
     if service.led.get().is_some() {
-        rt.clone().spawn(look_after(Rc::downgrade(service), rt));
-    }
-}
-
-async fn look_after(service: Weak<PoolService>, rt: Handle) {
-    loop {
-        rt.sleep(LOOK_INTERVAL).await;
-        let Some(service) = service.upgrade() else { return };
-        if service.stopped.get() {
-            return;
-        }
-        if let Err(error) = service.look_after_replicas().await {
-            tracing::debug!(pool = service.label(), %error, "the replicas of a pool's service stay as they are");
-        }
+        PoolService::repeat(service, LOOK_INTERVAL, async |service| {
+            if let Err(error) = service.look_after_replicas().await {
+                tracing::debug!(pool = service.label(), %error, "the replicas of a pool's service stay as they are");
+            }
+        });
     }
 }
 

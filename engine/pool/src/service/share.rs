@@ -220,14 +220,12 @@ impl PoolService {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_proto::pool::{
-        ContainerCreateRequest, ContainerProperties, ContainerType, GrantRequest, PoolTarget,
-    };
+    use weir_proto::pool::{ContainerCreateRequest, ContainerProperties, GrantRequest, PoolTarget};
     use weir_proto::quota::ShareStamp;
     use weir_proto::{Capability, Der, Rank, Rights, TargetIndex, TenantId};
 
     use crate::service::Granted;
-    use crate::service::tests::served_by;
+    use crate::service::tests::{properties, served_by};
     use crate::target::tests::POOL;
 
     const MIB: u64 = 1 << 20;
@@ -239,17 +237,7 @@ mod tests {
     async fn create(service: &PoolService, number: u128) {
         let tenant = TenantId::SYSTEM;
         let (rights, seal) = (Rights::default(), [0; 16]);
-        let properties = ContainerProperties {
-            label: format!("box{number}"),
-            kind: ContainerType::Object,
-            quota: 0,
-            object_class: String::new(),
-            chunk_size: 0,
-            uid: 0,
-            gid: 0,
-            mode: 0,
-            attributes: BTreeMap::new(),
-        };
+        let properties = ContainerProperties { label: format!("box{number}"), quota: 0, ..properties() };
         let request = ContainerCreateRequest {
             capability: Capability { tenant, pool: POOL, container: None, rights, handle: 0, seal },
             container: id(number),

@@ -22,7 +22,7 @@ use crate::target::tests::{POOL, SECRET, lone_pool, pool_of};
 
 const CONTAINER: ContainerId = ContainerId(uuid::Uuid::from_u128(9));
 
-fn properties() -> ContainerProperties {
+pub(super) fn properties() -> ContainerProperties {
     ContainerProperties {
         label: "box".to_owned(),
         kind: ContainerType::Object,
